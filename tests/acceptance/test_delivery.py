@@ -20,10 +20,10 @@ from seriatim import RetryPolicy, handler
 
 @handler("seats", events=["seat.*"], effect="keyed", retry=RetryPolicy(attempts=1))
 def seats(event, context):
-    if event.data["seat"] == "13F" and not Path("mended").exists():
+    if event.payload["seat"] == "13F" and not Path("mended").exists():
         raise ValueError("there is no row 13")
     with Path("effects").open("a") as file:
-        file.write(f"{event.data['seat']} {context.key}\\n")
+        file.write(f"{event.payload['seat']} {context.key}\\n")
 """
 
 

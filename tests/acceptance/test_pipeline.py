@@ -21,7 +21,7 @@ import seriatim
 
 @seriatim.projection("seats", key="stream_id", events=["seat.*"], columns={"taken": int})
 def seats(state, event):
-    if event.data["seat"] == "13F":
+    if event.payload["seat"] == "13F":
         raise ValueError("there is no row 13")
     return {"taken": (state["taken"] if state else 0) + 1}
 """

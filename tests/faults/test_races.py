@@ -70,5 +70,5 @@ def test_unconditional_appends_all_win(url: str) -> None:
     with seriatim.open(url) as log:
         stream = list(log.read_stream(("counter", "one")))
     for racer in range(4):
-        mine = [record.data["n"] for record in stream if record.data["by"] == racer]
+        mine = [record.payload["n"] for record in stream if record.payload["by"] == racer]
         assert mine == list(range(25))

@@ -83,12 +83,12 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def numbers(records: list[EventRecord]) -> list[int]:
     """Return which events were read."""
-    return [record.data["n"] for record in records]
+    return [record.payload["n"] for record in records]
 
 
 def size(records: list[EventRecord]) -> int:
     """Return the bytes of the records' payloads."""
-    return sum(len(record.payload.encode()) for record in records)
+    return sum(len(record.payload_json.encode()) for record in records)
 
 
 def is_bounded(log: Log, page: list[EventRecord]) -> bool:
@@ -181,7 +181,7 @@ def test_candidates_of_a_costly_predicate_are_read_in_small_pages(
 
         def counted(reader: TenantReader, *arguments: Any) -> Rows:
             rows = run(reader, *arguments)
-            held.append(sum(len(decode_record(row).payload.encode()) for row in rows))
+            held.append(sum(len(decode_record(row).payload_json.encode()) for row in rows))
             return rows
 
         monkeypatch.setattr(TenantReader, "fetch_rows", counted)

@@ -46,7 +46,7 @@ def test_a_window_keeps_order_and_counts(log_url: str) -> None:
     counts = run(log_url, schema, batch).counts
     assert (counts.appended, counts.reused, counts.refused) == (2500, 0, 0)
     records = read_stored_events(log_url)
-    assert [record.data["n"] for record in records] == list(range(2500))
+    assert [record.payload["n"] for record in records] == list(range(2500))
     assert [record.stream_seq for record in records] == list(range(1, 2501))
     assert len({record.append_position for record in records}) == 2500  # each its own append
     counts = run(log_url, schema, batch).counts
@@ -109,7 +109,7 @@ def test_rules_that_change_under_way(log_url: str, tmp_path: Path) -> None:
             window.append(row, maker.build_event(row), "default")
         window.finish()
         assert (window.counts.appended, window.counts.refused) == (400, 0)
-    assert [record.data["n"] for record in read_stored_events(log_url)] == list(range(400))
+    assert [record.payload["n"] for record in read_stored_events(log_url)] == list(range(400))
 
 
 def test_a_failed_database_fails_the_task(tmp_path: Path) -> None:

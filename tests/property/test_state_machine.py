@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
 
 
 def _plain_record(record: EventRecord) -> dict[str, Any]:
-    shown = record.as_dict() | {"recorded_at": "", "text": record.payload}
+    shown = record.as_dict() | {"recorded_at": "", "text": record.payload_json}
     if record.occurred_at == record.recorded_at:
         shown["occurred_at"] = ""
     if record.event_id.count("-") == 4:

@@ -142,7 +142,9 @@ def test_many_problems_are_counted_and_few_are_shown() -> None:
     """A ruined log gives a bounded report."""
     store = MemoryStore()
     BaseLog(store).append([NewEvent("noted", {"n": n}) for n in range(100)])
-    store._records[:] = [msgspec.structs.replace(record, payload="[]") for record in store._records]
+    store._records[:] = [
+        msgspec.structs.replace(record, payload_json="[]") for record in store._records
+    ]
 
     told = errors_of(verify(store, lookups=1))["payloads"]
 

@@ -62,7 +62,7 @@ class TailMatcher:
 
     def _matched(self, groups: list[Batch]) -> Iterator[TailOffer | None]:
         for group in groups:
-            documents = [PayloadDocument(record.payload) for record in group]
+            documents = [PayloadDocument(record.payload_json) for record in group]
             pieces: dict[tuple[int, ...], TailChunk] = {}
             for tail in self._concerned(group):
                 if tail.lagging:

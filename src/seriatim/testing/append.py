@@ -48,7 +48,7 @@ class AppendContract:
         assert (first.first_position, first.last_position, first.count) == (1, 3, 3)
         assert (second.first_position, second.last_position, second.count) == (4, 5, 2)
         assert (first.replayed, second.replayed) == (False, False)
-        assert [record.data["n"] for record in first.records] == [0, 1, 2]
+        assert [record.payload["n"] for record in first.records] == [0, 1, 2]
         assert positions(list(log.read())) == [1, 2, 3, 4, 5]
         assert log.head() == 5
 
@@ -311,7 +311,7 @@ class AppendContract:
         assert not [result for result in results if isinstance(result, SeriatimError)]
         records = list(log.read_stream(("s", "1")))
         assert [record.stream_seq for record in records] == list(range(1, 25))
-        assert sorted(record.data["n"] for record in records) == list(range(24))
+        assert sorted(record.payload["n"] for record in records) == list(range(24))
 
     def test_an_unknown_outcome_resolves_by_a_retry(self, log: Log) -> None:
         """B10: a lost response is ambiguous; a repeat with the same key or ids finds the copy."""

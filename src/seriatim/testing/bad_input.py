@@ -216,7 +216,7 @@ class BadInputContract:
 
         log.append([event(payload=given)])
 
-        assert list(log.read())[-1].payload == '{"a":[1.5,7,1,[1,2]],"b":"text"}'
+        assert list(log.read())[-1].payload_json == '{"a":[1.5,7,1,[1,2]],"b":"text"}'
 
     def test_mappings_with_wrong_fields(self, log: Log) -> None:
         """B2: unknown, missing, reserved and duplicate fields of a dictionary are named."""
@@ -341,8 +341,8 @@ class BadInputContract:
         with assert_unchanged(log):
             payload["list"].append(2)
             metadata["a"] = "c"
-            result.records[0].data["list"].append(3)
-        assert list(log.read())[-1].data == {"list": [1]}
+            result.records[0].payload["list"].append(3)
+        assert list(log.read())[-1].payload == {"list": [1]}
         assert dict(list(log.read())[-1].metadata) == {"a": "b"}
 
     def test_records_show_themselves(self, log: Log) -> None:

@@ -329,7 +329,7 @@ class ConditionContract:
             )
 
         assert not [one for one in run_concurrently(add, 6) if isinstance(one, SeriatimError)]
-        assert [record.data["n"] for record in log.read()] == list(range(6))
+        assert [record.payload["n"] for record in log.read()] == list(range(6))
 
     def test_the_loop_over_a_context(self, log: Log) -> None:
         """D5: decide works on a context, accepts an empty decision, and has bounded retries."""

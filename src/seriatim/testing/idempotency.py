@@ -95,7 +95,7 @@ class IdempotencyContract:
         both = [event(event_id=HASHED, n=1), event(event_id=UUID_OF_HASH, n=2)]
         assert log.append(both).count == 2
         assert log.append(both).replayed
-        assert log.event(UUID_OF_HASH).data == {"n": 2}
+        assert log.event(UUID_OF_HASH).payload == {"n": 2}
         other = log.for_tenant("other")
         assert other.append([event(event_id=UUID_OF_HASH, n=3)]).first_position == 3
         with assert_refused(log, "not_found"):

@@ -244,7 +244,7 @@ class ReadContract:
 
         last = log.last_event(("s", "1"))
         assert last is not None
-        assert (last.position, last.stream_seq, last.data) == (2, 2, {"n": 2})
+        assert (last.position, last.stream_seq, last.payload) == (2, 2, {"n": 2})
         assert log.last_event(("s", "2")) is None
 
     def test_batches_do_not_overlap(self, log: Log) -> None:

@@ -133,7 +133,7 @@ class TraceContract:
         records = list(log.read_stream(("trace", "t")))
         assert [record.event_type for record in records] == list(TRACE_PAYLOADS)
         assert stream_seqs(log, ("trace", "t")) == list(range(10))
-        assert [record.data for record in records] == [
+        assert [record.payload for record in records] == [
             dict(payload) for payload in TRACE_PAYLOADS.values()
         ]
 
@@ -202,7 +202,7 @@ class TraceContract:
 
         log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
-        assert [record.data for record in log.read()] == [payload]
+        assert [record.payload for record in log.read()] == [payload]
 
     def test_optional_parts(self, log: Log) -> None:
         """T1: as_of is optional, and an old value may be null."""

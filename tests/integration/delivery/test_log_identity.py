@@ -45,7 +45,7 @@ class Shop:
         self.mailer = make_handler(run=self._run)
 
     def _run(self, record: Any, _context: Any) -> None:
-        self.effects.append(record.data["text"])
+        self.effects.append(record.payload["text"])
 
     def append(self, *texts: str, stream: str = "o-1", ids: bool = False) -> None:
         """Append one event for each text, each by itself."""

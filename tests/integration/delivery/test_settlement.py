@@ -51,7 +51,7 @@ class Effects:
 
     def run(self, record: Any, _context: Any) -> None:
         """Have the effect of a record."""
-        number = record.data["n"]
+        number = record.payload["n"]
         if self.failures.get(number, 0):
             self.failures[number] -= 1
             raise ConnectionError("the mail server is away")
@@ -338,7 +338,7 @@ def test_a_transactional_handler_awaited(bound: Registry, log: seriatim.Log) -> 
         session.run(f"create table {at}effects (n integer)")
 
     def run(record: Any, context: Any) -> None:
-        context.connection.execute(f"insert into {at}effects values ({record.data['n']})")
+        context.connection.execute(f"insert into {at}effects values ({record.payload['n']})")
 
     paid(log, 1)
 

@@ -20,7 +20,7 @@ LARGE = BATCH_MIN_EVENTS + 8
 def numbered(log: seriatim.Log) -> list[Any]:
     """What numbering decides of each record."""
     return [
-        (r.position, r.append_position, r.stream, r.stream_seq, r.payload, tuple(r.tags))
+        (r.position, r.append_position, r.stream, r.stream_seq, r.payload_json, tuple(r.tags))
         for r in log.read()
     ]
 

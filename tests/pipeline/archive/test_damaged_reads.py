@@ -225,8 +225,8 @@ def lose_a_share(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(key_partitions, "fold_partitions", lossy)
 
 
-by_function = declare_seats(key=lambda event: event.data["show"])
-mostly_keyless = declare_seats(key=lambda event: "s-1" if event.data["show"] == "s-1" else None)
+by_function = declare_seats(key=lambda event: event.payload["show"])
+mostly_keyless = declare_seats(key=lambda event: "s-1" if event.payload["show"] == "s-1" else None)
 keyless = declare_seats(key="payload.nowhere")
 keyless_column = declare_seats(key="causation_id")
 

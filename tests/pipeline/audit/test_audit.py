@@ -68,7 +68,7 @@ def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -
     for name, counted in of_type.items():
         mine = [one for one in kept if one.event_type == name]
         assert counted.events == len(mine)
-        assert counted.payload_bytes == sum(len(one.payload.encode()) for one in mine)
+        assert counted.payload_bytes == sum(len(one.payload_json.encode()) for one in mine)
         assert (counted.first_position, counted.last_position) == (
             mine[0].position,
             mine[-1].position,

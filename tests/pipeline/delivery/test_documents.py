@@ -38,7 +38,7 @@ LOG = seriatim.LogIdentity("8a4f7d8e-2b58-4c6e-9d5b-000000000001", 1)
 def index_of(port: int) -> Handler:
     """Make a projection whose documents hold the last number of their stream."""
     declare = documents("orders", lambda: HttpIndex(port), stream_types=["order"], retry=QUICK)
-    return declare(lambda event: {"n": event.data["n"], "seq": event.stream_seq})
+    return declare(lambda event: {"n": event.payload["n"], "seq": event.stream_seq})
 
 
 def expected(url: str) -> dict[str, tuple[int, Any]]:
@@ -46,7 +46,7 @@ def expected(url: str) -> dict[str, tuple[int, Any]]:
     found: dict[str, tuple[int, Any]] = {}
     for event in read_stored_events(url):
         if event.stream_seq is not None:
-            document = {"n": event.data["n"], "seq": event.stream_seq}
+            document = {"n": event.payload["n"], "seq": event.stream_seq}
             found[document_id(event)] = (event.stream_seq, document)
     return found
 

@@ -27,7 +27,7 @@ Start = Callable[..., Projector]
 
 by_path = projection("by_path", key="payload.show", events=["seat.*"], columns=SEAT)(count_seats)
 by_function = projection(
-    "by_function", key=lambda event: event.data.get("show"), columns=SEAT, events=["seat.*"]
+    "by_function", key=lambda event: event.payload.get("show"), columns=SEAT, events=["seat.*"]
 )(count_seats)
 whole_log = projection("whole_log", key="tenant_id", events=["seat.*"], columns=SEAT)(count_seats)
 

@@ -26,7 +26,7 @@ def count(state: dict[str, Any] | None, _event: EventRecord) -> dict[str, Any]:
 
 def fussy(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
     """Count, but not what is poisonous."""
-    if event.data.get("guest") == "poison":
+    if event.payload.get("guest") == "poison":
         raise KeyError("no such guest")
     return count(state, event)
 
@@ -132,7 +132,7 @@ def test_skip(start: Start, log: Log) -> None:
         (lambda *_: {"n": 1, "m": 2}, "undeclared m"),
         (lambda *_: {}, "lacks n"),
         (lambda *_: 7, "a row must be a dict, got int"),
-        (lambda _, event: event.data["absent"], "KeyError: 'absent'"),
+        (lambda _, event: event.payload["absent"], "KeyError: 'absent'"),
     ],
 )
 def test_rubbish_is_told_with_event_and_key(
@@ -156,7 +156,9 @@ def test_rubbish_is_told_with_event_and_key(
 def test_a_key_function_that_fails(start: Start, log: Log) -> None:
     """I7: an event without a key that can be found fails like any other."""
     fill(log, 6)
-    made = counting(count, key=lambda event: event.data["show"] if event.position != 4 else 1 / 0)
+    made = counting(
+        count, key=lambda event: event.payload["show"] if event.position != 4 else 1 / 0
+    )
     with pytest.raises(ProjectionFailed, match=r"position 4.*ZeroDivisionError"):
         start(made).run()
 

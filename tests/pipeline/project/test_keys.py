@@ -133,7 +133,7 @@ def test_other_paths_have_the_keys_of_core(
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("key", ["payload.at", "source_system", lambda event: event.data["at"]])
+@pytest.mark.parametrize("key", ["payload.at", "source_system", lambda event: event.payload["at"]])
 def test_an_empty_key_is_a_failure(start: Start, log: Log, folding: str, key: Any) -> None:
     """I7: an event whose key is the empty text fails by policy, and is never lost in silence."""
     log.append([NewEvent("thing", {"at": "a"}, source_system="a")])

@@ -44,7 +44,7 @@ def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
 def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
     """Wait at an event that names a gate until somebody has opened it."""
     deadline = time.monotonic() + 100
-    while (gate := event.data.get("gate")) and not Path(gate).exists():
+    while (gate := event.payload.get("gate")) and not Path(gate).exists():
         assert time.monotonic() < deadline, "nobody opened the gate"
         time.sleep(0.05)
     return {"events": (state["events"] if state else 0) + 1}
@@ -265,7 +265,7 @@ def test_a_changed_declaration(start: Start, log: Log) -> None:
     job.run()
 
     def renamed(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
-        return {"visitor": event.data["visitor"]}
+        return {"visitor": event.payload["visitor"]}
 
     newer = projection(
         "seats",

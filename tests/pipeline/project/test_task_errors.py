@@ -36,7 +36,7 @@ Start = Callable[..., Projector]
 
 def deadly_key(event: EventRecord) -> str:
     """Kill this worker's process at an event that says so, once."""
-    marker = event.data.get("kill")
+    marker = event.payload.get("kill")
     if marker and not Path(marker).exists():
         Path(marker).touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -62,7 +62,7 @@ def stateful(apply: Any, **changes: Any) -> Projection:
 
 def counted(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
     """Do as the event says, changing the given row in place."""
-    said = event.data
+    said = event.payload
     row = state or {"count": 0, "notes": {}, "names": []}
     row["count"] += 1
     row["notes"][said.get("note", "none")] = event.position
@@ -75,7 +75,7 @@ def counted(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] 
 
 def noted(state: State | None, event: EventRecord) -> tuple[State, dict[str, Any]]:
     """Do as the event says, changing the given state in place."""
-    said = event.data
+    said = event.payload
     state = state or State(seen=[])
     state.count += 1
     state.seen.append(event.position)

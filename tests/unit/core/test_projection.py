@@ -388,8 +388,8 @@ def test_upcasters_lead_from_version_to_version() -> None:
     old, newer = made.upcast(event({"s": "1a"})), made.upcast(event({"seat": "1a"}, 2))
     newest = event({"seat": "1a", "by": "x"}, 3)
 
-    assert (old.event_version, old.data) == (3, {"seat": "1a", "by": None})
-    assert (newer.event_version, newer.data) == (3, {"seat": "1a", "by": None})
+    assert (old.event_version, old.payload) == (3, {"seat": "1a", "by": None})
+    assert (newer.event_version, newer.payload) == (3, {"seat": "1a", "by": None})
     assert made.upcast(newest) is newest
     assert old.position == 7
 
@@ -413,7 +413,7 @@ def test_an_upcaster_may_change_its_payload_in_place() -> None:
     old = event({"s": "1a"})
     made = fold(upcasters={("seat.taken", 1): change}).upcast(old)
 
-    assert (made.data, old.data, old.event_version) == ({"seat": "1a"}, {"s": "1a"}, 1)
+    assert (made.payload, old.payload, old.event_version) == ({"seat": "1a"}, {"s": "1a"}, 1)
 
 
 @pytest.mark.parametrize("rubbish", [None, [], "{}", 1])

@@ -152,6 +152,6 @@ def test_upcasters_come_before_keys_of_what_they_change() -> None:
 
     assert declared("payload.new").extract_key(event) == "k"
     assert declared("event_version").extract_key(event) == "2"
-    assert declared(lambda given: given.data["new"]).extract_key(event) == "k"
+    assert declared(lambda given: given.payload["new"]).extract_key(event) == "k"
     assert declared("stream_id").extract_key(holding({}, event_type="x", stream_id="1")) == "1"
-    assert json.loads(event.payload) == {"old": "k"}
+    assert json.loads(event.payload_json) == {"old": "k"}

@@ -80,7 +80,7 @@ def test_a_fact_has_no_stream() -> None:
 
 def test_payloads_are_read_when_asked_for() -> None:
     """D2: a query without predicates does not parse what it need not."""
-    unreadable = msgspec.structs.replace(RECORD, payload="not json")
+    unreadable = msgspec.structs.replace(RECORD, payload_json="not json")
 
     assert matches(Query([Filter(types=["x"])]), unreadable)
     assert not matches(Query([Filter(payload=[])]), unreadable)

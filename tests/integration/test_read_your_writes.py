@@ -65,7 +65,7 @@ class Runner:
 
     def move(self, until: int, **parts: Any) -> None:
         """Pass the events up to a position."""
-        made = make_step(self.position, until, own=seat_rows({"1a": until}, until), **parts)
+        made = make_step(self.position, until, state_rows=seat_rows({"1a": until}, until), **parts)
         made.last_event_id = self.log.store.event_id_at(until) or ""
         self.model.commit(seats, made, token=self.token)
         self.position = until

@@ -54,9 +54,9 @@ def test_a_killed_job_holds_nothing_for_long(model: ReadModel, place: str) -> No
     assert standing.status == "ready"
     if standing.held_until is not None:
         with pytest.raises(ProjectionMoved):
-            model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+            model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     wait_for(lambda: operations.get_progress(model, "seats").held_until is None)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     assert short_rows(model) == {"1a": 1}
 
 

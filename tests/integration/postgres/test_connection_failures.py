@@ -337,7 +337,7 @@ def test_secrets_are_hidden_in_any_text() -> None:
 def test_a_file_that_is_no_log(tmp_path: Path, kind: str) -> None:
     """L2: a SQLite file that cannot be used is named with its cause and its cure."""
     file = tmp_path / "log.db"
-    cure = "cannot be opened"
+    cure = "cannot open"
     if kind == "folder":
         file.mkdir()
     elif kind == "text":

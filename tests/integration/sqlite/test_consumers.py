@@ -33,7 +33,7 @@ def cursor(position: int, **changes: str) -> Cursor:
 def test_a_cursor_moves_forwards_unless_it_is_reset(any_store: Store) -> None:
     """E5: backwards only by a reset; another query under the name is a conflict."""
     assert any_store.cursor("default", "subscription", "mailer") is None
-    any_store.put_cursor(cursor(5, tip="e"), lease=None, reset=False)
+    any_store.put_cursor(cursor(5, last_event_id="e"), lease=None, reset=False)
     with pytest.raises(InvalidArgument):
         any_store.put_cursor(cursor(4), lease=None, reset=False)
     with pytest.raises(Conflict):

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import Conflict, EventRecord, Log, LogIdentityChanged, NewEvent, projection
-from seriatim.pipeline.project.job import RunReport
 from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.run_report import RunReport
 from seriatim.testing.factories import wait_for
 from tests.pipeline.project.support import (
     SEAT,

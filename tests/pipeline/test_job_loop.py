@@ -10,7 +10,6 @@ import pytest
 
 from seriatim.core.backoff import Backoff
 from seriatim.core.errors import BackendFailure, Conflict, SeriatimError, TimedOut
-from seriatim.pipeline import run_report
 from seriatim.pipeline.job_loop import JobLoop
 from seriatim.pipeline.run_report import ProgressReporter, RunReport
 
@@ -117,7 +116,7 @@ def test_a_stopped_job_ends_its_delay() -> None:
 def test_the_rate_counts_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """I7: a report has the rate since `start`, the lag, and the time that is left at that rate."""
     now = [100.0]
-    monkeypatch.setattr(run_report.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     reports: list[RunReport] = []
     progress = ProgressReporter("seats", reports.append)
     progress.start(1000)

@@ -18,7 +18,7 @@ from seriatim.core.handler import Delivery, Handler
 from seriatim.delivery.claim_context import (
     EffectFailed,
     HandlerContext,
-    Heartbeat,
+    keep_claims,
     open_effect_scope,
     record_failure,
 )
@@ -338,14 +338,14 @@ class HandlerLoop:
         failed: list[tuple[Claim, Exception]] = []
         stuck: set[StreamKey | None] = set()
         try:
-            with Heartbeat(self._registry, self.handler, claimed) as heartbeat:
+            with keep_claims(self._registry, self.handler, claimed) as keeper:
                 for claim in claimed:
                     if claim.delivery.ordered_stream in stuck:
                         released.append(claim)
                         continue
-                    heartbeat.check()
+                    keeper.check()
                     try:
-                        self._run(claim, HandlerContext(claim, check=heartbeat.check))
+                        self._run(claim, HandlerContext(claim, check=keeper.check))
                         done.append(claim)
                     except EffectFailed as one:
                         failed.append((claim, one.error))

@@ -51,7 +51,7 @@ def test_without_its_lease_a_publisher_moves_no_checkpoint(
                 store.release_lease(leases[0])
                 assert claim(INFRASTRUCTURE_TENANT, leases[0].name, "another", 600.0)
                 if lease_s < 1:
-                    wait_until(publisher._lease_lost.is_set)
+                    wait_until(lambda: publisher._keeper is not None and publisher._keeper.lost)
                 lost.set()
             return int(head())
 

@@ -12,9 +12,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 import seriatim
-from seriatim import Conflict, EventRecord, Log, LogIdentityChanged, NewEvent, projection
-from seriatim.pipeline.project.job import RunReport
+from seriatim import (
+    BackendFailure,
+    Conflict,
+    EventRecord,
+    Log,
+    LogIdentityChanged,
+    NewEvent,
+    projection,
+)
 from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.run_report import RunReport
 from seriatim.testing.factories import wait_for
 from tests.pipeline.project.support import (
     SEAT,
@@ -84,6 +92,32 @@ def follow(job: Projector, until: int, checkpoint: Path) -> None:
         return status is not None and status.position >= until
 
     job.run(live=True, checkpoint=str(checkpoint), until=reached)
+
+
+def test_a_live_run_survives_an_outage_while_it_claims_its_lease(
+    start: Start, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: a live run retries when the database is away, also before it has the lease."""
+    fill(log, 5)
+    job = start(seats)
+    reports: list[RunReport] = []
+    job.on_progress = reports.append
+    claim, failures = job.model.claim, [BackendFailure("the database is away")]
+
+    def claim_after_outage(*args: Any, **options: Any) -> int | None:
+        if failures:
+            raise failures.pop()
+        return claim(*args, **options)
+
+    monkeypatch.setattr(job.model, "claim", claim_after_outage)
+    follow(job, 5, tmp_path / "checkpoint")
+
+    assert (reports[0].name, reports[0].activity) == ("seats", "retrying in 1 s (backend_failure)")
+    assert job.verify().equal
+
+    failures.append(BackendFailure("the database is away"))
+    with pytest.raises(BackendFailure):
+        job.run()
 
 
 @contextmanager

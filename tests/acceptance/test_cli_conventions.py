@@ -40,30 +40,30 @@ def test_an_error_has_its_code_and_one_shape(
     sqlite: Program, args: tuple[str, ...], code: int, error: str
 ) -> None:
     """L1: stdout stays empty, stderr holds the error, and the exit code says what kind it is."""
-    told = sqlite(*args, "--json")
+    result = sqlite(*args, "--json")
 
-    assert (told.code, told.out) == (code, "")
-    assert told.error["code"] == error
-    assert set(told.error) == {"code", "message", "details", "retryable"}
-    assert "hunter2" not in told.err
+    assert (result.code, result.out) == (code, "")
+    assert result.error["code"] == error
+    assert set(result.error) == {"code", "message", "details", "retryable"}
+    assert "hunter2" not in result.err
 
 
 def test_people_get_one_line_with_what_to_do(sqlite: Program) -> None:
     """L1: no traceback, no box: the code, the message, the cure."""
     sqlite("append", "x", "--stream", "s", "a")
-    told = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
+    result = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
 
     error = "event_sequence_invalid: the stream's last sequence number is 1, expected 7"
-    assert told.err == f"{error} → read the stream again and retry\n"
+    assert result.err == f"{error} → read the stream again and retry\n"
 
 
 def test_a_missing_log_is_named_and_never_made_by_a_read(lone: Program) -> None:
     """L3: a wrong folder shows itself, with the cure."""
-    told = lone("read")
+    result = lone("read")
 
-    assert told.code == 4
-    assert "seriatim init" in told.err
-    assert "using sqlite:///seriatim.db" in told.err
+    assert result.code == 4
+    assert "seriatim init" in result.err
+    assert "using sqlite:///seriatim.db" in result.err
     assert list(lone.folder.iterdir()) == []
 
 
@@ -77,10 +77,10 @@ def test_options_may_stand_before_the_command(lone: Program) -> None:
 
 def test_a_password_is_never_shown(lone: Program) -> None:
     """K1: neither a result nor an error repeats the password of a URL."""
-    told = lone("init", "--url", "postgresql://app:topsecret@localhost:1/x")
+    result = lone("init", "--url", "postgresql://app:topsecret@localhost:1/x")
 
-    assert told.code == 4
-    assert "topsecret" not in told.out + told.err
+    assert result.code == 4
+    assert "topsecret" not in result.out + result.err
 
 
 def test_tenants_do_not_meet(sqlite: Program) -> None:
@@ -110,10 +110,10 @@ def test_what_is_of_all_tenants_is_not_taken_for_one(
     sqlite: Program, args: tuple[str, ...]
 ) -> None:
     """K2: who names a tenant expects no other's events, so the whole log is not shown or copied."""
-    told = sqlite(*args, "--tenant", "acme", "--json")
+    result = sqlite(*args, "--tenant", "acme", "--json")
 
-    assert (told.code, told.error["code"]) == (2, "invalid_argument")
-    assert told.error["details"]["argument"] == "tenant"
+    assert (result.code, result.error["code"]) == (2, "invalid_argument")
+    assert result.error["details"]["argument"] == "tenant"
 
 
 def test_text_cannot_steer_the_terminal(sqlite: Program) -> None:
@@ -149,11 +149,15 @@ def test_import_reports_what_it_refused(sqlite: Program) -> None:
     (sqlite.folder / "mixed.ndjson").write_text(mixed)
     (sqlite.folder / "broken.ndjson").write_text('{"event_type":"x","event_id":"1"}\n{"event')
 
-    told = sqlite("import", "mixed.ndjson")
+    result = sqlite("import", "mixed.ndjson")
     read = sqlite("import", "-", "--json", given=mixed)
     broken = sqlite("import", "broken.ndjson", "--json")
 
-    assert (told.code, "1 appended" in told.out, "invalid_event" in told.out) == (1, True, True)
+    assert (result.code, "1 appended" in result.out, "invalid_event" in result.out) == (
+        1,
+        True,
+        True,
+    )
     assert (read.code, read.json["reused"], read.json["refused"]) == (1, 1, 1)
     assert (broken.code, broken.error["details"]["line"]) == (3, 2)
 
@@ -167,11 +171,11 @@ def test_verify_finds_a_changed_byte(sqlite: Program) -> None:
         if each.exists():
             each.write_bytes(each.read_bytes().replace(b"1234567", b"7654321"))
 
-    told = sqlite("verify", "--json")
+    result = sqlite("verify", "--json")
 
-    assert told.code in (1, 4)
-    if told.code == 1:
-        assert told.json["ok"] is False
+    assert result.code in (1, 4)
+    if result.code == 1:
+        assert result.json["ok"] is False
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -181,15 +185,15 @@ def test_help_names_every_option_and_the_exit_codes(lone: Program, command: str)
 
     from seriatim.cli.app import app
 
-    told = lone(command, "--help")
+    result = lone(command, "--help")
     group = get_command(app)
     params = group.commands[command].params  # type: ignore[attr-defined] # a group has commands
     options = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
 
-    assert told.code == 0
-    assert [name for name in options if name.startswith("--") and name not in told.out] == []
-    assert "--json" in told.out
-    assert "130 stopped by Ctrl-C" in told.out
+    assert result.code == 0
+    assert [name for name in options if name.startswith("--") and name not in result.out] == []
+    assert "--json" in result.out
+    assert "130 stopped by Ctrl-C" in result.out
 
 
 def test_the_version_is_told(lone: Program) -> None:
@@ -212,12 +216,12 @@ def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> Non
 
 def test_the_demo_holds_what_it_claims(lone: Program) -> None:
     """The demo plays through on a log of its own, keeps it, and fits 100 columns."""
-    told = lone("demo", "--svg", "demo.svg")
+    result = lone("demo", "--svg", "demo.svg")
     shown = lone("demo", "--json").json
 
-    assert told.code == 0
-    assert max(map(len, told.out.splitlines())) <= 100
-    assert "claims held" in told.out
+    assert result.code == 0
+    assert max(map(len, result.out.splitlines())) <= 100
+    assert "claims held" in result.out
     assert (lone.folder / "demo.svg").read_text().startswith("<svg")
     assert shown["ok"]
     assert lone("verify", "--url", shown["url"], "--json").json["ok"]

@@ -107,7 +107,7 @@ def test_append_on_a_condition(program: Program) -> None:
 
 
 def test_read_narrows_and_pages(program: Program) -> None:
-    """E1: filters, bounds and limits; a person is told how to continue."""
+    """E1: filters, bounds and limits; text output says how to continue."""
     fill(program)
 
     everything = program("read", "--json").lines
@@ -296,21 +296,21 @@ def test_verify_finds_nothing_wrong(program: Program) -> None:
     fill(program)
 
     report = program("verify", "--full", "--json").json
-    told = program("verify")
+    result = program("verify")
 
     assert (report["ok"], report["events"], report["appends"]) == (True, 3, 2)
-    assert (told.code, "the log is sound" in told.out) == (0, True)
+    assert (result.code, "the log is sound" in result.out) == (0, True)
 
 
 def test_doctor_names_what_is_unsafe_and_its_cure(program: Program) -> None:
     """F9: the exit code follows the errors; the server of these tests runs without fsync."""
     health = program("doctor", "--json")
-    told = program("doctor")
+    result = program("doctor")
 
     findings = health.json["findings"]
     errors = [each for each in findings if each["level"] == "error"]
     assert all(set(each) == {"level", "check", "message", "cure"} for each in findings)
     assert all("fsync is off" in each["message"] for each in errors)
-    assert health.code == told.code == (1 if errors else 0)
+    assert health.code == result.code == (1 if errors else 0)
     assert health.json["ok"] is (not errors)
-    assert all(each["cure"] in told.out for each in errors)
+    assert all(each["cure"] in result.out for each in errors)

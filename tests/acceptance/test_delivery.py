@@ -47,19 +47,19 @@ def test_a_handler_from_its_declaration_to_its_dead_letter(sqlite: Program) -> N
     fill(sqlite, "1A", "13F", "1C")
     ran = sqlite("work", "shop:seats", "--json")
     status = sqlite("registry", "status").out
-    letters = sqlite("dlq", "list", "--json").lines
-    shown = sqlite("dlq", "show", letters[0]["event_id"])
+    dead_letters = sqlite("dlq", "list", "--json").lines
+    shown = sqlite("dlq", "show", dead_letters[0]["event_id"])
     waiting = sqlite("registry", "waiting", "--json").lines
     both = sqlite("dlq", "retry")
     Path(sqlite.folder, "mended").touch()
-    retried = sqlite("dlq", "retry", "--event", letters[0]["event_id"], "--json")
+    retried = sqlite("dlq", "retry", "--event", dead_letters[0]["event_id"], "--json")
     again = sqlite("work", "shop:seats", "--json")
 
     assert (missing.code, "there is no registry" in missing.err) == (3, True)
     assert (ran.code, ran.json["done"], ran.json["dead"], ran.json["kept"]) == (0, 1, 1, 1)
     assert "dead" in status
     assert "blocked" in status
-    assert letters[0]["error"] == "ValueError: there is no row 13"
+    assert dead_letters[0]["error"] == "ValueError: there is no row 13"
     assert "13F" in shown.out
     assert [one["stream_seq"] for one in waiting] == [3]
     assert (both.code, "must be one event id, or use --all" in both.err) == (2, True)

@@ -36,7 +36,7 @@ def fill(program: Program, seats: list[str]) -> None:
 
 
 def test_a_projection_from_its_declaration_to_its_proof(sqlite: Program) -> None:
-    """I1, I3, I7: run, status, a failure told and passed over, verify; errors in plain words."""
+    """I1, I3, I7: run, status, a failure reported and skipped, verify; errors in plain words."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     fill(sqlite, ["1A", "1B", "13F", "1C"])
     stopped = sqlite("project", "run", "shop:seats")
@@ -113,7 +113,7 @@ def prices(given):
 
 
 def test_an_error_inside_a_task_is_one_line(sqlite: Program) -> None:
-    """L2: what a user's function raised in a task is told in one line, not in pages of Java."""
+    """L2: an error that a user's function raised in a task is reported in one line."""
     Path(sqlite.folder, "shop.py").write_text(FRAMES)
     fill(sqlite, ["1A"])
     failed = sqlite("project", "run", "shop:prices")
@@ -165,7 +165,7 @@ def test_ctrl_c_while_spark_starts_leaves_nothing_behind(sqlite: Program) -> Non
 
 def check_quiet(interrupted: subprocess.Popen[bytes]) -> None:
     """Wait for a command that got Ctrl-C, and for all processes that it started."""
-    _, told = interrupted.communicate(timeout=120)  # the JVM has the same streams
+    _, output = interrupted.communicate(timeout=120)  # the JVM has the same streams
     assert interrupted.returncode == 130
     for trace in (b"Traceback", b"Exception", b"KeyboardInterrupt", b"\tat ", b"java"):
-        assert trace not in told, told
+        assert trace not in output, output

@@ -45,7 +45,7 @@ def test_a_token_from_its_making_to_its_end(program: Program) -> None:
     text = made["token"]
     listed = program("token", "list", "--json")
     [known] = listed.lines
-    told = program("token", "list").out
+    output = program("token", "list").out
     with serving(program) as (port, _):
         who = Caller(port, text)
         assert who.append(make_event("order.placed")).status == 201
@@ -59,8 +59,8 @@ def test_a_token_from_its_making_to_its_end(program: Program) -> None:
         "acme",
         ["append", "read"],
     )
-    assert text.split("_", 2)[2] not in listed.out + told
-    assert "the shop" in told
+    assert text.split("_", 2)[2] not in listed.out + output
+    assert "the shop" in output
     assert program("token", "revoke", made["token_id"]).code != 0
     assert program("token", "list", "--json").lines[0]["revoked_at"]
 
@@ -111,7 +111,7 @@ def test_serving_says_where_and_ends_when_told(program: Program) -> None:
 
 
 def test_an_embedded_log_is_open_until_the_first_token(sqlite: Program) -> None:
-    """K4: that nothing is asked for is told loudly; the first token ends it."""
+    """K4: a service without tokens warns clearly; the first token ends that."""
     with serving(sqlite) as (port, process):
         anybody = Caller(port)
         assert anybody.append(make_event()).status == 201

@@ -209,14 +209,14 @@ def test_benchmarks_are_those_of_the_results() -> None:
 def test_make_targets_exist() -> None:
     """What a page tells the reader to `make` is in the Makefile."""
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
-    told = {
+    mentioned = {
         (name, target)
         for name, page in PAGES.items()
         for target in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text("utf-8"))
     }
 
-    assert told, "the README tells to make something"
-    assert [one for one in told if one[1] not in targets] == []
+    assert mentioned, "the README tells to make something"
+    assert [one for one in mentioned if one[1] not in targets] == []
 
 
 def test_named_source_files_exist() -> None:

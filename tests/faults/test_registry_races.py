@@ -39,7 +39,7 @@ def effects(registry: Registry) -> Counter[int]:
 
 
 def settle(registry: Registry, place: str) -> None:
-    """Handle what waits in the registry until nothing does."""
+    """Handle the waiting events of the registry until none is left."""
     handler = consumers.make_ledger_handler(place)
     loop = HandlerLoop(registry, handler)
     deadline = time.monotonic() + 60
@@ -77,14 +77,14 @@ def test_many_processes(
 
 
 class Aside:
-    """Letters that are only remembered."""
+    """Keeps dead received in memory."""
 
     def __init__(self) -> None:
-        self.letters: list[DeadLetter] = []
+        self.received: list[DeadLetter] = []
 
     def send(self, dead_letters: list[DeadLetter]) -> None:
-        """Remember letters."""
-        self.letters += dead_letters
+        """Keep dead received."""
+        self.received += dead_letters
 
 
 class Outage:
@@ -99,13 +99,13 @@ class Outage:
         self.loop = HandlerLoop(
             self.used, consumers.make_ledger_handler(self.place), dead_letters=self.aside, chunk=10
         )
-        self.tally: Counts | None = None
+        self.counts: Counts | None = None
         self.raised: BaseException | None = None
 
     def handle(self, count: int) -> None:
         """Handle events; what comes of it is kept."""
         try:
-            self.tally = self.loop.handle(consumers.make_events(count))
+            self.counts = self.loop.handle(consumers.make_events(count))
         except BackendFailure as error:
             self.raised = error
 
@@ -185,8 +185,8 @@ def test_an_outage_that_goes_to_the_dead_letters(
     outage.handle(20)
     server.start()
 
-    assert outage.tally == Counts(diverted=20)
-    replayed = [letter.delivery for letter in outage.aside.letters]
+    assert outage.counts == Counts(diverted=20)
+    replayed = [letter.delivery for letter in outage.aside.received]
     assert [one.event_id for one in replayed] == [one.event_id for one in consumers.make_events(20)]
     outage.loop.handle(replayed)
     assert effects(outage.registry) == dict.fromkeys(range(20), 1)

@@ -61,7 +61,7 @@ def test_stopped_lean_writer_holds_nothing(postgres_url: str, tmp_path: Path) ->
     ],
 )
 def test_stopped_decider_is_ended(postgres_url: str, at: str, count: int) -> None:
-    """B14, B10: stopped behind the lock: others continue, and its repeat is stored once."""
+    """B14, B10: a stopped lock holder blocks nobody, and its retry is stored once."""
     with (
         Worker("hold", url=postgres_url, at=at, name="h", count=count, settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,

@@ -99,7 +99,7 @@ def _time_is_up(_: object) -> None:
 
 
 def test_events_under_the_lock_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: of many newer events only the newest are read; a change among them is still told."""
+    """K3: of many newer events only the newest are read; a change among them is still reported."""
     for module in (memory, lookups, append):
         monkeypatch.setattr(module, "NEWEST_EVENTS_MAX", 3)
     late = looked(log, ExpectedContext(RARE, None))

@@ -76,7 +76,7 @@ def test_each_test_has_a_fresh_clone(
 
 
 def test_tools_run_against_the_server(postgres_server: PostgresServer, table_url: str) -> None:
-    """Client tools find the server without being told where it is."""
+    """Client tools find the server without connection settings."""
     dump = postgres_server.run_tool("pg_dump", "--data-only", table_url.rsplit("/", 1)[1])
 
     assert "COPY public.t (n)" in dump.stdout

@@ -121,7 +121,7 @@ def test_a_query_page_ends_at_its_bytes(log: Log, query: Query, newest_first: bo
 def test_a_read_page_ends_at_its_bytes(
     log: Log, filters: dict[str, Any], newest_first: bool
 ) -> None:
-    """K3, E1: no page of a read holds more than its bytes and one event; scanned is told right."""
+    """K3, E1: no page of a read holds more than its bytes and one event; last_scanned is right."""
     spec = ReadSpec(
         tenant_id=log.tenant_id,
         limit=1000,

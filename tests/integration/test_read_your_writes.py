@@ -65,7 +65,7 @@ class Runner:
 
     def move(self, until: int, **parts: Any) -> None:
         """Pass the events up to a position."""
-        made = make_step(self.position, until, own=seat_rows({"1a": until}, until), **parts)
+        made = make_step(self.position, until, state_rows=seat_rows({"1a": until}, until), **parts)
         made.last_event_id = self.log.store.event_id_at(until) or ""
         self.model.commit(seats, made, token=self.token)
         self.position = until
@@ -314,7 +314,7 @@ def test_a_fork_looks_for_itself(log: Log, runner: Runner) -> None:
     if child == 0:
         try:
             os._exit(0 if log.projections.demand("seats", 2).position == 2 else 1)
-        except BaseException:  # noqa: BLE001 - the parent is told by the status
+        except BaseException:  # noqa: BLE001 - the exit status tells the parent
             os._exit(2)
     _, status = os.waitpid(child, 0)
 

@@ -76,7 +76,7 @@ def test_a_projection_begins_before_the_first_event(model: ReadModel) -> None:
 def test_beginning_again_changes_nothing(model: ReadModel) -> None:
     """I2: neither position nor declaration nor log: those are what the rows came from."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 5, own=seat_rows({"1a": 1}, 5)), token=token)
+    model.commit(seats, make_step(0, 5, state_rows=seat_rows({"1a": 1}, 5)), token=token)
     changed = msgspec.structs.replace(seats, version=2)
     again = model.create_projection(changed, "default", LogIdentity("other", 9))
 
@@ -160,13 +160,13 @@ def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> Non
     token = begin_and_claim(model, made)
     row = {"key": "a", column: 1, "rowid": 5, "oid": 6, "excluded": "x", "t": "y", "o": "z"}
     rows = {("default", "a"): stored_row(made.tables[0], 1, **row)}
-    model.commit(made, make_step(0, 1, own=rows), token=token)
-    model.commit(made, make_step(1, 2, own=rows), token=token)
+    model.commit(made, make_step(0, 1, state_rows=rows), token=token)
+    model.commit(made, make_step(1, 2, state_rows=rows), token=token)
 
     assert rows_of(model, made) == [row]
     assert model.load_states(made, [("default", "a")]) == {("default", "a"): row}
     shadow = begin_and_claim(model, made, shadow=True)
-    model.commit(made, make_step(0, 2, own=rows), token=shadow, shadow=True)
+    model.commit(made, make_step(0, 2, state_rows=rows), token=shadow, shadow=True)
     assert model.switch(made)
     assert rows_of(model, made) == [row]
 
@@ -178,7 +178,7 @@ def test_rows_and_cursor_move_together(model: ReadModel) -> None:
     """I2: position, last event id and time of the cursor are stored with the rows."""
     token = begin_and_claim(model)
     before = model.progress("seats")
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
     after = model.progress("seats")
 
     assert before is not None
@@ -191,9 +191,11 @@ def test_rows_and_cursor_move_together(model: ReadModel) -> None:
 def test_rows_change_and_go(model: ReadModel) -> None:
     """I1: a row of a key is replaced, and taken away where the fold says None."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
     model.commit(
-        seats, make_step(3, 6, own=seat_rows({"1a": None, "1b": 7, "1c": None}, 6)), token=token
+        seats,
+        make_step(3, 6, state_rows=seat_rows({"1a": None, "1b": 7, "1c": None}, 6)),
+        token=token,
     )
 
     assert short_rows(model) == {"1b": 7}
@@ -210,31 +212,35 @@ def test_a_batch_without_rows_moves_the_cursor(model: ReadModel) -> None:
 def broken(after: int) -> Any:
     """Make a step whose last part the database refuses."""
     bad = (make_failure(7), "nonsense")
-    return make_step(after, 7, own=seat_rows({"1a": None, "1b": 9, "1d": 4}, 7), failures=[bad])
+    return make_step(
+        after, 7, state_rows=seat_rows({"1a": None, "1b": 9, "1d": 4}, 7), failures=[bad]
+    )
 
 
 def test_a_commit_is_all_or_nothing(model: ReadModel) -> None:
     """I2: an error at the end of a commit leaves rows, failures and cursor as they were."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
 
     with pytest.raises(BackendFailure):
         model.commit(seats, broken(3), token=token)
     assert short_rows(model) == {"1a": 1, "1b": 2}
     assert [one.position for one in model.list_progress()] == [3]
     assert model.failures("seats") == []
-    model.commit(seats, make_step(3, 7, own=seat_rows({"1a": 5}, 7)), token=token)
+    model.commit(seats, make_step(3, 7, state_rows=seat_rows({"1a": 5}, 7)), token=token)
     assert short_rows(model) == {"1a": 5, "1b": 2}
 
 
 def test_a_commit_from_another_position_changes_nothing(model: ReadModel) -> None:
     """I2: a batch that was done already, or that leaves a gap, is not done."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
 
     for after in (0, 2, 4):
         with pytest.raises(ProjectionMoved):
-            model.commit(seats, make_step(after, 8, own=seat_rows({"1a": 2}, 8)), token=token)
+            model.commit(
+                seats, make_step(after, 8, state_rows=seat_rows({"1a": 2}, 8)), token=token
+            )
     assert short_rows(model) == {"1a": 1}
     assert [one.position for one in model.list_progress()] == [3]
 
@@ -244,10 +250,10 @@ def test_a_paused_projection_takes_no_step(model: ReadModel) -> None:
     token = begin_and_claim(model)
     model.set_status("seats", "paused")
     with pytest.raises(ProjectionMoved):
-        model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+        model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     assert short_rows(model) == {}
     model.set_status("seats", "ready")
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     assert short_rows(model) == {"1a": 1}
 
 
@@ -257,7 +263,7 @@ def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) 
     token = begin_and_claim(model)
 
     with pytest.raises(LeaseLost, match="another runner has claimed projection seats") as caught:
-        model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token + off)
+        model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token + off)
     assert caught.value.details == {"projection": "seats"}
     assert (short_rows(model), model.list_progress()[0].position) == ({}, 0)
 
@@ -275,7 +281,9 @@ def test_of_two_that_commit_at_once_one_does(place: str, model: ReadModel) -> No
     def commit(number: int) -> str:
         mine = open_read_model(place)
         try:
-            mine.commit(seats, make_step(0, 3, own=seat_rows({"1a": number}, 3)), token=token)
+            mine.commit(
+                seats, make_step(0, 3, state_rows=seat_rows({"1a": number}, 3)), token=token
+            )
         except ProjectionMoved:
             return "moved"
         finally:
@@ -383,7 +391,7 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
     token = begin_and_claim(model)
     rows = seat_rows({f"k{number:05}": number for number in range(50_000)}, 1)
     began = time.monotonic()
-    model.commit(seats, make_step(0, 1, own=rows), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=rows), token=token)
 
     assert time.monotonic() - began < 30
     with model.snapshot() as moment:
@@ -402,12 +410,14 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
 def test_a_moment_stands_still(place: str, model: ReadModel) -> None:
     """I3: rows, digest and position are of one instant, whatever is written meanwhile."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     writer = open_read_model(place)
     with model.snapshot() as moment:
         assert (at := moment.progress("seats")) is not None
         before = moment.compute_digest(seats)
-        writer.commit(seats, make_step(1, 2, own=seat_rows({"1a": 2, "1b": 3}, 2)), token=token)
+        writer.commit(
+            seats, make_step(1, 2, state_rows=seat_rows({"1a": 2, "1b": 3}, 2)), token=token
+        )
         after = moment.compute_digest(seats)
         still = moment.progress("seats")
         assert moment.progress("other") is None
@@ -423,18 +433,24 @@ def test_digests_are_of_rows(model: ReadModel) -> None:
     """I3: the same rows by another way have the same digest; other rows have another."""
     token = begin_and_claim(model)
     shadow = begin_and_claim(model, shadow=True)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
-    model.commit(seats, make_step(1, 2, own=seat_rows({"1a": 3, "1b": 2}, 2)), token=token)
-    model.write_shadow_part(seats, make_step(0, 0, own=seat_rows({"1b": 2, "1a": 3}, 9)), "me")
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(1, 2, state_rows=seat_rows({"1a": 3, "1b": 2}, 2)), token=token)
+    model.write_shadow_part(
+        seats, make_step(0, 0, state_rows=seat_rows({"1b": 2, "1a": 3}, 9)), "me"
+    )
     with model.snapshot() as moment:
         pair = moment.compute_digest(seats).text(), moment.compute_digest(seats, shadow=True).text()
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1b": 4}, 1)), token=shadow, shadow=True)
+    model.commit(
+        seats, make_step(0, 1, state_rows=seat_rows({"1b": 4}, 1)), token=shadow, shadow=True
+    )
     with model.snapshot() as moment:
         newer = moment.compute_digest(seats, shadow=True).text()
 
     assert pair[0] == pair[1]
     assert newer == pair[0], "an older row does not replace a newer one"
-    model.commit(seats, make_step(1, 20, own=seat_rows({"1b": 4}, 20)), token=shadow, shadow=True)
+    model.commit(
+        seats, make_step(1, 20, state_rows=seat_rows({"1b": 4}, 20)), token=shadow, shadow=True
+    )
     with model.snapshot() as moment:
         assert moment.compute_digest(seats, shadow=True).text() != pair[0]
 
@@ -443,7 +459,9 @@ def test_rows_come_in_the_order_of_their_key(model: ReadModel) -> None:
     """I3: code points, on both databases, so that two tables can be walked side by side."""
     token = begin_and_claim(model)
     keys = ["Z", "a", "ä", "B", "_", "é", "zz", "\U0001f30d", "\ufffd", "10", "9", "a b"]
-    model.commit(seats, make_step(0, 1, own=seat_rows(dict.fromkeys(keys, 1), 1)), token=token)
+    model.commit(
+        seats, make_step(0, 1, state_rows=seat_rows(dict.fromkeys(keys, 1), 1)), token=token
+    )
 
     assert list(short_rows(model)) == sorted(keys)
 
@@ -528,10 +546,14 @@ def test_pausing(model: ReadModel) -> None:
 def test_a_key_is_folded_anew(model: ReadModel) -> None:
     """I7: its row, its failures and nothing of other keys; what was passed over stays so."""
     token = noted(model)
-    model.commit(seats, make_step(5, 6, own=seat_rows({"1a": 1, "1b": 2}, 6)), token=token)
+    model.commit(seats, make_step(5, 6, state_rows=seat_rows({"1a": 1, "1b": 2}, 6)), token=token)
     model.set_failure_status("seats", 2, "parked", again=True)
     model.refold(
-        seats, ("default", "1a"), make_step(6, 6, own=seat_rows({"1a": 9}, 6)), [], token=token
+        seats,
+        ("default", "1a"),
+        make_step(6, 6, state_rows=seat_rows({"1a": 9}, 6)),
+        [],
+        token=token,
     )
     model.refold(seats, ("default", "1c"), make_step(6, 6), [], token=token)
 
@@ -542,7 +564,10 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
         seats,
         ("default", "1b"),
         make_step(
-            6, 6, own=seat_rows({"1b": None}, 6), failures=[(make_failure(3, "1b"), "parked")]
+            6,
+            6,
+            state_rows=seat_rows({"1b": None}, 6),
+            failures=[(make_failure(3, "1b"), "parked")],
         ),
         [],
         token=token,
@@ -554,7 +579,7 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
 def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
     """I2, I8: not after a batch came in between, nor by a runner that lost its lease."""
     token = noted(model)
-    model.commit(seats, make_step(5, 6, own=seat_rows({"1a": 1}, 6)), token=token)
+    model.commit(seats, make_step(5, 6, state_rows=seat_rows({"1a": 1}, 6)), token=token)
 
     for wrong in ({"token": token, "until": 5}, {"token": token + 1, "until": 6}):
         until = wrong["until"]
@@ -562,7 +587,7 @@ def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
             model.refold(
                 seats,
                 ("default", "1a"),
-                make_step(until, until, own=seat_rows({"1a": 9}, until)),
+                make_step(until, until, state_rows=seat_rows({"1a": 9}, until)),
                 [],
                 token=wrong["token"],
             )
@@ -633,7 +658,7 @@ def test_a_runner_may_claim_again(model: ReadModel) -> None:
 def test_a_place_is_opened_again(place: str, model: ReadModel) -> None:
     """I2: everything is there for the next process."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     model.close()
     again = open_read_model(place)
 

@@ -41,7 +41,9 @@ def switched(model: ReadModel, made: Any = seats) -> None:
 @pytest.fixture
 def filled(model: ReadModel) -> ReadModel:
     """A read model with a row."""
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=begin_and_claim(model))
+    model.commit(
+        seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=begin_and_claim(model)
+    )
     return model
 
 

@@ -61,7 +61,7 @@ def test_a_connection_lost_between_acts_is_made_again(
     """I2: nobody notices."""
     token = begin_and_claim(server_model)
     cut(empty_postgres_url)
-    server_model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    server_model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     cut(empty_postgres_url)
 
     assert short_rows(server_model) == {"1a": 1}
@@ -72,7 +72,7 @@ def test_a_connection_lost_within_an_act_leaves_nothing(
 ) -> None:
     """I2: an error that may be tried again; then it is done once."""
     token = begin_and_claim(server_model)
-    batch = make_step(0, 3, own=seat_rows({"1a": 1}, 3))
+    batch = make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3))
 
     def interrupted() -> None:
         with server_model.engine.transaction() as session:
@@ -133,19 +133,19 @@ def test_a_fork_has_a_connection_of_its_own(tmp_path: Path) -> None:
     """I2: parent and child continue, and neither harms the other's locks."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     child = os.fork()
     if child == 0:
         try:
-            model.commit(seats, make_step(1, 2, own=seat_rows({"1a": 2}, 2)), token=token)
+            model.commit(seats, make_step(1, 2, state_rows=seat_rows({"1a": 2}, 2)), token=token)
             os._exit(0 if short_rows(model) == {"1a": 2} else 1)
-        except BaseException:  # noqa: BLE001 - the parent is told by the status
+        except BaseException:  # noqa: BLE001 - the exit status tells the parent
             os._exit(2)
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert short_rows(model) == {"1a": 2}
-    model.commit(seats, make_step(2, 3, own=seat_rows({"1a": 3}, 3)), token=token)
+    model.commit(seats, make_step(2, 3, state_rows=seat_rows({"1a": 3}, 3)), token=token)
     assert short_rows(model) == {"1a": 3}
     model.close()
 
@@ -155,7 +155,9 @@ def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     begin_and_claim(model)
     with model.engine.transaction() as session:
-        model.write(session, seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), shadow=False)
+        model.write(
+            session, seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), shadow=False
+        )
         child = os.fork()
         if child == 0:
             os._exit(0)

@@ -38,7 +38,7 @@ from tests.integration.readmodel_support import (
 def shadowed(model: ReadModel, rows: dict[str, Any], until: int) -> None:
     """Make a shadow that stands at a position."""
     token = begin_and_claim(model, shadow=True)
-    model.write_shadow_part(seats, make_step(0, 0, own=seat_rows(rows, until)), "me")
+    model.write_shadow_part(seats, make_step(0, 0, state_rows=seat_rows(rows, until)), "me")
     model.commit(seats, make_step(0, until), token=token, shadow=True)
 
 
@@ -57,12 +57,12 @@ def reader_of(place: str) -> Iterator[Callable[[], list[tuple[Any, ...]]]]:
 def test_the_shadow_takes_the_place(model: ReadModel) -> None:
     """I4: rows, position, declaration and log of the shadow; the old ones are gone."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 1}, 3)), token=token)
     newer = msgspec.structs.replace(seats, version=2)
     model.create_projection(newer, "default", LOG, shadow=True)
     shadow = model.claim("seats", "rebuild", 60, shadow=True)
     assert shadow is not None
-    model.write_shadow_part(newer, make_step(0, 0, own=seat_rows({"1a": 7}, 5)), "rebuild")
+    model.write_shadow_part(newer, make_step(0, 0, state_rows=seat_rows({"1a": 7}, 5)), "rebuild")
     model.commit(newer, make_step(0, 5), token=shadow, shadow=True)
 
     assert short_rows(model) == {"1a": 1, "1b": 1}
@@ -94,9 +94,9 @@ def test_a_first_rebuild_needs_no_live_tables(model: ReadModel) -> None:
 
 
 def test_a_switch_never_goes_backwards(model: ReadModel) -> None:
-    """I4: a shadow behind the live tables, or behind what is asked for, stays a shadow."""
+    """I4: a shadow that lags the live tables or the required position is not switched to."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 6, own=seat_rows({"1a": 6}, 6)), token=token)
+    model.commit(seats, make_step(0, 6, state_rows=seat_rows({"1a": 6}, 6)), token=token)
     shadowed(model, {"1a": 5}, 5)
 
     assert not model.switch(seats)
@@ -367,9 +367,9 @@ def test_a_task_that_outlived_its_rebuild_writes_nothing(model: ReadModel) -> No
     begin_and_claim(model, shadow=True)
     with pytest.raises(LeaseLost, match="has ended meanwhile"):
         model.write_shadow_part(
-            seats, make_step(0, 0, own=seat_rows({"1a": 1}, 1)), "somebody else"
+            seats, make_step(0, 0, state_rows=seat_rows({"1a": 1}, 1)), "somebody else"
         )
     assert rows_of(model, shadow=True) == []
     model.drop(seats, shadow=True)
     with pytest.raises(LeaseLost, match="has ended meanwhile"):
-        model.write_shadow_part(seats, make_step(0, 0, own=seat_rows({"1a": 1}, 1)), "me")
+        model.write_shadow_part(seats, make_step(0, 0, state_rows=seat_rows({"1a": 1}, 1)), "me")

@@ -128,7 +128,7 @@ def test_the_longest_keys_are_indexed(model: ReadModel) -> None:
     kept = rows[tenant, key]
     assert kept.row is not None
     assert RowFormat(seats.tables[0]).normalize(kept.row) == kept.row
-    model.commit(seats, make_step(0, 1, own=rows), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=rows), token=token)
 
     assert [row["stream_id"] for row in rows_of(model)] == [key]
 

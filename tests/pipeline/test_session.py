@@ -109,6 +109,6 @@ def test_jobs_do_not_depend_on_the_users_settings(
             assert (row["hour"].isoformat(), row["events"]) == ("2026-01-01T10:00:00+00:00", 3)
             assert job.verify().equal
     assert digests[0] == digests[1]
-    told = [audit(one, url).types[0].first_recorded_at for one in (spark, users)]
-    assert told[0] == told[1]
+    times = [audit(one, url).types[0].first_recorded_at for one in (spark, users)]
+    assert times[0] == times[1]
     assert {key: users.conf.get(key) for key in OWN} == OWN

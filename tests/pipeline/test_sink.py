@@ -83,7 +83,7 @@ def test_payloads_of_every_form(spark: SparkSession, log_url: str) -> None:
 def test_refused_rows_are_kept_with_reasons(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """The good rows are stored, the bad ones told: code, message and row."""
+    """Valid rows are stored; invalid ones are reported with code, message and row."""
     frame = spark.createDataFrame(
         [
             Row(event_type="good", payload='{"n":1}'),

@@ -90,8 +90,8 @@ def test_what_a_job_does_with_refused_rows(log_url: str, tmp_path: Path) -> None
         else:
             with pytest.raises(seriatim.InvalidEvent, match="1 rows were refused, 1 appended"):
                 writer.commit(messages)
-        told = msgspec.json.decode(report.read_bytes())
-        assert (told["refused"], told["appended"] + told["reused"]) == (1, 1)
+        report_body = msgspec.json.decode(report.read_bytes())
+        assert (report_body["refused"], report_body["appended"] + report_body["reused"]) == (1, 1)
     [kept] = (tmp_path / "folder").iterdir()
     assert kept.suffix == ".jsonl"
 

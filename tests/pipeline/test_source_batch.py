@@ -177,7 +177,7 @@ def test_tenants_stay_apart(read: Read, fill: Fill) -> None:
 
 
 def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url: str) -> None:
-    """J1: what commits late comes later in the log, never behind a reader's back."""
+    """J1: a late commit gets a later position, never one before a reader's cursor."""
     register(spark)
     frame = spark.read.format("seriatim").option("url", postgres_url)
     with seriatim.open(postgres_url) as log, psycopg.connect(postgres_url) as connection:

@@ -68,7 +68,7 @@ class RegistryMachine(RuleBasedStateMachine):
         return self.events.get(place, Known())
 
     def verdict(self, place: tuple[str, int], batch: dict[tuple[str, int], str]) -> str:
-        """Say what a claim is to be told, those before it in the batch being known."""
+        """Return the expected verdict of a claim, given those before it in the batch."""
         one, (stream, number) = self.known(place), place
         if one.status in ("done", "skipped", "passed"):
             return "duplicate_done"

@@ -129,7 +129,7 @@ def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:
 
 
 def test_memory_is_watched_while_reading_and_exporting(ours: SeriatimLog) -> None:
-    """Both acts go through all the events they are told to, and growth would be seen."""
+    """Both operations process the requested number of events, and growth is measured."""
     seen: list[int] = []
     export(ours.log, EVENTS, seen.append)
     read(ours.log, EVENTS, seen.append)
@@ -164,7 +164,7 @@ def test_a_partial_run_never_replaces_the_kept_results() -> None:
 
 
 def test_callers_stop_in_time() -> None:
-    """A run lasts about as long as it was told to, whatever waits."""
+    """A run lasts about the requested time, even while requests are queued."""
     started = time.perf_counter()
     alone(lambda: 1)(BRIEF)
 

@@ -20,8 +20,8 @@ PATIENCE_S = 20
 def request(count: int = 1, size: int = 10, name: str = "x") -> AppendRequest:
     """Make an append of so many events, said to be of that size."""
     numbers = iter(range(count))
-    desk = ValidationContext(tenant_id="t", new_id=lambda: f"e-{next(numbers)}")
-    events, _ = prepare(desk, [NewEvent(name)] * count)
+    context = ValidationContext(tenant_id="t", new_id=lambda: f"e-{next(numbers)}")
+    events, _ = prepare(context, [NewEvent(name)] * count)
     return AppendRequest("t", events, size=size)
 
 

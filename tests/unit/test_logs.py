@@ -98,7 +98,7 @@ def test_no_secret_in_logs(form: LogFormat) -> None:
 
 
 def test_an_error_of_ours() -> None:
-    """M2: an error of ours is told by its code."""
+    """M2: a Seriatim error is logged with its code."""
     with Written("json") as written:
         fail(BackendFailure("the database is away"))
 

@@ -45,7 +45,7 @@ def log() -> Iterator[Log]:
     ids=lambda mood: str(mood.code),
 )
 def test_a_run_goes_on_after_what_may_pass(log: Log, mood: SeriatimError) -> None:
-    """E5: a busy or failing store ends no subscription, which waits for as long as it is told."""
+    """E5: a busy or failing store ends no subscription, which waits for the requested time."""
     seen = BatchCollector()
     began = time.monotonic()
     with open_on_same_store(log, Moody(log.store, mood, mood)) as other:

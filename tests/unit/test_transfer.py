@@ -136,7 +136,7 @@ def test_one_tenant_can_be_taken_out_and_in() -> None:
 
 @pytest.mark.parametrize("tenant_id", [None, "acme"])
 def test_declarations_are_applied_only_when_asked_for(tenant_id: str | None) -> None:
-    """K2, A8: a file without events closes no stream kind for everybody, unless it is told to."""
+    """K2, A8: a file without events closes no stream kind for everybody, unless requested."""
     source, target = new_log(), new_log()
     source.declare(StreamKind(name="order", closing_types=("placed",), catalogue="closed"))
     lines = exported(source)

@@ -220,8 +220,8 @@ class SubscriptionContract:
         log.append(events(2))
         log.append(events(1))
         token = "ghp_" + "a1B2" * 9
-        told: list[TelemetryEvent] = []
-        undo = log.telemetry.subscribe(told.append)
+        reported: list[TelemetryEvent] = []
+        undo = log.telemetry.subscribe(reported.append)
         subscription = log.subscribe("mailer", backoff_s=0.001, **QUICK)
         listed: list[SubscriptionStatus] = []
 
@@ -240,7 +240,7 @@ class SubscriptionContract:
         assert caplog.text.count("subscription 'mailer'") == 2
         assert "no mail server" in caplog.text
         assert token not in caplog.text
-        failed = [one for one in told if one.name == "subscription.exception"]
+        failed = [one for one in reported if one.name == "subscription.exception"]
         assert [one.measurements["failures"] for one in failed] == [1, 2]
         assert failed[0].metadata["subscription"] == "mailer"
         assert failed[0].metadata["tenant_id"] == log.tenant_id

@@ -35,26 +35,26 @@ class TelemetryContract:
     @pytest.fixture
     def seen(self, log: Log) -> list[TelemetryEvent]:
         """All telemetry events of the log from now on."""
-        told: list[TelemetryEvent] = []
-        log.telemetry.subscribe(told.append)
-        return told
+        reported: list[TelemetryEvent] = []
+        log.telemetry.subscribe(reported.append)
+        return reported
 
     def test_an_append(self, log: Log, seen: list[TelemetryEvent]) -> None:
         """M1: `store.append.stop` has count, duration and metadata."""
         log.append([event("order.placed", **FIELDS)])
 
-        (told,) = seen
-        assert told.name == "store.append.stop"
-        assert told.metadata == METADATA | {"replayed": False}
-        assert told.measurements["count"] == 1
-        assert told.measurements["duration_s"] > 0
+        (reported,) = seen
+        assert reported.name == "store.append.stop"
+        assert reported.metadata == METADATA | {"replayed": False}
+        assert reported.measurements["count"] == 1
+        assert reported.measurements["duration_s"] > 0
 
     def test_a_reuse(self, log: Log, seen: list[TelemetryEvent]) -> None:
         """M1: a retry also emits `store.idempotency.reuse`."""
         for _ in range(2):
             log.append([event("order.placed", **FIELDS)])
 
-        assert [told.name for told in seen] == [
+        assert [reported.name for reported in seen] == [
             "store.append.stop",
             "store.append.stop",
             "store.idempotency.reuse",
@@ -84,22 +84,22 @@ class TelemetryContract:
         list(log.read_batches(batch_size=2))
         log.page(types=["absent"])
 
-        assert {told.name for told in seen} == {"store.read_batch.stop"}
-        assert [told.measurements["count"] for told in seen] == [2, 2, 1, 0]
-        assert [told.metadata["last_scanned"] for told in seen] == [2, 4, 5, 5]
-        assert {told.metadata["tenant_id"] for told in seen} == {"default"}
+        assert {reported.name for reported in seen} == {"store.read_batch.stop"}
+        assert [reported.measurements["count"] for reported in seen] == [2, 2, 1, 0]
+        assert [reported.metadata["last_scanned"] for reported in seen] == [2, 4, 5, 5]
+        assert {reported.metadata["tenant_id"] for reported in seen} == {"default"}
 
     def test_awaited(self, log: Log, seen: list[TelemetryEvent]) -> None:
         """M1: async appends emit the same events."""
         run_coroutine(log.aio.append([event("order.placed", **FIELDS)]))
 
-        assert [told.metadata for told in seen] == [METADATA | {"replayed": False}]
+        assert [reported.metadata for reported in seen] == [METADATA | {"replayed": False}]
 
     def test_other_tenants(self, log: Log, seen: list[TelemetryEvent]) -> None:
         """M1: the log of another tenant emits events with that tenant."""
         log.for_tenant("other").append(events(1))
 
-        assert [told.metadata["tenant_id"] for told in seen] == ["other"]
+        assert [reported.metadata["tenant_id"] for reported in seen] == ["other"]
 
     def test_payloads_are_never_told(self, log: Log, seen: list[TelemetryEvent]) -> None:
         """M1: no telemetry event holds a payload."""

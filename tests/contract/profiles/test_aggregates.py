@@ -360,15 +360,15 @@ def command(**changes: Any) -> Command:
 def test_a_twin_of_a_command_gets_its_response(aggregates: Aggregates, log: seriatim.Log) -> None:
     """C5: the same request under the same key runs once; later answers are the stored one."""
     first = append(aggregates, command=command(), expected_seq=None)
-    twin = append(
+    duplicate = append(
         aggregates,
         command=command(request={"size": 1, "name": "a"}, response={"status": 500}),
         expected_seq=None,
     )
 
     assert (first.response, first.replayed) == ({"status": 201}, False)
-    assert (twin.response, twin.replayed) == ({"status": 201}, True)
-    assert twin.events == first.events
+    assert (duplicate.response, duplicate.replayed) == ({"status": 201}, True)
+    assert duplicate.events == first.events
     assert first.events[0].idempotency_key == "k-1"
     assert log.head() == 1
 

@@ -177,7 +177,7 @@ def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) ->
 
 
 @pytest.mark.parametrize(
-    ("upcast", "told"),
+    ("upcast", "message"),
     [
         (lambda payload: {"row": int(payload["seat"])}, "failed with ValueError"),
         (lambda payload: payload["seat"], "did not return a mapping"),
@@ -185,13 +185,13 @@ def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) ->
     ],
 )
 def test_a_failing_upcaster_is_told_without_the_value(
-    catalogue: Catalogue, log: seriatim.Log, upcast: Any, told: str
+    catalogue: Catalogue, log: seriatim.Log, upcast: Any, message: str
 ) -> None:
     """I5: a failure names the event and never quotes its payload."""
     log.append([catalogue.new_event(SeatReserved("hidden"))])
     catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
     catalogue.upcaster("seat.reserved", from_version=1)(upcast)
-    with pytest.raises(seriatim.SchemaViolation, match=told) as caught:
+    with pytest.raises(seriatim.SchemaViolation, match=message) as caught:
         catalogue.decode(next(log.read()))
 
     assert "hidden" not in str(caught.value.as_dict())

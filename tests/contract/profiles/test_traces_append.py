@@ -10,7 +10,7 @@ import seriatim
 from seriatim.profiles.traces import EventEnvelope, StoredEvent, TraceActor, TraceSource
 from tests.contract.profiles.trace_factories import PAYLOADS, append_trace, envelope
 
-SECRET = {"workflow": "desk", "title": "Bearer abc", "primary_entity": {}}
+SECRET = {"workflow": "orders", "title": "Bearer abc", "primary_entity": {}}
 LEAKY = {**PAYLOADS["TraceStarted"], "title": "my password=hunter2"}
 
 
@@ -53,7 +53,7 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
         "event_type": "TraceStarted",
         "occurred_at": "2026-03-01T10:00:00+01:00",
         "producer_id": "deal-agent",
-        "source_system": "desk",
+        "source_system": "orders",
         "source_subsystem": "rules",
         "actor_type": "agent",
         "actor_id": "agent-7",
@@ -68,7 +68,7 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
     fields = msgspec.structs.asdict(stored)
     assert {name: fields[name] for name in expected} == expected
     assert set(fields) - set(expected) == {"recorded_at", "payload_json", "payload_hash"}
-    assert stored.source == TraceSource("desk", "rules", "deal-agent")
+    assert stored.source == TraceSource("orders", "rules", "deal-agent")
     assert stored.actor == TraceActor("agent", "agent-7")
     assert stored.tags == ["b", "a"]
 
@@ -77,7 +77,11 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
     """A1: the frozen envelope and its dictionary form are the same event."""
     given = envelope()
     value = EventEnvelope(
-        **{**given, "source": TraceSource("desk", "rules"), "actor": TraceActor("agent", "agent-7")}
+        **{
+            **given,
+            "source": TraceSource("orders", "rules"),
+            "actor": TraceActor("agent", "agent-7"),
+        }
     )
 
     assert log.traces.append_event(value) == log.traces.append_event(given)
@@ -87,9 +91,9 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
 
 def test_the_producer_stands_in_the_source_or_beside_it(log: seriatim.Log) -> None:
     """A1: `source` names the producer too; said twice it must be the same one."""
-    beside = envelope(producer_id="p", source={"system": "desk"})
+    beside = envelope(producer_id="p", source={"system": "orders"})
     within = {name: value for name, value in beside.items() if name != "producer_id"}
-    within["source"] = {"system": "desk", "producer_id": "p"}
+    within["source"] = {"system": "orders", "producer_id": "p"}
     stored = log.traces.append_event(within)
 
     assert stored.producer_id == "p"
@@ -97,8 +101,8 @@ def test_the_producer_stands_in_the_source_or_beside_it(log: seriatim.Log) -> No
     assert log.traces.append_event({**within, "producer_id": "p"}) == stored
     for wrong, field in (
         ({**within, "producer_id": "q"}, "source.producer_id"),
-        ({**within, "source": {"system": "desk"}}, "producer_id"),
-        ({**within, "source": {"system": "desk", "producer": "p"}}, "source.producer"),
+        ({**within, "source": {"system": "orders"}}, "producer_id"),
+        ({**within, "source": {"system": "orders", "producer": "p"}}, "source.producer"),
     ):
         with pytest.raises(seriatim.InvalidArgument) as caught:
             log.traces.append_event(wrong)
@@ -210,7 +214,7 @@ def test_a_trace_opens_with_trace_started(
         ("payload", {"payload": {**PAYLOADS["TraceStarted"], "title": "Other"}}),
         ("trace_id", {"trace_id": "t-2"}),
         ("event_type", {"event_type": "PrecedentCited", "payload": PAYLOADS["PrecedentCited"]}),
-        ("source", {"source": {"system": "desk"}}),
+        ("source", {"source": {"system": "orders"}}),
         ("actor", {"actor": {"actor_type": "agent", "actor_id": "agent-8"}}),
         ("correlation_id", {"correlation_id": "c-2"}),
         ("causation_event_id", {"causation_event_id": "z-2"}),
@@ -304,9 +308,9 @@ def test_a_missing_field_is_an_invalid_argument(log: seriatim.Log, field: str) -
         {"occurred_at": "yesterday"},
         {"occurred_at": "2026-02-30T00:00:00Z"},
         {"producer_id": "a\0b"},
-        {"source": "desk"},
+        {"source": "orders"},
         {"source": {"system": ""}},
-        {"source": {"system": "desk", "planet": "earth"}},
+        {"source": {"system": "orders", "planet": "earth"}},
         {"actor": {"actor_type": "user", "actor_id": "u"}},
         {"actor": {"actor_type": "agent"}},
         {"schema_version": 0},
@@ -384,7 +388,7 @@ def test_the_guard_names_rule_and_path(
 
 
 def test_errors_speak_the_profiles_words(log: seriatim.Log) -> None:
-    """L3: a caller who wrote schema_version is not told about event_version."""
+    """L3: an error names schema_version, which the caller wrote, not event_version."""
     error = refused(log, envelope(schema_version=0))
 
     assert error.details["field"] == "schema_version"

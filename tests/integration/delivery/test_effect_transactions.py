@@ -63,9 +63,9 @@ def test_an_effect_that_ends_what_is_not_its_own(
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handled(registry, billing, [apart(number) for number in EVENTS])
 
-    assert (tally.done, tally.failed) == (2, 1)
+    assert (counts.done, counts.failed) == (2, 1)
     assert _ways(registry, ledger) == ["1", "4"]
     [entry] = registry.entries(EntryFilter(status="failed"))
     assert (entry.event_id, entry.attempts) == (apart(WRONG).event_id, 1)
@@ -87,9 +87,9 @@ def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handled(registry, billing, [apart(number) for number in EVENTS])
 
-    assert (tally.done, tally.failed) == (2, 1)
+    assert (counts.done, counts.failed) == (2, 1)
     assert _ways(registry, ledger) == ["1", "4"]
     [entry] = registry.entries(EntryFilter(status="failed"))
     assert "leave commit and rollback to its owner" in entry.error
@@ -106,13 +106,13 @@ def test_the_connection_is_free_after_the_effect(registry: Registry, ledger: Led
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handled(registry, billing, [apart(number) for number in EVENTS])
     with registry.engine.transaction() as session:
         connection = session.connection
     connection.execute("begin")
     connection.commit()
 
-    assert tally.done == len(EVENTS)
+    assert counts.done == len(EVENTS)
     assert ledger.billed == list(EVENTS)
 
 
@@ -150,9 +150,9 @@ def test_another_database_that_fails(
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handled(registry, billing, [apart(number) for number in EVENTS])
 
-    assert (tally.done, tally.failed) == (2, 1)
+    assert (counts.done, counts.failed) == (2, 1)
     assert ledger.billed == [1, 4]
 
 

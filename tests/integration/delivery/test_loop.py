@@ -104,10 +104,10 @@ def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Targe
     others = [
         make_event(number, stream=("show", "s-2"), event={"n": 100 + number}) for number in (1, 2)
     ]
-    tally = loop.handle([make_event(1), make_event(2), *others, make_event(3)])
+    counts = loop.handle([make_event(1), make_event(2), *others, make_event(3)])
     drained(loop, registry)
 
-    assert (tally.failed, tally.done) == (1, 2)
+    assert (counts.failed, counts.done) == (1, 2)
     assert target.seen == [101, 102]
     [letter] = registry.entries(EntryFilter(status="dead"))
     assert (letter.event_id, letter.attempts) == (make_event(1).event_id, 3)
@@ -204,10 +204,10 @@ def test_latest_wins_in_the_loop(registry: Registry, target: Target) -> None:
     """G4: in latest_wins what is old has no effect."""
     loop = looped(registry, target, mode="latest_wins")
     loop.handle([make_event(3)])
-    tally = loop.handle([make_event(1), make_event(2), make_event(4)])
+    counts = loop.handle([make_event(1), make_event(2), make_event(4)])
 
     assert target.seen == [3, 4]
-    assert tally.stale == 2
+    assert counts.stale == 2
 
 
 def test_an_async_handler(registry: Registry) -> None:

@@ -64,10 +64,10 @@ def test_a_handler_learns_that_its_claim_is_lost(attentive: Registry, registry: 
 
     by = make_handler(run=effect)
     registry.declare(by)
-    tally = HandlerLoop(attentive, by).handle([make_event(1)])
+    counts = HandlerLoop(attentive, by).handle([make_event(1)])
 
     assert reached == ["begun"]
-    assert (tally.done, tally.kept) == (0, 1)
+    assert (counts.done, counts.kept) == (0, 1)
     assert statuses_of(registry) == {make_event(1).event_id: "skipped"}
 
 

@@ -182,7 +182,7 @@ def test_what_is_blocked_waits_in_the_registry(registry: Registry) -> None:
 
 
 def settle(registry: Registry, by: Handler, events: list[Delivery]) -> list[int]:
-    """Consume events in any order, keeping what waits, and return the order of effects."""
+    """Consume events in any order, keeping waiting events, and return the order of effects."""
     order: list[int] = []
 
     def consume(some: list[Delivery]) -> None:

@@ -103,10 +103,10 @@ def test_one_batch_with_one_failure(bound: Registry, log: seriatim.Log) -> None:
 
     with pytest.raises(EventNotSettled):
         bound.handle(mailer, records)
-    tally = bound.handle(mailer, records, wait_s=30)
+    counts = bound.handle(mailer, records, wait_s=30)
 
     assert sorted(effects.seen) == [1, 2, 3]
-    assert (tally.done, tally.duplicate, tally.kept) == (1, 2, 0)
+    assert (counts.done, counts.duplicate, counts.kept) == (1, 2, 0)
 
 
 def test_waiting_in_the_call(bound: Registry, log: seriatim.Log) -> None:
@@ -115,10 +115,10 @@ def test_waiting_in_the_call(bound: Registry, log: seriatim.Log) -> None:
     mailer = make_handler(retry=QUICK, run=effects.run)
     paid(log, 1, 2)
 
-    tally = bound.handle(mailer, list(log.read()), wait_s=30)
+    counts = bound.handle(mailer, list(log.read()), wait_s=30)
 
     assert effects.seen == [1, 2]
-    assert (tally.done, tally.kept) == (2, 0)
+    assert (counts.done, counts.kept) == (2, 0)
 
 
 def test_a_dead_letter_is_final_and_its_stream_is_not(bound: Registry, log: seriatim.Log) -> None:
@@ -129,11 +129,11 @@ def test_a_dead_letter_is_final_and_its_stream_is_not(bound: Registry, log: seri
     paid(log, 2)
     first, second = log.read()
 
-    tally = bound.handle(mailer, first, wait_s=30)
+    counts = bound.handle(mailer, first, wait_s=30)
     with pytest.raises(EventNotSettled) as raised:
         bound.handle(mailer, second)
 
-    assert tally.dead == 1
+    assert counts.dead == 1
     assert bound.handle(mailer, first).kept == 0
     assert raised.value.details["verdict"] == "blocked"
 
@@ -184,11 +184,11 @@ def test_another_consumer_has_it(bound: Registry, log: seriatim.Log) -> None:
     other = bound.clone()
     timer = threading.Timer(0.2, lambda: other.mark_done(mailer, claims))
     timer.start()
-    tally = bound.handle(mailer, records, wait_s=60)
+    counts = bound.handle(mailer, records, wait_s=60)
     timer.join()
     other.close()
 
-    assert tally.duplicate == 1
+    assert counts.duplicate == 1
 
 
 def test_a_blocked_event(bound: Registry, log: seriatim.Log) -> None:
@@ -240,9 +240,9 @@ def test_a_stream_that_begins_with_zero(bound: Registry, log: seriatim.Log) -> N
     log.append([NewEvent("opened", {"n": 0}, stream=("ticket", "t-1"))])
     effects = Effects()
 
-    tally = bound.handle(make_handler(run=effects.run), list(log.read()))
+    counts = bound.handle(make_handler(run=effects.run), list(log.read()))
 
-    assert (tally.done, tally.stale) == (1, 0)
+    assert (counts.done, counts.stale) == (1, 0)
 
 
 def test_the_block_raises_for_what_is_not_final(bound: Registry, log: seriatim.Log) -> None:

@@ -163,7 +163,7 @@ def test_reuse_and_commands_work_there(
     """B12, C4, C5: keys, ids and command records are known in the caller's transaction too."""
     command = Command(actor="a", endpoint="/sell", key="1", request={"n": 1}, response={"ok": 1})
     first = log.append(sold(), command=command, connection=connection)
-    twin = log.append(sold(), command=command, connection=connection)
+    duplicate = log.append(sold(), command=command, connection=connection)
     keyed = log.append(sold(2), idempotency_key="k", connection=connection)
     again = log.append(sold(2), idempotency_key="k", connection=connection)
     other = Command(actor="a", endpoint="/sell", key="1", request={"n": 2})
@@ -172,13 +172,13 @@ def test_reuse_and_commands_work_there(
     connection.commit()
     later = log.append(sold(), command=command)
 
-    assert (first.replayed, twin.replayed, keyed.replayed, again.replayed) == (
+    assert (first.replayed, duplicate.replayed, keyed.replayed, again.replayed) == (
         False,
         True,
         False,
         True,
     )
-    assert (twin.response, later.response, later.replayed) == ({"ok": 1}, {"ok": 1}, True)
+    assert (duplicate.response, later.response, later.replayed) == ({"ok": 1}, {"ok": 1}, True)
     assert log.head() == 2
 
 

@@ -65,7 +65,7 @@ def test_old_schema_is_named(empty_postgres_url: str) -> None:
 
 
 def test_missing_grants_are_named(postgres_url: str, make_role: MakeRole) -> None:
-    """F9: a role that may not even read the log can be examined, and is told the cure."""
+    """F9: a role without read access can run the doctor, which names the cure."""
     [said] = found(as_role(postgres_url, make_role()), "grants")
 
     assert said.level == "error"

@@ -51,7 +51,7 @@ def pooled_url(bouncer: PgbouncerServer, postgres_url: str) -> str:
 
 
 def test_everything_works_behind_a_pooler(pooled_url: str) -> None:
-    """F9: behind a transaction pooler appends of all ways, reads and queries work as ever."""
+    """F9: appends on every path, reads and queries work behind a transaction pooler."""
     stream = ("cart", "1")
     context = Query([Filter(types=["placed"], payload=[{"n": 1}])])
     with seriatim.open(pooled_url) as log, ThreadPoolExecutor(16) as threads:

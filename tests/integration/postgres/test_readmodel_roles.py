@@ -40,7 +40,7 @@ def test_a_schema_that_was_made_for_it_will_do(postgres_url: str, make_role: Mak
         connection.execute(f"grant usage, create on schema read to {role}")
     model = open_read_model(f"{as_role(postgres_url, role)}?schema=read")
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
 
     assert short_rows(model) == {"1a": 1}
     model.close()
@@ -50,7 +50,7 @@ def test_a_role_that_only_reads(postgres_url: str, make_role: MakeRole) -> None:
     """I6: a role that may only read can read the progress of a projection; writes are refused."""
     owner = open_read_model(f"{postgres_url}?schema=read")
     token = begin_and_claim(owner)
-    owner.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    owner.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     role = make_role()
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f"grant usage on schema read to {role}")

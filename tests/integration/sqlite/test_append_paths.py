@@ -104,9 +104,12 @@ def test_twins_in_one_group_are_stored_once(store: SqliteStore, scribe: StoreApp
     """C4: identical appends that meet in one group give one record and equal answers."""
     given = NewEvent("noted", {}, event_id="e-1")
     group = [request(store, scribe, one) for one in (noted("k"), noted("k"), given, given)]
-    by_key, key_twin, by_id, id_twin = map(receipt_or_raise, store.append(group))
-    assert (by_key.records, by_id.records) == (key_twin.records, id_twin.records)
-    assert [one.replayed for one in (by_key, key_twin, by_id, id_twin)] == [False, True] * 2
+    by_key, key_duplicate, by_id, id_duplicate = map(receipt_or_raise, store.append(group))
+    assert (by_key.records, by_id.records) == (key_duplicate.records, id_duplicate.records)
+    assert [one.replayed for one in (by_key, key_duplicate, by_id, id_duplicate)] == [
+        False,
+        True,
+    ] * 2
     assert len(read_everything(store)) == 2
 
 
@@ -152,11 +155,11 @@ def test_what_asks_for_more_is_not_plain(store: SqliteStore, scribe: StoreAppend
 
 def test_a_closed_stream_refuses_a_plain_append(store: SqliteStore, scribe: StoreAppender) -> None:
     """B7: the trigger refuses, and the caller hears why."""
-    store.declare(StreamKind(name="door", closing_types=("shut",)))
-    scribe.append(store, NewEvent("shut", stream=("door", "1")))
+    store.declare(StreamKind(name="gate", closing_types=("shut",)))
+    scribe.append(store, NewEvent("shut", stream=("gate", "1")))
     group = [
-        request(store, scribe, NewEvent("opened", stream=("door", "1"))),
-        request(store, scribe, NewEvent("opened", stream=("door", "2"))),
+        request(store, scribe, NewEvent("opened", stream=("gate", "1"))),
+        request(store, scribe, NewEvent("opened", stream=("gate", "2"))),
     ]
     refused, kept = store.append(group)
     assert "closed by" in str(refused)

@@ -77,7 +77,7 @@ def test_a_sound_log_passes_every_check(filled: SqliteStore) -> None:
 def test_tampering_is_found(
     filled: SqliteStore, path: str, trigger: str, statement: str, check: str
 ) -> None:
-    """F2: what was changed behind the triggers' back is named, with a cure."""
+    """F2: a change that bypassed the triggers is reported, with a cure."""
     intruder = sqlite3.connect(path, isolation_level=None)
     intruder.execute(f"drop trigger {trigger}")
     intruder.execute(statement)

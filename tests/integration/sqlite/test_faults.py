@@ -126,10 +126,12 @@ def test_what_the_database_refuses_fails_one_request_only(
 ) -> None:
     """B1: a request that only the database's own rules refuse fails alone."""
     scribe.append(store, NewEvent("first", event_id="taken"))
-    twin = StoreAppender(lambda: "taken")  # an id made for the append is not looked up before it
+    duplicate_appender = StoreAppender(
+        lambda: "taken"
+    )  # an id made for the append is not looked up before it
     group = [
         scribe.request(store, make_facts(1)),
-        twin.request(store, make_facts(1)),
+        duplicate_appender.request(store, make_facts(1)),
         scribe.request(store, make_facts(2)),
     ]
     before, refused, after = store.append(group)

@@ -27,12 +27,12 @@ NO_KEY: dict[str, Any] = {"idempotency_index": None}
 def intruder(store: SqliteStore, scribe: StoreAppender, path: str) -> Iterator[sqlite3.Connection]:
     """A plain connection to a log with a few events."""
     store.declare(
-        StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut", "lost"))
+        StreamKind(name="gate", first_seq=0, opening_type="opened", closing_types=("shut", "lost"))
     )
     scribe.append(store, NewEvent("placed", {"n": 1}, stream=("order", "1"), tags=("a", "b")))
     scribe.append(store, NewEvent("noted", {"n": 2}, idempotency_key="k"))
-    scribe.append(store, NewEvent("opened", stream=("door", "1")))
-    scribe.append(store, NewEvent("shut", stream=("door", "1")))
+    scribe.append(store, NewEvent("opened", stream=("gate", "1")))
+    scribe.append(store, NewEvent("shut", stream=("gate", "1")))
     connection = sqlite3.connect(path, isolation_level=None)
     yield connection
     connection.close()

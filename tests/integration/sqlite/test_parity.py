@@ -22,7 +22,7 @@ from seriatim.store.sqlite.store import SqliteStore
 from tests.integration.sqlite.store_appender import StoreAppender, read_everything
 
 TENANTS = ("default", "öther")
-STREAMS = (None, ("order", "1"), ("order", "2"), ("door", "a"), ("Order", "1"))
+STREAMS = (None, ("order", "1"), ("order", "2"), ("gate", "a"), ("Order", "1"))
 TYPES = ("placed", "paid", "opened", "shut", "😀")
 TAGS = ("red", "blue", "größe:ü", "seat 12A")
 PAYLOADS: tuple[Any, ...] = (
@@ -213,7 +213,7 @@ def test_appends_and_reads_equal_the_model(
     caller = Caller(dice)
     for one in both:
         one.declare(
-            StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut",))
+            StreamKind(name="gate", first_seq=0, opening_type="opened", closing_types=("shut",))
         )
         one.declare(EventType(event_type="paid", event_version=1))
         one.declare(EventType(event_type="paid", event_version=2))

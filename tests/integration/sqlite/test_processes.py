@@ -124,7 +124,7 @@ def fork(store: SqliteStore, name: str) -> int:
 
 
 def test_a_closed_log_says_so(store: SqliteStore, scribe: StoreAppender) -> None:
-    """B13: nothing is opened again behind a close."""
+    """B13: no connection is opened after a close."""
     request = scribe.request(store, make_facts(1))
     store.close()
     for act in (store.head, lambda: store.append([request])):

@@ -60,7 +60,7 @@ def copied(original: tuple[str, Path], tmp_path: Path) -> tuple[str, Path]:
 
 @pytest.fixture
 def user_session(spark: SparkSession) -> SparkSession:
-    """A session of a user, who has told Spark to pass over damaged and missing files."""
+    """A user's session in which Spark ignores damaged and missing files."""
     own = spark.newSession()
     register(own)
     for name in CARELESS:
@@ -77,8 +77,8 @@ def replace_rows(at: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 def reseal_size(at: Path) -> None:
     """Make the second seal agree with the size of its file, so that only the rows can tell."""
     seal, file = seal_of(at, 1), file_of(at, 1)
-    told = json.loads(seal.read_bytes())
-    seal.write_text(json.dumps(told | {"bytes": file.stat().st_size}))
+    manifest = json.loads(seal.read_bytes())
+    seal.write_text(json.dumps(manifest | {"bytes": file.stat().st_size}))
 
 
 def keep_six(at: Path) -> None:

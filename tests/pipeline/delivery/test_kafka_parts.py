@@ -30,7 +30,7 @@ ALIKE = ["a b", "a_b", "a.b", "A b", "a  b", "a/b", "a_20b", "caf\u00e9", "cafe\
 
 def at(position: int, **more: object) -> Checkpoint:
     """Make a checkpoint."""
-    known = {"log_id": LOG.log_id, "epoch": 1, "target": "kafka://k/t", "tip": f"e{position}"}
+    known = {"log_id": LOG.log_id, "epoch": 1, "target": "kafka://k/t", "last_event_id": f"e{position}"}
     return Checkpoint(position=position, written_at="2026-01-01T00:00:00Z", **(known | more))  # type: ignore[arg-type]
 
 
@@ -187,9 +187,9 @@ def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
         (at(5, log_id="another"), "another log"),
         (at(5, epoch=2), "epoch"),
         (at(50), "ends at 10"),
-        (at(5, tip="other"), "another event"),
+        (at(5, last_event_id="other"), "another event"),
     ],
-    ids=["another log", "epoch", "future", "tip"],
+    ids=["another log", "epoch", "future", "event id"],
 )
 def test_a_checkpoint_that_does_not_fit(
     folder: FolderStorage, checkpoint: Checkpoint, said: str
@@ -240,7 +240,7 @@ class NewTopicConsumer:
 
 
 def test_a_topic_without_leaders_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H1: a topic that was just made is waited for; any other error is told at once."""
+    """H1: a new topic is waited for; any other error is raised at once."""
     monkeypatch.setattr(client, "Consumer", NewTopicConsumer)
     target = parse_target("kafka://a:1/t")
     codes = NewTopicConsumer.codes

@@ -144,11 +144,11 @@ def test_a_large_dead_letter(
     appended(postgres_url, LARGE, before=0, after=0)
     (tmp_path / "poison").write_text(f"big-{LARGE}")
     for nth, limit in enumerate((1_000_000, 4_000_000)):
-        letters = narrow_topic(f"{topic_url}-{nth}", limit)
+        dead_letters = narrow_topic(f"{topic_url}-{nth}", limit)
         noter = make_noting_handler(tmp_path, retry=RetryPolicy(attempts=1), name=f"noter-{nth}")
-        with Worker(spark, noter, url=postgres_url, dead_letters=letters) as worker:
+        with Worker(spark, noter, url=postgres_url, dead_letters=dead_letters) as worker:
             assert worker.run().dead == 1
-        [message] = read_messages(letters)
+        [message] = read_messages(dead_letters)
         assert decode_headers(message)["seriatim-event-id"] == f"big-{LARGE}"
         value = message.value() or b""
         assert (b"raise max.message.bytes" in value) == (limit < LARGE)

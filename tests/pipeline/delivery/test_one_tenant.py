@@ -50,10 +50,10 @@ def test_a_share_of_one_tenant(shared_log: str, shares: int) -> None:
 
 def test_a_worker_of_one_tenant(spark: SparkSession, shared_log: str, tmp_path: Path) -> None:
     """K2: a worker for one tenant handles its events alone."""
-    tally = work(spark, make_noting_handler(tmp_path), shared_log, tenant_id="a")
+    counts = work(spark, make_noting_handler(tmp_path), shared_log, tenant_id="a")
 
     assert [one[0] for one in read_notes(tmp_path)] == ids("a")
-    assert tally.done == EACH
+    assert counts.done == EACH
 
 
 def test_a_publisher_of_one_tenant(

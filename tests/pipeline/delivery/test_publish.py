@@ -207,10 +207,10 @@ def test_two_publishers_at_once(
     place = str(tmp_path / "c")
     patient = PublisherSettings(flush_timeout_s=600)
     ended = threading.Event()
-    told: list[str] = []
+    activities: list[str] = []
 
     def watch(report: RunReport) -> None:
-        told.append(report.activity)
+        activities.append(report.activity)
         ended.set()  # the first one ends when the second one waits
 
     with (
@@ -227,7 +227,7 @@ def test_two_publishers_at_once(
         finally:
             ended.set()  # whatever failed: a publisher that goes on disturbs the tests after it
             follower.join()
-    assert told[:1] == ["waiting for another publisher"]
+    assert activities[:1] == ["waiting for another publisher"]
     assert (first.report.sent, first.report.position) == (count, count)
     assert (second.report.sent, second.report.position) == (0, count)
     assert len(read_messages(target)) == count

@@ -171,10 +171,10 @@ def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path:
             file.unlink()
     noter = make_noting_handler(tmp_path)
     place = f"sqlite:///{tmp_path}/registry.db"
-    tally = work(spark, noter, None, source=target, registry=place)
+    counts = work(spark, noter, None, source=target, registry=place)
 
     assert len(read_messages(target)) == 2 * count
-    assert (tally.done, tally.duplicate) == (count, count)
+    assert (counts.done, counts.duplicate) == (count, count)
     assert in_order(read_notes(tmp_path))
     assert work(spark, noter, None, source=target, registry=place) == Counts()
 
@@ -239,12 +239,12 @@ def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) 
             "public.known (n) deferrable initially deferred, pid bigint)"
         )
         session.run("insert into public.known values (1)")
-    tally = work(spark, make_transactional_handler(), postgres_url)
+    counts = work(spark, make_transactional_handler(), postgres_url)
     failed = registry.entries(EntryFilter(status=("failed", "dead")))
     registry.close()
 
     # The second event of each stream names a number that is not known.
-    assert tally.done == count - 3
+    assert counts.done == count - 3
     assert [(one.stream_seq, "known" in one.error) for one in failed] == [(2, True)] * 3
 
 
@@ -261,12 +261,14 @@ def test_strangers_in_a_topic(spark: SparkSession, topic_url: str, tmp_path: Pat
     producer.flush()
     publish(spark, url, topic_url, tmp_path / "c")
     place = f"sqlite:///{tmp_path}/registry.db"
-    tally = work(spark, make_noting_handler(tmp_path), None, source=target, registry=place)
+    counts = work(spark, make_noting_handler(tmp_path), None, source=target, registry=place)
     registry = open_registry(place)
 
-    assert (tally.dead, tally.done) == (2, 12)
-    letters = registry.entries(EntryFilter(status="dead"))
-    assert {one.event_id for one in letters} == {f"{target.single_topic}/0/{n}" for n in (0, 1)}
+    assert (counts.dead, counts.done) == (2, 12)
+    dead_letters = registry.entries(EntryFilter(status="dead"))
+    assert {one.event_id for one in dead_letters} == {
+        f"{target.single_topic}/0/{n}" for n in (0, 1)
+    }
     registry.close()
 
 
@@ -283,23 +285,25 @@ def test_keyed_over_http(spark: SparkSession, postgres_url: str) -> None:
 def test_dead_letters_as_a_topic(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """G5: dead letters go to a topic too, whole, and a worker can read them from there."""
+    """G5: dead dead_letters go to a topic too, whole, and a worker can read them from there."""
     append_events(postgres_url, each=1)
     bad = read_stored_events(postgres_url)[0]
     (tmp_path / "poison").write_text(bad.event_id)
-    letters = create_topic(topic_url)
+    dead_letters = create_topic(topic_url)
     noter = make_noting_handler(tmp_path, mode="latest_wins")
-    work(spark, noter, postgres_url, letters=letters)
-    drained(spark, noter, postgres_url, letters=letters)
-    [letter] = read_messages(letters)
+    work(spark, noter, postgres_url, dead_letters=dead_letters)
+    drained(spark, noter, postgres_url, dead_letters=dead_letters)
+    [letter] = read_messages(dead_letters)
 
     assert decode_headers(letter)["seriatim-handler"] == "noter"
     assert decode_headers(letter)["seriatim-error"] == "ValueError: poison"
     assert decode_headers(letter)["seriatim-attempts"] == "3"
     (tmp_path / "poison").unlink()
     again = make_noting_handler(tmp_path, name="again")
-    tally = work(spark, again, None, source=letters, registry=f"sqlite:///{tmp_path}/letters.db")
-    assert tally.done == 1
+    counts = work(
+        spark, again, None, source=dead_letters, registry=f"sqlite:///{tmp_path}/dead_letters.db"
+    )
+    assert counts.done == 1
     assert read_notes(tmp_path)[-1][0] == bad.event_id
 
 
@@ -323,7 +327,7 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
         ({"url": "x", "settings": RegistrySettings(on_outage="dlq")}, "dead-letter topic"),
         ({"url": "x", "settings": RegistrySettings(enabled=False)}, "transactional"),
     ],
-    ids=["no source", "no registry", "no letters", "off"],
+    ids=["no source", "no registry", "no dead_letters", "off"],
 )
 def test_what_does_not_fit_together(spark: SparkSession, more: dict[str, Any], said: str) -> None:
     """G6: what cannot work is refused at start."""

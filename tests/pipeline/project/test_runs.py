@@ -51,27 +51,27 @@ def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, A
 
 
 def test_a_rebuild_tells_how_far_it_is(start: Start, log: Log, tmp_path: Path) -> None:
-    """I7: progress, pace and what is left are told while Spark works, not at the end only."""
+    """I7: progress, rate and remaining events are reported while Spark works."""
     gate = tmp_path / "gate"
     log.append([NewEvent("seat.reserved", {"gate": str(gate)}, stream=("show", "s-0"))])
     fill(log, 19)
     job = start(gated_seats)
-    told: list[RunReport] = []
+    reports: list[RunReport] = []
 
     def watch(report: RunReport) -> None:
-        told.append(report)
+        reports.append(report)
         if report.position:
             gate.touch()
 
     job.on_progress = watch
     job.rebuild()
-    on_the_way = [one for one in told if 0 < one.position < 20]
+    on_the_way = [one for one in reports if 0 < one.position < 20]
     assert on_the_way
     assert all(
         one.events_per_s and one.eta_s and one.lag == 20 - one.position for one in on_the_way
     )
-    assert [one.position for one in told] == sorted(one.position for one in told)
-    assert (told[-1].position, told[-1].eta_s) == (20, 0)
+    assert [one.position for one in reports] == sorted(one.position for one in reports)
+    assert (reports[-1].position, reports[-1].eta_s) == (20, 0)
 
 
 def follow(job: Projector, until: int, checkpoint: Path) -> None:
@@ -116,7 +116,7 @@ def test_checkpoints_do_not_count(start: Start, log: Log, tmp_path: Path) -> Non
         follow(job, 20, folder)
 
     with adding_live(job.spark, log, 10, start=20):
-        follow(job, 30, older)  # behind the cursor
+        follow(job, 30, older)  # before the cursor
     assert stored_digest(job) == digest_in_python(log.read(), seats)
     shutil.rmtree(older)  # lost
     job.model.drop(job.projection, shadow=False)

@@ -89,11 +89,11 @@ def test_a_killed_worker_is_one_message(start: Start, log: Log, tmp_path: Path) 
     """L2: a run that is not live ends with one clear error, which may be tried again."""
     log.append([NewEvent("thing", {"kill": str(tmp_path / "once")})])
     job = start(counted)
-    with pytest.raises(BackendFailure, match="Python process was killed") as told:
+    with pytest.raises(BackendFailure, match="Python process was killed") as caught:
         job.run()
-    assert told.value.retryable
-    assert "\n" not in told.value.message
-    assert told.value.__cause__ is None
+    assert caught.value.retryable
+    assert "\n" not in caught.value.message
+    assert caught.value.__cause__ is None
     assert job.run().position == 1
 
 
@@ -157,12 +157,12 @@ def test_the_users_reason_is_told(
     log.append([NewEvent("thing")])
     job = start(framed(transform))
     for act in (job.run, job.rebuild):
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as caught:
             act()
-        assert words in told.value.message
-        assert "\n" not in told.value.message
-        assert len(told.value.message) < 600
-        assert not told.value.retryable
+        assert words in caught.value.message
+        assert "\n" not in caught.value.message
+        assert len(caught.value.message) < 600
+        assert not caught.value.retryable
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -274,7 +274,7 @@ DIVIDED = CALL + AT + "\nCaused by: java.lang.ArithmeticException: / by zero" + 
 )
 def test_texts_of_spark(text: str, words: str, retryable: bool) -> None:
     """L2: of a page of Java the reason is left."""
-    told = to_seriatim_error(Exception(text))
-    assert words in told.message
-    assert "\n" not in told.message
-    assert told.retryable is retryable
+    caught = to_seriatim_error(Exception(text))
+    assert words in caught.message
+    assert "\n" not in caught.message
+    assert caught.retryable is retryable

@@ -119,7 +119,7 @@ def test_what_json_has_not(value: Any, path: Any) -> None:
 
 
 def test_floats_where_they_are_refused() -> None:
-    """A2: a finite float is a flaw of shape; what is no JSON is told before it."""
+    """A2: a finite float is an invalid shape; a value that is no JSON is reported first."""
     check_json({"a": [1, "1.5", True, None]}, floats=False)
     with pytest.raises(ValidationError) as caught:
         check_json({"a": [1, 1.5]}, floats=False)
@@ -174,7 +174,7 @@ def test_parsing_is_strict() -> None:
     assert parse_strict_json('{"a": [1, 1.0, 123456789012345678901234567890, "\\u00e9"]}') == {
         "a": [1, 1.0, 123456789012345678901234567890, "é"]
     }
-    for text, told in (
+    for text, message in (
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "the same key twice"),
         ("[NaN]", "not valid JSON"),
         ("-Infinity", "not valid JSON"),
@@ -187,7 +187,7 @@ def test_parsing_is_strict() -> None:
         with pytest.raises(ValidationError) as caught:
             parse_strict_json(text)
         assert (caught.value.part, caught.value.location) == ("json", "$")
-        assert told in caught.value.message
+        assert message in caught.value.message
 
 
 def test_reading_what_the_log_wrote() -> None:

@@ -118,10 +118,10 @@ def request(
     """Make a checked append."""
     made = [NewEvent(one) if isinstance(one, str) else one for one in events]
     numbers = iter(range(1000))
-    desk = ValidationContext(
+    context = ValidationContext(
         tenant_id="t", new_id=lambda: f"new-{id(made)}-{next(numbers)}", rules=CASE
     )
-    prepared, _ = prepare(desk, made)
+    prepared, _ = prepare(context, made)
     return AppendRequest(
         "t",
         prepared,
@@ -391,8 +391,10 @@ def test_commands() -> None:
     command = Command(actor="a", endpoint="e", key="k", request={"n": 1}, response={"ok": True})
     shelf = Shelf().add("w").add("x", "y", command=command)
 
-    twin = request("z", command=command, conditions=[ExpectedContext(Query(), None)])
-    assert decide(twin, shelf, NO_RULES) == ReplayedAppend(tuple(shelf.records[1:3]), {"ok": True})
+    duplicate = request("z", command=command, conditions=[ExpectedContext(Query(), None)])
+    assert decide(duplicate, shelf, NO_RULES) == ReplayedAppend(
+        tuple(shelf.records[1:3]), {"ok": True}
+    )
     other = msgspec.structs.replace(command, request={"n": 2})
     error = refusal(shelf, "x", command=other)
     assert isinstance(error, IdempotencyKeyReuse)

@@ -24,13 +24,13 @@ def check(
     event: Any,
     *,
     key: Any = "k",
-    door: Any = LOG_PROFILE,
+    profile: Any = LOG_PROFILE,
     tenant: Any = "t",
     rules: Any = NO_RULES,
     limits: Any = DEFAULT_LIMITS,
 ) -> Any:
     """Check one envelope."""
-    return check_envelope(event, key, door, tenant, rules, limits)
+    return check_envelope(event, key, profile, tenant, rules, limits)
 
 
 def flaw(event: Any, **options: Any) -> Any:
@@ -139,9 +139,10 @@ def test_who_numbers() -> None:
 def test_the_facts_door() -> None:
     """B2: in facts the time is the store's."""
     assert (
-        flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), door=FACTS_PROFILE) == "occurred_at"
+        flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), profile=FACTS_PROFILE)
+        == "occurred_at"
     )
-    check(NewEvent("x"), key=None, door=FACTS_PROFILE)
+    check(NewEvent("x"), key=None, profile=FACTS_PROFILE)
 
 
 def test_the_aggregates_door() -> None:
@@ -152,30 +153,36 @@ def test_the_aggregates_door() -> None:
         "actor_type": "user",
         "actor_id": "u",
     }
-    check(NewEvent("x", **whole), key=None, door=AGGREGATES_PROFILE)
+    check(NewEvent("x", **whole), key=None, profile=AGGREGATES_PROFILE)
     for field in whole:
-        assert flaw(NewEvent("x", **(whole | {field: None})), door=AGGREGATES_PROFILE) == field
+        assert flaw(NewEvent("x", **(whole | {field: None})), profile=AGGREGATES_PROFILE) == field
     assert (
-        flaw(NewEvent("x", **(whole | {"request_id": ""})), door=AGGREGATES_PROFILE) == "request_id"
+        flaw(NewEvent("x", **(whole | {"request_id": ""})), profile=AGGREGATES_PROFILE)
+        == "request_id"
     )
     assert (
-        flaw(NewEvent("x", **(whole | {"actor_type": "role"})), door=AGGREGATES_PROFILE)
+        flaw(NewEvent("x", **(whole | {"actor_type": "role"})), profile=AGGREGATES_PROFILE)
         == "actor_type"
     )
 
 
 def test_traces() -> None:
     """A7: an event of a trace needs its whole envelope, in every profile."""
-    for door in (LOG_PROFILE, TRACES_PROFILE):
-        assert check(trace_event("TraceStarted", "t", 0), door=door) is True
+    for profile in (LOG_PROFILE, TRACES_PROFILE):
+        assert check(trace_event("TraceStarted", "t", 0), profile=profile) is True
         for field in (
             *("event_id", "stream_seq", "occurred_at", "producer_id", "source_system"),
             *("actor_type", "actor_id"),
         ):
-            assert flaw(trace_event("TraceStarted", "t", 0, **{field: None}), door=door) == field
-        assert flaw(trace_event("TraceStarted", "t", 0), key=None, door=door) == "idempotency_key"
+            assert (
+                flaw(trace_event("TraceStarted", "t", 0, **{field: None}), profile=profile) == field
+            )
+        assert (
+            flaw(trace_event("TraceStarted", "t", 0), key=None, profile=profile)
+            == "idempotency_key"
+        )
         odd = trace_event("TraceStarted", "t", 0, actor_type="user")
-        assert flaw(odd, door=door) == "actor_type"
+        assert flaw(odd, profile=profile) == "actor_type"
 
 
 def test_bounds() -> None:

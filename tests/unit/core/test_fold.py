@@ -68,7 +68,7 @@ def counted(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] 
     row["notes"][said.get("note", "none")] = event.position
     row["names"].append(event.event_id)
     if said.get("raise"):
-        msg = "as told"
+        msg = "as declared"
         raise RuntimeError(msg)
     return None if said.get("gone") else row
 
@@ -81,7 +81,7 @@ def noted(state: State | None, event: EventRecord) -> tuple[State, dict[str, Any
     state.seen.append(event.position)
     rows = [{"name": name, "at": event.position * 1000 + state.count} for name in said["names"]]
     if said.get("raise"):
-        msg = "as told"
+        msg = "as declared"
         raise RuntimeError(msg)
     return state, {"firsts": rows, "lasts": rows}
 
@@ -121,7 +121,7 @@ def test_tenants_are_apart() -> None:
 
 
 def test_none_takes_the_row_away() -> None:
-    """I1: without a row the next event finds none, and the table is told to let it go."""
+    """I1: after None the next event finds no row, and the table deletes it."""
     fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, {"gone": True})))
 
     assert list(fold.state_rows()) == [(OWNER, ReadModelRow("default", 2, None))]
@@ -201,7 +201,7 @@ def test_rubbish_is_refused(returned: Any, reason: str) -> None:
 
 
 def test_json_too_deep_names_its_column() -> None:
-    """I7: a limit is told like every other problem of a column."""
+    """I7: a limit is reported like any other problem of a column."""
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
@@ -400,7 +400,7 @@ def test_policies(policy: Any, changed: dict[str, int]) -> None:
 
     assert {key: position for (_, key), position in fold.changed.items()} == changed
     assert [failure.position for failure in fold.failures] == [2]
-    assert fold.failures[0].reason == "RuntimeError: as told"
+    assert fold.failures[0].reason == "RuntimeError: as declared"
     assert (fold.stopped, fold.parked) == (policy == "stop", {OWNER} if policy == "park" else set())
 
 

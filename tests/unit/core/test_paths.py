@@ -36,10 +36,10 @@ def test_two_ways_never_share_a_path(one: list[str | int], other: list[str | int
     """A2: a path says exactly one place, whatever the keys are, and is plain ASCII."""
 
     def path(steps: list[str | int]) -> str:
-        told = ROOT
+        path = ROOT
         for step in steps:
-            told = item(told, step) if isinstance(step, int) else child(told, step)
-        return told
+            path = item(path, step) if isinstance(step, int) else child(path, step)
+        return path
 
     assert path(one).isascii()
     assert (path(one) == path(other)) == (one == other)

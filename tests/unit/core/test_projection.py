@@ -418,7 +418,7 @@ def test_an_upcaster_may_change_its_payload_in_place() -> None:
 
 @pytest.mark.parametrize("rubbish", [None, [], "{}", 1])
 def test_an_upcaster_returns_a_payload(rubbish: Any) -> None:
-    """I5, I7: anything else is the event's failure, told with type and version."""
+    """I5, I7: anything else is the event's failure, reported with type and version."""
     made = fold(upcasters={("seat.taken", 1): lambda _: rubbish})
 
     with pytest.raises(

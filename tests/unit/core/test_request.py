@@ -169,9 +169,9 @@ def test_requests_may_hold_payloads() -> None:
 
 def test_a_prepared_event_becomes_a_record() -> None:
     """A1: the log adds position, append, number and time; an absent time is the store's."""
-    desk = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
+    context = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
     own = NewEvent("x", {"n": 1}, stream=("s", "1"), occurred_at="2024-01-01T00:00:00Z")
-    (first, second), _ = prepare(desk, [own, NewEvent("y", event_id="e-2")])
+    (first, second), _ = prepare(context, [own, NewEvent("y", event_id="e-2")])
 
     record = first.to_record(7, 6, 3, 1_000_001)
     assert (record.position, record.append_position, record.stream_seq) == (7, 6, 3)

@@ -48,7 +48,7 @@ def test_an_error_has_its_code_and_one_shape(
     assert "hunter2" not in result.err
 
 
-def test_people_get_one_line_with_what_to_do(sqlite: Program) -> None:
+def test_text_errors_are_one_line_with_the_cure(sqlite: Program) -> None:
     """L1: no traceback, no box: the code, the message, the cure."""
     sqlite("append", "x", "--stream", "s", "a")
     result = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
@@ -83,7 +83,7 @@ def test_a_password_is_never_shown(lone: Program) -> None:
     assert "topsecret" not in result.out + result.err
 
 
-def test_tenants_do_not_meet(sqlite: Program) -> None:
+def test_each_tenant_reads_its_own_events(sqlite: Program) -> None:
     """K2: each tenant reads its own events."""
     sqlite("append", "x", "--tenant", "a")
 
@@ -106,9 +106,7 @@ def test_tenants_do_not_meet(sqlite: Program) -> None:
         ("lake", "delta", "cold"),
     ],
 )
-def test_what_is_of_all_tenants_is_not_taken_for_one(
-    sqlite: Program, args: tuple[str, ...]
-) -> None:
+def test_commands_on_all_tenants_refuse_a_tenant(sqlite: Program, args: tuple[str, ...]) -> None:
     """K2: who names a tenant expects no other's events, so the whole log is not shown or copied."""
     result = sqlite(*args, "--tenant", "acme", "--json")
 
@@ -196,7 +194,7 @@ def test_help_names_every_option_and_the_exit_codes(lone: Program, command: str)
     assert "130 stopped by Ctrl-C" in result.out
 
 
-def test_the_version_is_told(lone: Program) -> None:
+def test_version_is_printed_without_a_log(lone: Program) -> None:
     """`--version` needs no log."""
     assert lone("--version").out == f"seriatim {seriatim.__version__}\n"
     assert lone("nonsense").code == 2

@@ -40,7 +40,7 @@ def effects(program: Program) -> list[str]:
     return [line.split()[0] for line in lines]
 
 
-def test_a_handler_from_its_declaration_to_its_dead_letter(sqlite: Program) -> None:
+def test_handler_lifecycle(sqlite: Program) -> None:
     """G5: work, status, a dead letter shown, retried after the fix; errors in plain words."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     missing = sqlite("registry", "status")
@@ -74,7 +74,7 @@ def test_a_handler_from_its_declaration_to_its_dead_letter(sqlite: Program) -> N
     assert "Traceback" not in missing.err + both.err + paused.err
 
 
-def test_what_operators_name_and_see(sqlite: Program) -> None:
+def test_operator_commands_report_missing_events(sqlite: Program) -> None:
     """L3, G9: a named event that is not there is `not_found`; a reset reports what it does."""
     fill(sqlite, "1A", "1B")
     url = sqlite.env["SERIATIM_URL"]
@@ -166,7 +166,7 @@ def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
     ],
     ids=["address", "secret", "setting", "module", "name", "role"],
 )
-def test_what_is_typed_wrong(sqlite: Program, command: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_refused(sqlite: Program, command: tuple[str, ...], said: str) -> None:
     """K: what cannot be meant is refused before anything starts, with the reason."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     ran = sqlite(*command)

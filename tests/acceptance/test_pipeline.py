@@ -35,7 +35,7 @@ def fill(program: Program, seats: list[str]) -> None:
             log.append([NewEvent("seat.reserved", {"seat": seat}, stream=stream)])
 
 
-def test_a_projection_from_its_declaration_to_its_proof(sqlite: Program) -> None:
+def test_projection_lifecycle(sqlite: Program) -> None:
     """I1, I3, I7: run, status, a failure reported and skipped, verify; errors in plain words."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     fill(sqlite, ["1A", "1B", "13F", "1C"])
@@ -87,7 +87,9 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
         (("lake", "iceberg", "a.b", "--catalog", "uri"), "must be given as KEY=VALUE"),
     ],
 )
-def test_wrong_commands_are_told(sqlite: Program, command: tuple[str, ...], said: str) -> None:
+def test_invalid_commands_are_reported(
+    sqlite: Program, command: tuple[str, ...], said: str
+) -> None:
     """Bad input of any kind: one line that says what was wrong."""
     ran = sqlite(*command)
     assert ran.code in (2, 3)

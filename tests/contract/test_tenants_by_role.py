@@ -54,7 +54,7 @@ class TestTenantWithoutRowSecurity(testing.TenantContract):
 
 
 @pytest.mark.parametrize(("role", "seen"), [("superuser", 2), ("bypassing", 2), ("confined", 1)])
-def test_roles_are_what_they_are_called(
+def test_roles_have_the_expected_row_security(
     request: pytest.FixtureRequest, role: str, seen: int
 ) -> None:
     """K2: in a transaction for one tenant, row-level security hides the other from one role."""

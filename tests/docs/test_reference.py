@@ -386,7 +386,7 @@ def pipeline_names() -> list[str]:
 
 
 @pytest.mark.parametrize("shown", pipeline_names())
-def test_names_on_spark_are_true(shown: str) -> None:
+def test_spark_reference_matches_the_code(shown: str) -> None:
     """What the reference tells of the pipeline can be imported, and takes these arguments."""
     path, _, arguments = shown.removesuffix(")").partition("(")
     module, _, name = path.rpartition(".")
@@ -430,7 +430,7 @@ def test_fields_of_reports_are_documented(kind: type[msgspec.Struct]) -> None:
     assert public(kind) - set(shown) == set()
 
 
-def test_fields_of_standings_are_documented() -> None:
+def test_fields_of_projection_status_are_documented() -> None:
     """What `log.projections.status` tells of a projection stands in its row."""
     table = rows(section(read("docs/reference/api.md"), "`Log.projections`"))
     [row] = [row for row in table if row[0] == "`status()`"]

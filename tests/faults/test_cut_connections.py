@@ -143,7 +143,7 @@ def refusal_of(ticket: QueuedAppend) -> Exception | None:
     return None
 
 
-def test_neighbours_of_a_lost_group_are_all_told(proxy_to: StartProxy, postgres_url: str) -> None:
+def test_all_appends_of_a_lost_group_are_ambiguous(proxy_to: StartProxy, postgres_url: str) -> None:
     """B10, L2: all appends that shared a lost commit are ambiguous, and all repeats resolve."""
     proxy = proxy_to(postgres_url)
     with warmed_up(proxy) as log:

@@ -107,7 +107,7 @@ def problems_with_held_writer(
 
 
 @pytest.mark.parametrize("at", STEPS)
-def test_held_writer_hides_nothing(
+def test_delayed_writer_causes_no_gap(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """B3: with a writer held at any step and long transactions open, readers see 1, 2, 3, …."""
@@ -134,7 +134,7 @@ def test_writers_and_readers_go_on_beside_long_transactions(
         assert [position for line in follower.lines[1:] for position in line] == list(range(1, 21))
 
 
-def test_caller_who_holds_the_lock_hides_nothing(
+def test_caller_with_the_lock_causes_no_gap(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     """B3, B12: appended in an open transaction: unseen, and nobody passes it; then in order."""

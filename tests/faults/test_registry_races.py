@@ -52,7 +52,7 @@ def settle(registry: Registry, place: str) -> None:
 @pytest.mark.parametrize(
     ("backend", "processes", "count"), [("postgres", 50, 10_000), ("sqlite", 8, 1000)]
 )
-def test_many_processes(
+def test_many_processes_handle_each_event_once(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str, processes: int, count: int
 ) -> None:
     """G1: 003 §6.5: 50 processes, 10,000 events, in any order and again and again: each once."""
@@ -110,7 +110,7 @@ class Outage:
             self.raised = error
 
 
-def test_an_outage_is_waited_for(
+def test_pause_policy_waits_for_an_outage(
     own_postgres: Callable[..., PostgresServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     """G6: 003 §6.8: pause: consumers wait, it is visible, and nothing is lost or doubled."""
@@ -160,7 +160,7 @@ def test_a_server_that_is_killed_while_it_works(
     outage.used.close()
 
 
-def test_an_outage_that_fails_fast(own_postgres: Callable[..., PostgresServer]) -> None:
+def test_fail_fast_policy_reports_an_outage(own_postgres: Callable[..., PostgresServer]) -> None:
     """G6: 003 §6.8: fail_fast: it says so at once; delivered again, nothing is lost."""
     server = own_postgres()
     outage = Outage(server, "fail_fast")
@@ -175,7 +175,7 @@ def test_an_outage_that_fails_fast(own_postgres: Callable[..., PostgresServer]) 
     outage.used.close()
 
 
-def test_an_outage_that_goes_to_the_dead_letters(
+def test_dlq_policy_diverts_events_during_an_outage(
     own_postgres: Callable[..., PostgresServer],
 ) -> None:
     """G6: 003 §6.8: dlq: events are put aside whole, and replayed from there they have effect."""

@@ -62,7 +62,7 @@ def _first_three(log: Log) -> list[int] | None:
         return None
 
 
-def test_a_service_opens_its_log_so(url: str) -> None:
+def test_service_limits_the_time_of_reads(url: str) -> None:
     """K3: nothing that a request asks for outlives the time of a request by much."""
     with run_service(url, request_timeout_s=7.0) as service:
         assert service.service.log.settings.read_timeout_s == 7.0

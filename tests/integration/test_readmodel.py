@@ -149,7 +149,7 @@ def test_projections_do_not_share_a_table(model: ReadModel) -> None:
 
 
 @pytest.mark.parametrize("words", [("select", "group"), ("order", "user"), ("table", "end")])
-def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> None:
+def test_sql_keywords_are_valid_names(model: ReadModel, words: tuple[str, str]) -> None:
     """I1: any plain name will do, whatever it means to a database."""
     name, column = words
     made = projection(
@@ -188,7 +188,7 @@ def test_rows_and_cursor_move_together(model: ReadModel) -> None:
     assert short_rows(model) == {"1a": 1, "1b": 2}
 
 
-def test_rows_change_and_go(model: ReadModel) -> None:
+def test_rows_are_replaced_and_deleted(model: ReadModel) -> None:
     """I1: a row of a key is replaced, and taken away where the fold says None."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
@@ -268,13 +268,13 @@ def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) 
     assert (short_rows(model), model.list_progress()[0].position) == ({}, 0)
 
 
-def test_nothing_is_committed_to_what_never_began(model: ReadModel) -> None:
+def test_commit_to_a_missing_projection_is_refused(model: ReadModel) -> None:
     """I8: nor to what was dropped."""
     with pytest.raises(LeaseLost):
         model.commit(seats, make_step(0, 3), token=0)
 
 
-def test_of_two_that_commit_at_once_one_does(place: str, model: ReadModel) -> None:
+def test_one_of_two_concurrent_commits_succeeds(place: str, model: ReadModel) -> None:
     """I2: exactly once, whoever else does the same."""
     token = begin_and_claim(model)
 
@@ -407,7 +407,7 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
 # -- one moment
 
 
-def test_a_moment_stands_still(place: str, model: ReadModel) -> None:
+def test_snapshot_is_consistent(place: str, model: ReadModel) -> None:
     """I3: rows, digest and position are of one instant, whatever is written meanwhile."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
@@ -494,7 +494,7 @@ def test_failures_are_kept_with_all_they_say(model: ReadModel) -> None:
     assert model.load_exceptions("seats", shadow=True) == (frozenset(), frozenset())
 
 
-def test_operators_say_what_becomes_of_failures(model: ReadModel) -> None:
+def test_operators_retry_or_skip_failures(model: ReadModel) -> None:
     """I7: retry marks keys to be folded again, skip omits the event permanently."""
     noted(model)
 

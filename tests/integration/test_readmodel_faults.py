@@ -55,9 +55,7 @@ def cut(url: str) -> None:
             time.sleep(0.01)
 
 
-def test_a_connection_lost_between_acts_is_made_again(
-    server_model: ReadModel, empty_postgres_url: str
-) -> None:
+def test_lost_connection_is_reopened(server_model: ReadModel, empty_postgres_url: str) -> None:
     """I2: nobody notices."""
     token = begin_and_claim(server_model)
     cut(empty_postgres_url)
@@ -67,7 +65,7 @@ def test_a_connection_lost_between_acts_is_made_again(
     assert short_rows(server_model) == {"1a": 1}
 
 
-def test_a_connection_lost_within_an_act_leaves_nothing(
+def test_connection_lost_in_a_transaction_stores_nothing(
     server_model: ReadModel, empty_postgres_url: str
 ) -> None:
     """I2: an error that may be tried again; then it is done once."""
@@ -87,7 +85,7 @@ def test_a_connection_lost_within_an_act_leaves_nothing(
     assert short_rows(server_model) == {"1a": 1}
 
 
-def test_a_server_that_is_away_is_told(own_postgres: Callable[..., PostgresServer]) -> None:
+def test_unreachable_server_is_reported(own_postgres: Callable[..., PostgresServer]) -> None:
     """L2: an error of ours, without the password, and all continues when it is back."""
     server = own_postgres()
     model = open_read_model(f"{server.create_database('gone')}?schema=read")
@@ -116,7 +114,7 @@ def test_a_log_is_no_place_for_a_read_model(tmp_path: Path) -> None:
     assert find_read_model(url) is None
 
 
-def test_a_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
+def test_removed_file_is_reported(tmp_path: Path) -> None:
     """I2: rows are not written to a file that nobody will find."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     token = begin_and_claim(model)
@@ -170,7 +168,7 @@ def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
 # -- where they are
 
 
-def test_what_is_not_there_is_not_made(place: str) -> None:
+def test_lookup_creates_no_read_model(place: str) -> None:
     """I6: looking for a read model leaves nothing behind."""
     assert find_read_model(place) is None
     assert find_read_model(place) is None
@@ -234,7 +232,7 @@ def test_every_tenant_has_its_own_place(tenants: set[str], schema: str) -> None:
     assert all(re.fullmatch(r"d/app(\.[a-z0-9_]+)?\.read\.db", path) for path in paths)
 
 
-def test_long_schemas_are_told_apart() -> None:
+def test_long_schema_names_do_not_collide() -> None:
     """K1: also two logs whose schemas begin alike."""
     made = {read_model_url(f"{URL}?schema={'x' * 40}{end}", t) for end in "ab" for t in ("a", "b")}
 

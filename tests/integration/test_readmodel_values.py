@@ -195,7 +195,7 @@ def test_tables_are_plain_to_others(empty_postgres_url: str) -> None:
     ]
 
 
-def test_a_time_that_was_spoiled_by_hand_is_told(tmp_path: Path) -> None:
+def test_corrupt_time_is_reported(tmp_path: Path) -> None:
     """I3: with the table and the key, not taken for another time."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     made = projection("one", key="payload.key", columns={"value": datetime})(keep_state)

@@ -65,7 +65,7 @@ def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
     assert record.occurred_at == "2024-02-03T10:00:00.500000Z"  # event 2
 
 
-def test_shares_are_a_partition(log_url: str, fill: Fill) -> None:
+def test_key_partitions_are_disjoint(log_url: str, fill: Fill) -> None:
     """J1: every event is in one share, in order, and events with equal columns are in the same."""
     fill(*make_varied_events(100))
     columns = ("tenant_id", "stream_type", "stream_id")
@@ -81,7 +81,7 @@ def test_shares_are_a_partition(log_url: str, fill: Fill) -> None:
     assert all(owners)
 
 
-def test_packed_records(log_url: str, fill: Fill) -> None:
+def test_encoded_records_keep_every_field(log_url: str, fill: Fill) -> None:
     """J1: a record that is encoded into one column keeps every field."""
     fill(*make_varied_events(30))
     [batch] = scan(log_url, ScanSpec(), 0, 30)
@@ -223,7 +223,7 @@ def test_names_meet_in_what_both_allow() -> None:
                 assert both.allows(word) == (one.allows(word) and other.allows(word))
 
 
-def test_a_look_shows_identity_head_and_tips(log_url: str, fill: Fill) -> None:
+def test_log_state_has_identity_head_and_event_ids(log_url: str, fill: Fill) -> None:
     """F8: what an offset must know of its log."""
     assert read_log_state(log_url).head == 0
     assert read_log_state(log_url).event_id_at_until is None

@@ -59,7 +59,7 @@ def test_register_keeps_what_the_user_has_set(
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["same thread", "another thread"])
-def test_a_session_of_ours_leaves_the_users_alone(
+def test_own_session_keeps_the_users_settings(
     spark: SparkSession, users: SparkSession, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     """J2: where Spark runs already, ours is another session on it, from any thread."""

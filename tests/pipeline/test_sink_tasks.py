@@ -77,7 +77,7 @@ def test_refused_rows_and_their_neighbours(log_url: str, tmp_path: Path) -> None
     assert "AKIAIOSFODNN7EXAMPLE" not in str(written.reasons)
 
 
-def test_what_a_job_does_with_refused_rows(log_url: str, tmp_path: Path) -> None:
+def test_policies_for_refused_rows(log_url: str, tmp_path: Path) -> None:
     """Kept in a folder, dropped and counted, or the job fails and says how many."""
     batch = rows({"event_type": "a", "payload": "{}"}, {"event_type": "a", "payload": "{"})
     report = tmp_path / "report.json"

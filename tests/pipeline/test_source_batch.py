@@ -157,7 +157,7 @@ def test_payloads_as_variants(read: Read, fill: Fill) -> None:
     assert row.x == 2
 
 
-def test_marks_say_what_was_covered(read: Read, fill: Fill) -> None:
+def test_marker_rows_report_the_covered_range(read: Read, fill: Fill) -> None:
     """J1: a consumer of filtered events learns the range that each part covered."""
     fill(*make_varied_events(30))
     rows = read(types="none", marks="true", partitions=3).orderBy("position").collect()
@@ -203,7 +203,9 @@ def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url:
     ],
     ids=str,
 )
-def test_spark_shows_our_errors(spark: SparkSession, options: dict[str, str], words: str) -> None:
+def test_spark_errors_keep_the_message(
+    spark: SparkSession, options: dict[str, str], words: str
+) -> None:
     """L: an error says what was wrong, and never shows a password."""
     register(spark)
     given = {"url": "sqlite:////nowhere/y.db", **options}

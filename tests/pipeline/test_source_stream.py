@@ -164,7 +164,7 @@ def test_where_a_query_begins(log_url: str, fill: Fill) -> None:
         reader(log_url, endingPosition="6")
 
 
-def test_a_past_that_is_not_the_logs_stops_a_query(log_url: str, fill: Fill) -> None:
+def test_another_history_stops_a_query(log_url: str, fill: Fill) -> None:
     """F8: another log, another epoch, a lower head, another event: each is reported."""
     fill(*make_varied_events(5))
     stream = reader(log_url)

@@ -463,7 +463,7 @@ def _answer(act: Callable[[Log], Any], log: Log) -> Any:
 
 @pytest.mark.timeout(900)  # a failure is shrunk for up to five minutes
 @pytest.mark.parametrize("backend", SUBJECTS)
-def test_subjects_agree_with_the_oracle(request: pytest.FixtureRequest, backend: str) -> None:
+def test_every_backend_equals_the_model(request: pytest.FixtureRequest, backend: str) -> None:
     """F1: whatever is done in whatever order, every backend answers as the model does."""
     opened = opener(request, backend)
     run_state_machine_as_test(

@@ -204,14 +204,14 @@ def module_from(place: str, text: str) -> Module:
     return Module(source, name, text, ast.parse(text))
 
 
-def test_every_room_is_known() -> None:
+def test_every_package_declares_its_imports() -> None:
     """Every package declares what it may import."""
     unknown = sorted({module.package for module in parse_modules()} - set(ALLOWED_IMPORTS))
 
     assert unknown == [], f"add {unknown} to ROOMS in tests/tidy/test_imports.py"
 
 
-def test_imports_go_one_way() -> None:
+def test_imports_follow_the_layers() -> None:
     """No module has a forbidden import."""
     known = [module for module in parse_modules() if module.package in ALLOWED_IMPORTS]
     problems = [problem for module in known for problem in find_problems(module)]

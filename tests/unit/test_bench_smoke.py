@@ -86,7 +86,7 @@ def test_rounds_are_interleaved() -> None:
     assert found["a"].p50_ms == 2.0
 
 
-def test_figures_know_their_verdict_and_are_written_with_it(tmp_path: Path) -> None:
+def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
     """The table and the JSON say ok or short, with goal, aim, percentiles and rate."""
     fast, slow = Series((30.0, 10.0, 20.0), (1.0,), (2.0,)), Series((10.0, 10.0, 10.0))
     figures = [
@@ -128,7 +128,7 @@ def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:
     assert all(figure.at_most for figure in figures)
 
 
-def test_memory_is_watched_while_reading_and_exporting(ours: SeriatimLog) -> None:
+def test_memory_is_measured_while_reading_and_exporting(ours: SeriatimLog) -> None:
     """Both operations process the requested number of events, and growth is measured."""
     seen: list[int] = []
     export(ours.log, EVENTS, seen.append)

@@ -65,7 +65,7 @@ def made() -> Iterator[Callable[..., Committer]]:
         one.close(PATIENCE_S)
 
 
-def test_a_lone_append_is_not_delayed(made: Callable[..., Committer]) -> None:
+def test_single_append_is_not_delayed(made: Callable[..., Committer]) -> None:
     """B13: one append is one group, answered at once."""
     result = receipt()
     committer = made(lambda _: [result])
@@ -73,7 +73,7 @@ def test_a_lone_append_is_not_delayed(made: Callable[..., Committer]) -> None:
     assert committer.submit(request()).result(PATIENCE_S) is result
 
 
-def test_what_waits_shares_a_commit(made: Callable[..., Committer]) -> None:
+def test_queued_requests_share_a_commit(made: Callable[..., Committer]) -> None:
     """B13: all that waits goes together, in order, and each has its own answer."""
     gate = Gate(lambda one: Conflict() if one.events[0].event_type == "bad" else receipt())
     committer = made(gate)
@@ -227,7 +227,9 @@ def test_several_writers(made: Callable[..., Committer]) -> None:
         (SPLIT_THRESHOLD, 0, 1, [SPLIT_THRESHOLD]),
     ],
 )
-def test_many_go_in_halves(waiting: int, under_way: int, writers: int, taken: list[int]) -> None:
+def test_idle_writer_takes_half_of_the_queue(
+    waiting: int, under_way: int, writers: int, taken: list[int]
+) -> None:
     """B13: with another writer idle, one half is made ready while the other commits."""
     queue: AppendQueue[QueuedAppend] = AppendQueue(Limits())
     for _ in range(waiting):
@@ -239,7 +241,7 @@ def test_many_go_in_halves(waiting: int, under_way: int, writers: int, taken: li
     assert not queue
 
 
-def test_closing_drains(made: Callable[..., Committer]) -> None:
+def test_close_waits_for_accepted_appends(made: Callable[..., Committer]) -> None:
     """B13: closing answers all that was accepted, and takes nothing more."""
     gate = Gate()
     committer = made(gate)
@@ -258,7 +260,7 @@ def test_closing_drains(made: Callable[..., Committer]) -> None:
     assert not caught.value.retryable
 
 
-def test_closing_waits_no_longer_than_asked(made: Callable[..., Committer]) -> None:
+def test_close_timeout(made: Callable[..., Committer]) -> None:
     """B13: a close may be given a bound."""
     gate = Gate()
     committer = made(gate)
@@ -268,7 +270,7 @@ def test_closing_waits_no_longer_than_asked(made: Callable[..., Committer]) -> N
     gate.open.set()
 
 
-def test_a_fork_begins_anew(made: Callable[..., Committer]) -> None:
+def test_fork_has_an_empty_queue(made: Callable[..., Committer]) -> None:
     """B13: a child has an empty queue and writers of its own; a closed one stays closed."""
     gate = Gate()
     committer = made(gate)
@@ -287,7 +289,7 @@ def test_a_fork_begins_anew(made: Callable[..., Committer]) -> None:
         committer.submit(request())
 
 
-def test_a_lone_caller_commits_by_itself(made: Callable[..., Committer]) -> None:
+def test_single_caller_commits_in_its_own_thread(made: Callable[..., Committer]) -> None:
     """B13: nobody else commits or waits, so no thread is changed; otherwise it joins the others."""
     gate = Gate()
     committer = made(gate)
@@ -300,7 +302,7 @@ def test_a_lone_caller_commits_by_itself(made: Callable[..., Committer]) -> None
     first.result(PATIENCE_S)
 
 
-def test_what_a_lone_caller_meets(made: Callable[..., Committer]) -> None:
+def test_errors_of_a_single_caller(made: Callable[..., Committer]) -> None:
     """L2: a refusal stays what it is; a bug in a store is a failure with an unknown outcome."""
     committer = made(Gate())
 
@@ -316,7 +318,7 @@ def test_what_a_lone_caller_meets(made: Callable[..., Committer]) -> None:
     assert caught.value.ambiguous
 
 
-def test_closing_waits_for_a_lone_caller(made: Callable[..., Committer]) -> None:
+def test_close_waits_for_a_single_caller(made: Callable[..., Committer]) -> None:
     """B13: closing also waits for who commits by itself, and lets nobody begin."""
     committer = made(Gate())
     inside, go = threading.Event(), threading.Event()

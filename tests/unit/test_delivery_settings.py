@@ -21,7 +21,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "_warned", set())
 
 
-def test_the_seeds_defaults() -> None:
+def test_default_settings() -> None:
     """H4: every knob of the seed has its default; looking back is off, a departure."""
     assert delivery.load_registry_settings() == RegistrySettings(
         lease_s=900, heartbeat_s=30, owner=None, enabled=True, on_outage="pause"
@@ -40,7 +40,7 @@ def test_the_seeds_defaults() -> None:
     assert delivery.load_numbering_mode() == "log"
 
 
-def test_the_seeds_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """H4: the seed's environment names are read exactly as written."""
     for name, value in {
         "ENABLE_PROCESSED_EVENT_REGISTRY": "false",
@@ -90,14 +90,14 @@ def test_a_bad_setting(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -
 
 
 @pytest.mark.parametrize("mode", ["legacy", "s3", "sometimes"])
-def test_an_allocator_that_is_refused(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def test_unsafe_allocator_is_refused(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """H4: numbering without a lock is refused, with the reason."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", mode)
     with pytest.raises(InvalidArgument, match=r"two writers|must be"):
         seriatim.open("memory:")
 
 
-def test_a_caller_that_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_off_requires_caller_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """H4: allocator off: the caller numbers streams, and must."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", "off")
     with seriatim.open("memory:") as log:
@@ -120,7 +120,7 @@ def test_settings_without_effect(
     assert "no effect" in caplog.text
 
 
-def test_a_publisher_that_means_nothing() -> None:
+def test_invalid_publisher_settings_are_refused() -> None:
     """H4: settings that mean nothing are refused in code, too."""
     with pytest.raises(InvalidArgument):
         PublisherSettings(step_events=0)

@@ -97,7 +97,7 @@ def test_no_secret_in_logs(form: LogFormat) -> None:
     assert "ValueError" in written.text
 
 
-def test_an_error_of_ours() -> None:
+def test_seriatim_errors_are_logged_with_their_code() -> None:
     """M2: a Seriatim error is logged with its code."""
     with Written("json") as written:
         fail(BackendFailure("the database is away"))
@@ -116,7 +116,7 @@ def test_text_for_people() -> None:
     assert written.text.endswith(" info hello tenant=acme\n")
 
 
-def test_odd_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencodable_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     """M2: what no file can hold is written in another way."""
     monkeypatch.setattr(logger, "propagate", False)  # nor can what the test run itself keeps
     with Written("json") as written:
@@ -125,7 +125,7 @@ def test_odd_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written.lines[0]["message"] == "half a letter: \\ud800"
 
 
-def test_the_undoing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logging_setup_can_be_undone(capsys: pytest.CaptureFixture[str]) -> None:
     """M2: lines go to stderr as it is at the moment, until it is undone."""
     before = list(logger.handlers), logger.level
     stop = write_logs("text")

@@ -9,7 +9,7 @@ from seriatim.api.memory_budget import MemoryBudget
 TENANT = "t"
 
 
-async def test_a_cancelled_wait_that_room_was_made_for_ends_quietly() -> None:
+async def test_cancelled_request_takes_no_memory() -> None:
     """K3: a request cancelled when memory becomes free takes none and raises no other error.
 
     The waiter is done by then, and making room drops it from the queue.
@@ -26,7 +26,7 @@ async def test_a_cancelled_wait_that_room_was_made_for_ends_quietly() -> None:
     assert budget.used(TENANT) == 0
 
 
-async def test_room_granted_to_a_cancelled_wait_is_given_back() -> None:
+async def test_memory_of_a_cancelled_request_is_released() -> None:
     """K3: memory that a cancelled request was granted goes to the next one."""
     budget = MemoryBudget(100)
     budget.acquire(TENANT, 100)

@@ -40,7 +40,7 @@ def samples(metrics: Metrics) -> Samples:
     }
 
 
-def test_a_log_at_work(log: Log) -> None:
+def test_append_and_read_metrics(log: Log) -> None:
     """M2: appends, latency, reuse and reads are counted by tenant, type and error code."""
     metrics = Metrics()
     LogMetrics(metrics).observe(log)
@@ -68,7 +68,7 @@ def test_a_log_at_work(log: Log) -> None:
     assert seen["seriatim_read_seconds_count",] == 1
 
 
-def test_a_log_that_is_asked(log: Log) -> None:
+def test_head_and_lag_metrics(log: Log) -> None:
     """M2: head, growth and the lag of durable subscriptions are read when somebody looks."""
     metrics = Metrics()
     stop = LogMetrics(metrics).observe(log, lambda: ("default", "acme"), cache_s=0)
@@ -88,7 +88,7 @@ def test_a_log_that_is_asked(log: Log) -> None:
     assert not log.telemetry.active
 
 
-def test_a_log_that_is_away(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_log_is_reported_as_down(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """M2: a log that cannot be asked is shown as down, and everything else is still shown."""
     metrics = Metrics()
     LogMetrics(metrics).observe(log, cache_s=0)
@@ -105,7 +105,7 @@ def test_a_log_that_is_away(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["seriatim_appends_total", "stored", "default"] == 1
 
 
-def test_looks_are_kept_for_a_while(log: Log) -> None:
+def test_scrapes_are_cached(log: Log) -> None:
     """M2: many who look at once ask the log once."""
     metrics = Metrics()
     LogMetrics(metrics).observe(log, cache_s=60)
@@ -172,7 +172,7 @@ def test_no_id_in_metrics(log: Log) -> None:
     assert b"PRIVATE" not in metrics.render()[0]
 
 
-def test_a_listener_of_metrics_that_fails(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_metrics_do_not_affect_appends(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     """M2: metrics that cannot be counted harm no append."""
     counting = LogMetrics(Metrics())
     counting.observe(log)

@@ -48,7 +48,7 @@ async def test_the_tenant_that_has_used_the_least_computes_next() -> None:
     ]
 
 
-async def test_who_gives_up_does_not_keep_the_slot() -> None:
+async def test_cancelled_wait_releases_the_slot() -> None:
     """K3: a wait that is cancelled, even one that was granted just before, blocks nobody."""
     slot = ProcessorSlot(lambda _: 0.0)
     _, left, granted, last = await _take(slot, "a", "b", "c", "d")

@@ -33,7 +33,7 @@ def test_exported_names() -> None:
     assert sorted(visible) == seriatim.__all__
 
 
-def test_names_come_from_their_rooms() -> None:
+def test_exported_classes_are_defined_in_the_package() -> None:
     """F1: every exported class is Seriatim's own, under the name it has there."""
     for name in seriatim.__all__:
         value: Any = getattr(seriatim, name)
@@ -85,7 +85,7 @@ NOT_AWAITED = {
 }
 
 
-def test_the_awaited_log_is_complete() -> None:
+def test_async_log_has_every_method() -> None:
     """B13, E7: whatever a log does can be awaited under the same name."""
     sync = {name for name in dir(seriatim.Log) if not name.startswith("_")} - NOT_AWAITED
 

@@ -151,7 +151,7 @@ async def test_a_tenant_does_not_wait_for_its_own_requests() -> None:
     await asyncio.gather(*running)
 
 
-async def test_a_cancelled_request_keeps_nobody_waiting() -> None:
+async def test_cancelled_request_is_skipped() -> None:
     """K3: a request that is cancelled in the queue is passed over."""
     queue = RequestQueue(0.0, Clock())
     started, tasks = await _waiting(queue, "a", "b", "c")

@@ -222,7 +222,7 @@ def test_no_parent(headers: dict[str, str], spans: InMemorySpanExporter) -> None
     assert tracing.extract(headers) is None
 
 
-def test_there_and_back(spans: InMemorySpanExporter) -> None:
+def test_inject_and_extract_round_trip(spans: InMemorySpanExporter) -> None:
     """M2: what is injected can be extracted; a state that is too long is left out."""
     state = "a=" + "x" * 200
     parent = tracing.extract({"traceparent": PARENT, "tracestate": state})
@@ -265,7 +265,7 @@ class Failing(SpanProcessor):
 
 
 @pytest.mark.parametrize("at_start", [True, False])
-def test_a_tracer_that_fails(
+def test_failing_tracer_is_logged(
     log: Log, provider: TracerProvider, at_start: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M2: a tracer that fails is logged and harms nobody."""
@@ -276,7 +276,7 @@ def test_a_tracer_that_fails(
     assert "the tracer failed to" in caplog.text
 
 
-def test_nobody_traces(log: Log) -> None:
+def test_no_spans_without_a_tracer(log: Log) -> None:
     """M2: without a tracer there are no spans, and events carry nothing."""
     with tracing.span("work", attributes={"a": 1}) as span:
         span.set({"b": 2})

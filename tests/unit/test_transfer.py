@@ -122,7 +122,7 @@ def test_an_interrupted_import_can_be_repeated() -> None:
     assert kept(target) == kept(source)
 
 
-def test_one_tenant_can_be_taken_out_and_in() -> None:
+def test_export_and_import_of_one_tenant() -> None:
     """K2: an export or an import of one tenant holds nothing of another."""
     source, out, into = full_log(), new_log(), new_log()
 
@@ -262,7 +262,7 @@ def test_an_append_at_its_bound_is_taken() -> None:
     assert {record.append_position for record in target.read(after=1, until=10_001)} == {2}
 
 
-def test_what_the_log_refuses_is_reported_and_passed_over() -> None:
+def test_refused_events_are_reported_and_skipped() -> None:
     """K1: an import goes through every check of an append; the rest goes in."""
     secret = {"event_type": "x", "event_id": "1", "payload": {"password": "hunter2-longer"}}
     good = {"event_type": "x", "event_id": "2"}
@@ -402,7 +402,7 @@ def test_few_events_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(ahead) <= 4 * 3 + 1  # what is on its way, and what is being gathered
 
 
-def test_what_stands_before_a_bad_line_goes_in() -> None:
+def test_events_before_a_bad_line_are_imported() -> None:
     """B2: the import ends at a line that is no event, and keeps what came before it."""
     source, target = _simple_log(3), new_log()
     lines = exported(source)
@@ -414,7 +414,7 @@ def test_what_stands_before_a_bad_line_goes_in() -> None:
     assert target.head() == 1  # the second append may have gone on in that line
 
 
-def test_histories_are_told_apart_with_few_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_is_found_with_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """B5, K3: streams that are no longer followed are looked up again, and never mixed."""
     monkeypatch.setattr(divergence, "TRACKED_STREAMS_MAX", 1)
     source, target = new_log(), new_log()

@@ -89,7 +89,7 @@ class TelemetryContract:
         assert [reported.metadata["last_scanned"] for reported in seen] == [2, 4, 5, 5]
         assert {reported.metadata["tenant_id"] for reported in seen} == {"default"}
 
-    def test_awaited(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_async_appends_emit_the_same_events(self, log: Log, seen: list[TelemetryEvent]) -> None:
         """M1: async appends emit the same events."""
         run_coroutine(log.aio.append([event("order.placed", **FIELDS)]))
 
@@ -101,7 +101,7 @@ class TelemetryContract:
 
         assert [reported.metadata["tenant_id"] for reported in seen] == ["other"]
 
-    def test_payloads_are_never_told(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_telemetry_never_contains_payloads(self, log: Log, seen: list[TelemetryEvent]) -> None:
         """M1: no telemetry event holds a payload."""
         log.append([event(payload={"x": "private-9731"}, tags=("private-9731",))])
         list(log.read())
@@ -109,7 +109,7 @@ class TelemetryContract:
         assert seen
         assert "private-9731" not in str(seen)
 
-    def test_a_failing_listener_harms_nobody(
+    def test_failing_listener_does_not_affect_others(
         self, log: Log, seen: list[TelemetryEvent], caplog: pytest.LogCaptureFixture
     ) -> None:
         """M1: a listener that fails is logged; the append and other listeners are not affected."""

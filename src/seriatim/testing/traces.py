@@ -288,7 +288,7 @@ class TraceContract:
         with assert_refused(log, "invalid_event", index=0, field="actor_type"):
             log.append([trace_event("TraceStarted", "t", 0, actor_type="service_principal")])
 
-    def test_codes_of_the_traces_door(self, log: Log) -> None:
+    def test_error_codes_of_the_traces_profile(self, log: Log) -> None:
         """L3: invalid JSON is an invalid argument, a wrong shape a schema violation."""
         start = "TraceStarted"
         bad, violation = "invalid_argument", "schema_violation"

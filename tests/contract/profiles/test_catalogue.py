@@ -184,7 +184,7 @@ def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) ->
         (lambda payload: {"row": payload["seat"], "letter": "A"}, "does not fit"),
     ],
 )
-def test_a_failing_upcaster_is_told_without_the_value(
+def test_upcaster_failure_does_not_contain_the_value(
     catalogue: Catalogue, log: seriatim.Log, upcast: Any, message: str
 ) -> None:
     """I5: a failure names the event and never quotes its payload."""
@@ -198,7 +198,7 @@ def test_a_failing_upcaster_is_told_without_the_value(
     assert caught.value.details["position"] == 1
 
 
-def test_what_cannot_be_decoded(catalogue: Catalogue, log: seriatim.Log) -> None:
+def test_undecodable_events_are_reported(catalogue: Catalogue, log: seriatim.Log) -> None:
     """I5: an unbound type, and a version newer than the program, are said plainly."""
     log.append([NewEvent("noted", {})])
     log.declare(EventType(event_type="seat.reserved", event_version=9))

@@ -321,7 +321,7 @@ def test_absent_equals_absent_only(tools: Facts) -> None:
     assert tools.append_if([fact("unheard")], unheard, None) == FactAppendConflict(None, 5)
 
 
-def test_the_cursor_plays_no_part_in_a_conflict(tools: Facts) -> None:
+def test_min_sequence_number_is_ignored_in_conflicts(tools: Facts) -> None:
     """D5: the context version is of the full query, min_sequence_number ignored."""
     late = {**TOOL_1, "min_sequence_number": 4}
 
@@ -348,7 +348,7 @@ def test_a_retry_of_a_conditional_append_never_conflicts_with_itself(tools: Fact
     assert again == FactAppendResult(5, 5, 1, replayed=True)
 
 
-def test_of_racers_on_one_context_exactly_one_wins(facts: Facts) -> None:
+def test_exactly_one_racing_append_on_a_context_wins(facts: Facts) -> None:
     """B9: check and append are one atomic operation."""
     query = {"filters": [{"event_types": ["seat_taken"]}]}
     results: list[FactAppendResult | FactAppendConflict] = []
@@ -388,7 +388,7 @@ def test_a_stream_keeps_the_querys_cursor(tools: Facts) -> None:
     assert [[record.sequence_number for record in batch] for batch in stream] == [[4]]
 
 
-def test_a_durable_stream_goes_on_where_it_was(tools: Facts) -> None:
+def test_durable_stream_continues_at_its_cursor(tools: Facts) -> None:
     """E5: a named stream keeps its cursor, moved after the handler returned."""
     seen: list[int] = []
 

@@ -89,7 +89,7 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
         value.trace_seq = 1  # type: ignore[misc]
 
 
-def test_the_producer_stands_in_the_source_or_beside_it(log: seriatim.Log) -> None:
+def test_producer_is_in_the_source_or_a_field_of_its_own(log: seriatim.Log) -> None:
     """A1: `source` names the producer too; said twice it must be the same one."""
     beside = envelope(producer_id="p", source={"system": "orders"})
     within = {name: value for name, value in beside.items() if name != "producer_id"}
@@ -145,7 +145,9 @@ def test_times(log: seriatim.Log) -> None:
         ({"payload": LEAKY, "idempotency_key": "t-1/0"}, "pii_policy_violation"),
     ],
 )
-def test_the_earlier_step_decides(log: seriatim.Log, changes: dict[str, Any], code: str) -> None:
+def test_first_failing_check_determines_the_error(
+    log: seriatim.Log, changes: dict[str, Any], code: str
+) -> None:
     """B4: key, JSON safety, shape, guard, reuse, sequence: the first flaw names the error."""
     append_trace(log, "TraceStarted")
     fresh = {"event_id": "new", "idempotency_key": "new"}
@@ -179,7 +181,7 @@ def test_an_exact_retry_after_the_end_returns_the_original(log: seriatim.Log) ->
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 99])
-def test_only_the_next_number_will_do(log: seriatim.Log, number: int) -> None:
+def test_only_the_next_number_is_accepted(log: seriatim.Log, number: int) -> None:
     """B5: a caller-numbered event carries exactly the next number."""
     append_trace(log, "TraceStarted", "PrecedentCited")
     error = refused(log, envelope("PrecedentCited", number, event_id="n", idempotency_key="n"))
@@ -243,7 +245,9 @@ def test_metadata_drift_is_an_idempotency_conflict(
         {"metadata": {"label": "x"}},
     ],
 )
-def test_what_is_not_compared_does_not_matter(log: seriatim.Log, changes: dict[str, Any]) -> None:
+def test_differences_in_other_fields_are_ignored(
+    log: seriatim.Log, changes: dict[str, Any]
+) -> None:
     """C2: the number above all, and event id, time, request and metadata play no part."""
     (stored,) = append_trace(log, "TraceStarted")
 
@@ -327,13 +331,13 @@ def test_a_missing_field_is_an_invalid_argument(log: seriatim.Log, field: str) -
         {"payload": {1: "x"}},
     ],
 )
-def test_a_bad_envelope_or_json_that_is_none(log: seriatim.Log, changes: dict[str, Any]) -> None:
+def test_invalid_envelope_or_json_is_refused(log: seriatim.Log, changes: dict[str, Any]) -> None:
     """L3: everything about the envelope, and JSON that is none, are invalid arguments."""
     assert refused(log, {**envelope(), **changes}).code == "invalid_argument"
 
 
 @pytest.mark.parametrize("given", [None, 7, "TraceStarted", [envelope()]])
-def test_what_is_no_envelope(log: seriatim.Log, given: Any) -> None:
+def test_invalid_envelope_type_is_refused(log: seriatim.Log, given: Any) -> None:
     """L3: an envelope is a value or a mapping."""
     assert refused(log, given).code == "invalid_argument"
 
@@ -387,7 +391,7 @@ def test_the_guard_names_rule_and_path(
     assert "hunter2" not in str(error.as_dict())
 
 
-def test_errors_speak_the_profiles_words(log: seriatim.Log) -> None:
+def test_errors_use_the_names_of_the_profile(log: seriatim.Log) -> None:
     """L3: an error names schema_version, which the caller wrote, not event_version."""
     error = refused(log, envelope(schema_version=0))
 

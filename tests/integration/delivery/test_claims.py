@@ -38,7 +38,7 @@ def test_an_event_is_claimed_once(registry: Registry) -> None:
     assert (first.token, first.attempt) == (1, 1)
 
 
-def test_handlers_do_not_know_each_other(registry: Registry) -> None:
+def test_handlers_are_independent(registry: Registry) -> None:
     """C6: one event, two handlers, two effects; and another tenant's is another event."""
     claim_and_complete(registry, make_handler("mailer"), make_event(1))
 
@@ -48,7 +48,7 @@ def test_handlers_do_not_know_each_other(registry: Registry) -> None:
     ) == ["claimed"]
 
 
-def test_what_is_known_survives_the_process(registry_at: str) -> None:
+def test_claims_are_durable(registry_at: str) -> None:
     """G1: a claim is durable: whoever opens the registry next finds it."""
     for expected in ("claimed", "in_progress"):
         opened = open_registry(registry_at)
@@ -134,7 +134,7 @@ def test_a_claim_is_ended_once(registry: Registry) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(1))) == ["waiting"]
 
 
-def test_done_may_be_said_twice(registry: Registry) -> None:
+def test_mark_done_can_be_repeated(registry: Registry) -> None:
     """G2: whose answer was lost on the way says it again, and it is still true."""
     mailer = make_handler()
     claims = claim(registry, mailer, make_event(1))
@@ -181,13 +181,13 @@ def test_a_handler_is_declared_as_one_thing(registry: Registry) -> None:
     assert [one.declaration["events"] for one in registry.handlers()] == [["b.*"]]
 
 
-def test_a_heartbeat_that_comes_too_late() -> None:
+def test_heartbeat_interval_must_be_below_the_lease() -> None:
     """H4: a heartbeat that is not below the lease is refused at start."""
     with pytest.raises(InvalidArgument, match="above 0 and shorter than lease_s"):
         RegistrySettings(lease_s=30, heartbeat_s=30)
 
 
-def test_clocks_that_differ(
+def test_only_the_database_clock_counts(
     registry_at: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G2: only the database's clock counts: a worker whose own is a day ahead takes nothing."""
@@ -202,7 +202,7 @@ def test_clocks_that_differ(
     ahead.close()
 
 
-def test_keys_of_commands_are_no_keys_of_consumers(tmp_path: Path, registry: Registry) -> None:
+def test_events_of_one_command_are_claimed_separately(tmp_path: Path, registry: Registry) -> None:
     """C6: two events of one command share its idempotency key, and both have their effect."""
     with seriatim.open("memory:") as log:
         aggregate = ("order", "o-1")
@@ -230,7 +230,7 @@ async def test_an_awaited_claim(registry: Registry) -> None:
         registry.aio.claim(make_handler(effect="transactional"), make_event(4))
 
 
-def test_a_registry_that_is_not_there(registry_at: str) -> None:
+def test_missing_registry_is_not_created_by_reads(registry_at: str) -> None:
     """G1: who only looks makes none; and one that is switched off says so."""
     with pytest.raises(NotFound, match="no registry"):
         open_registry(registry_at, create=False)

@@ -115,7 +115,7 @@ def test_a_stream_stops_at_the_event_that_fails(registry: Registry, ledger: Ledg
     ]
 
 
-def test_it_becomes_a_dead_letter(registry: Registry, ledger: Ledger) -> None:
+def test_repeated_commit_failure_becomes_a_dead_letter(registry: Registry, ledger: Ledger) -> None:
     """G5: an event that always fails at COMMIT is dead after its attempts."""
     billing = make_handler("billing", effect="transactional", run=ledger.bill, retry=QUICK)
     handled(registry, billing, [apart(number) for number in range(1, 7)])

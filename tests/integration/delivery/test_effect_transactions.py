@@ -49,7 +49,7 @@ def _roll_back(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("misuse", [_close, _close_and_go_on, _block, _commit, _roll_back])
-def test_an_effect_that_ends_what_is_not_its_own(
+def test_effect_that_closes_the_connection_fails(
     registry: Registry, ledger: Ledger, misuse: Any
 ) -> None:
     """G10: closing or committing the registry's connection is one event's failure, no outage."""

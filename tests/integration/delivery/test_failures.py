@@ -114,7 +114,7 @@ def test_a_secret_in_an_error(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("on_poison", "behind"), [("park", "blocked"), ("skip", "claimed"), ("stop", "blocked")]
 )
-def test_poison(registry: Registry, on_poison: str, behind: str) -> None:
+def test_poison_policies(registry: Registry, on_poison: str, behind: str) -> None:
     """G5: a dead letter parks its stream, is passed by, or stops the handler."""
     mailer = make_handler(retry=QUICK, on_poison=on_poison)
     registry.declare(mailer)
@@ -316,7 +316,7 @@ def test_pruning(registry: Registry) -> None:
     assert registry.prune("mailer", 0.001, streamless=True) == 1
 
 
-def test_a_named_event_that_is_not_there(registry: Registry) -> None:
+def test_missing_named_event_is_not_found(registry: Registry) -> None:
     """L3: retrying or skipping one event that is not there is `not_found`; a filter counts 0."""
     mailer = make_handler()
     registry.declare(mailer)

@@ -157,7 +157,7 @@ def test_a_dry_run_changes_nothing(shop: Shop) -> None:
         shop.consume()
 
 
-def test_a_position_that_is_none(shop: Shop, registry: Registry) -> None:
+def test_reset_refuses_an_impossible_position(shop: Shop, registry: Registry) -> None:
     """G9: a reset refuses a position that its own entries contradict, and an unknown handler."""
     shop.append("a1")
     shop.save()
@@ -178,7 +178,7 @@ def test_a_position_that_is_none(shop: Shop, registry: Registry) -> None:
     assert report.forgotten == {"done": 2}
 
 
-def test_what_cannot_be_told_is_asked_for(shop: Shop, registry: Registry) -> None:
+def test_reset_requires_a_position_without_shared_history(shop: Shop, registry: Registry) -> None:
     """G9: without an entry of the shared history a reset asks for the restored head."""
     shop.append("a1")
     shop.save()
@@ -257,7 +257,7 @@ def test_each_handler_and_tenant_for_itself(registry: Registry) -> None:
     ]
 
 
-def test_sources_that_are_no_log(registry: Registry) -> None:
+def test_events_without_a_log_identity(registry: Registry) -> None:
     """G9: events without an identity are handled as long as none with one has come."""
     mailer = make_handler()
     registry.handle(mailer, given(1, None))
@@ -300,7 +300,7 @@ def test_an_old_registry_is_upgraded(old: str, create: bool) -> None:
         registry.close()
 
 
-def test_a_subscription_ends_with_it(tmp_path: Path, registry: Registry) -> None:
+def test_subscription_ends_after_a_restore(tmp_path: Path, registry: Registry) -> None:
     """G9: the run of a subscription ends, instead of trying the same batch for ever."""
     mailer = make_handler()
     registry.handle(mailer, given(1, HERE))

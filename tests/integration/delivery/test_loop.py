@@ -117,7 +117,7 @@ def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Targe
     assert target.seen == [101, 102, 1, 2, 3]
 
 
-def test_poison_is_passed_by(registry: Registry, target: Target) -> None:
+def test_poison_is_skipped(registry: Registry, target: Target) -> None:
     """G5: with on_poison=skip the next events continue once the attempts are spent."""
     target.poison = {2}
     loop = looped(registry, target, on_poison="skip")
@@ -150,7 +150,7 @@ def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
     assert target.seen == [2]
 
 
-def test_the_filter_is_told(registry: Registry, target: Target) -> None:
+def test_filtered_events_do_not_block_a_stream(registry: Registry, target: Target) -> None:
     """G4: a handler that filters by type is not held up by what it does not want."""
     loop = looped(registry, target, events=["seat.*"])
     kinds = ["seat.taken", "note.made", "seat.freed", "note.made", "seat.taken"]
@@ -183,7 +183,7 @@ def test_shuffled_with_a_filter_and_a_start(registry: Registry, target: Target, 
     assert target.seen == [number for number in range(first, 30) if number % 3]
 
 
-def test_a_start_is_asked_for(registry: Registry, target: Target) -> None:
+def test_start_ranges_are_looked_up_once(registry: Registry, target: Target) -> None:
     """G4: a handler that begins in mid-log asks what lies before it, once for a stream."""
     asked: list[int | None] = []
 
@@ -288,7 +288,7 @@ def test_a_claim_as_a_block(registry: Registry) -> None:
     assert held.connection is None
 
 
-def test_a_users_error_stays_the_users(registry: Registry) -> None:
+def test_user_errors_propagate_unchanged(registry: Registry) -> None:
     """G7: what a transactional block raises comes out as it is, and nothing of it is kept."""
     target = Target(registry, "transactional")
     mailer = make_handler(effect="transactional", retry=QUICK)
@@ -305,7 +305,7 @@ def test_a_users_error_stays_the_users(registry: Registry) -> None:
     assert statuses_of(registry) == {make_event(1).event_id: "failed"}
 
 
-def test_keys_are_stable_and_apart() -> None:
+def test_effect_keys_are_stable_and_unique() -> None:
     """G7: the key is the same at every attempt, and no other event's in any tenant."""
     pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("A", "b/c")]
     keys = {effect_key(Delivery(tenant_id=tenant, event_id=one)) for tenant, one in pairs}

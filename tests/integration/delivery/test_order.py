@@ -52,7 +52,7 @@ def test_a_run_is_claimed_together(registry: Registry) -> None:
     assert verdicts_of(found) == ["claimed", "claimed", "claimed", "blocked"]
 
 
-def test_a_run_ends_at_somebody_elses(registry: Registry) -> None:
+def test_run_ends_at_an_event_of_another_owner(registry: Registry) -> None:
     """G4: what stands behind an event that another handles is not claimed with others."""
     mailer = make_handler()
     claim(registry, mailer, make_event(1))
@@ -94,7 +94,7 @@ def test_a_stream_that_begins_at_zero(registry: Registry) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(1, first_seq=0))) == ["claimed"]
 
 
-def test_what_the_filter_passes_over(registry: Registry) -> None:
+def test_filtered_events_are_skipped(registry: Registry) -> None:
     """G4: the consumer tells what it passes over, and the stream continues after it."""
     mailer = make_handler()
     registry.pass_over(mailer, [make_event(1), make_event(2), make_event(4)])
@@ -107,7 +107,7 @@ def test_what_the_filter_passes_over(registry: Registry) -> None:
     assert verdicts_of(claims) == ["blocked"]
 
 
-def test_what_was_passed_over_ahead(registry: Registry) -> None:
+def test_events_skipped_ahead_are_remembered(registry: Registry) -> None:
     """G4: what is passed over before its turn is remembered until its turn has come."""
     mailer = make_handler()
     registry.pass_over(mailer, [make_event(2), make_event(3)])
@@ -143,7 +143,7 @@ def test_latest_wins(registry: Registry) -> None:
     assert verdicts_of(claim(registry, view, make_event(9))) == ["claimed"]
 
 
-def test_a_sleeper_does_not_move_a_stream(registry: Registry, hasty: Registry) -> None:
+def test_expired_owner_does_not_advance_a_stream(registry: Registry, hasty: Registry) -> None:
     """G2: who lost the first of a run cannot end the rest of it, though nobody took those."""
     mailer = make_handler()
     lost = claim(hasty, mailer, make_event(1), make_event(2), make_event(3))
@@ -157,7 +157,7 @@ def test_a_sleeper_does_not_move_a_stream(registry: Registry, hasty: Registry) -
     assert verdicts_of(claim(registry, mailer, make_event(2))) == ["claimed"]
 
 
-def test_nothing_is_ended_past_what_is_open(registry: Registry) -> None:
+def test_later_event_is_not_completed_before_an_open_one(registry: Registry) -> None:
     """G4: of a run that was claimed together, a later one cannot be ended before an earlier one."""
     mailer = make_handler()
     first, second, third = claim(registry, mailer, make_event(1), make_event(2), make_event(3))
@@ -169,7 +169,7 @@ def test_nothing_is_ended_past_what_is_open(registry: Registry) -> None:
     assert set(statuses_of(registry).values()) == {"done"}
 
 
-def test_what_is_blocked_waits_in_the_registry(registry: Registry) -> None:
+def test_blocked_events_wait_in_the_registry(registry: Registry) -> None:
     """G4: a consumer that keeps what is blocked may read on; nothing is lost."""
     mailer = make_handler()
     registry.defer(mailer, [make_event(3), make_event(2)])

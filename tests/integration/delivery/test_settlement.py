@@ -169,7 +169,7 @@ def test_skipped_poison(bound: Registry, log: seriatim.Log) -> None:
     assert effects.seen == [2, 3]
 
 
-def test_another_consumer_has_it(bound: Registry, log: seriatim.Log) -> None:
+def test_event_in_progress_elsewhere(bound: Registry, log: seriatim.Log) -> None:
     """G10: `in_progress` raises at once, or is waited for as long as the caller says."""
     mailer = make_handler(retry=QUICK)
     paid(log, 1)
@@ -208,7 +208,7 @@ def test_a_blocked_event(bound: Registry, log: seriatim.Log) -> None:
     assert effects.seen == [1, 2]
 
 
-def test_what_the_filter_passes_over(bound: Registry, log: seriatim.Log) -> None:
+def test_filtered_events_are_skipped(bound: Registry, log: seriatim.Log) -> None:
     """G4: a batch may hold events that the handler does not want, and they hold up nothing."""
     effects = Effects()
     mailer = make_handler(run=effects.run, events=["order.paid"])
@@ -245,7 +245,7 @@ def test_a_stream_that_begins_with_zero(bound: Registry, log: seriatim.Log) -> N
     assert (counts.done, counts.stale) == (1, 0)
 
 
-def test_the_block_raises_for_what_is_not_final(bound: Registry, log: seriatim.Log) -> None:
+def test_claim_block_raises_for_undecided_events(bound: Registry, log: seriatim.Log) -> None:
     """G10: `with registry.claim` is entered with a claim or a final verdict, unless asked."""
     mailer = make_handler(retry=LONG)
     paid(log, 1)
@@ -283,7 +283,7 @@ def test_an_interrupted_block_frees_its_claim(bound: Registry) -> None:
     assert interrupt("unsafe", "two") == "claimed"
 
 
-def test_the_same_for_asyncio(bound: Registry, log: seriatim.Log) -> None:
+def test_async_handle_has_the_same_results(bound: Registry, log: seriatim.Log) -> None:
     """G10: the awaited call returns or raises in the same cases, on the caller's event loop."""
     loops: set[Any] = set()
     effects = Effects(n2=1)

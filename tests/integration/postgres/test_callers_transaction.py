@@ -251,7 +251,7 @@ async def test_async_autocommit_and_isolation_are_refused(
             await log.aio.append(sold(), connection=connection)
 
 
-def test_foreign_things_are_refused(log: seriatim.Log) -> None:
+def test_foreign_connections_are_refused(log: seriatim.Log) -> None:
     """B12: what is no psycopg connection is refused, as is a connection on another backend."""
     with pytest.raises(seriatim.InvalidArgument):
         log.append(sold(), connection="postgresql://")
@@ -275,7 +275,7 @@ async def test_wrong_kind_of_call_is_refused(
 
 
 @pytest.mark.parametrize("factory", [psycopg.Cursor, psycopg.ClientCursor])
-def test_callers_own_setup_does_not_matter(
+def test_row_and_cursor_factories_of_the_caller_are_ignored(
     log: seriatim.Log, postgres_url: str, factory: type[psycopg.Cursor[Any]]
 ) -> None:
     """B12: dict rows and another kind of cursor on the caller's connection change nothing."""
@@ -288,7 +288,7 @@ def test_callers_own_setup_does_not_matter(
     assert log.head() == 2
 
 
-def test_savepoint_takes_the_append_back(
+def test_savepoint_rolls_the_append_back(
     log: seriatim.Log, connection: psycopg.Connection[Any]
 ) -> None:
     """B12: an append in a savepoint goes with it; its number is used again, not lost."""

@@ -28,7 +28,9 @@ def test_a_context_that_holds_is_one_statement(
         assert reserve(log, 2) == 3
 
 
-def test_what_came_since_is_looked_at(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_events_are_checked_under_the_lock(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """D5: an append between the look and the lock is judged, whether it matters or not."""
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
         log.append([NewEvent("first")])

@@ -119,7 +119,7 @@ def test_role_that_bypasses_row_security_is_named(
         "drop policy one_tenant on seriatim.events",
     ],
 )
-def test_wall_that_is_down_is_named(postgres_url: str, change: str) -> None:
+def test_disabled_row_security_is_named(postgres_url: str, change: str) -> None:
     """F9, K2: row-level security that was switched off is an error, with the table's name."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute(change.encode())

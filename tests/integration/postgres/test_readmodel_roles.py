@@ -21,7 +21,7 @@ from tests.integration.readmodel_support import (
 MakeRole = Callable[..., str]
 
 
-def test_a_role_without_rights_is_told(postgres_url: str, make_role: MakeRole) -> None:
+def test_role_without_rights_gets_the_cure(postgres_url: str, make_role: MakeRole) -> None:
     """L2: what is lacking, and what to do about it."""
     url = as_role(postgres_url, make_role())
 
@@ -32,7 +32,7 @@ def test_a_role_without_rights_is_told(postgres_url: str, make_role: MakeRole) -
     assert not caught.value.retryable
 
 
-def test_a_schema_that_was_made_for_it_will_do(postgres_url: str, make_role: MakeRole) -> None:
+def test_existing_schema_is_enough(postgres_url: str, make_role: MakeRole) -> None:
     """F2: a role needs no right on the database, only on a schema of its own."""
     role = make_role()
     with psycopg.connect(postgres_url) as connection:

@@ -178,7 +178,7 @@ def test_confined_transaction_sees_one_tenant(urls: tuple[str, str], table: str)
     assert open_rows == (ours if table == "readable_events" else all_rows)
 
 
-def test_silent_transaction_sees_all(urls: tuple[str, str]) -> None:
+def test_transaction_without_a_tenant_sees_all(urls: tuple[str, str]) -> None:
     """K2, F3: who says nothing sees all tenants, as operators and older programs do."""
     url, _ = urls
     with psycopg.connect(url) as connection, seriatim.open(url) as log:
@@ -204,7 +204,7 @@ def test_setting_ends_with_its_read(urls: tuple[str, str]) -> None:
         assert log.head() == 4
 
 
-def test_tenants_append_behind_the_wall(urls: tuple[str, str]) -> None:
+def test_tenants_append_with_row_security(urls: tuple[str, str]) -> None:
     """K2, B9: plain roles append for several tenants in turn, each condition within its own."""
     url, _ = urls
     red = Query([Filter(tags=["red"])])

@@ -73,7 +73,7 @@ def test_a_plain_group_is_one_statement(
     assert [record.append_position for record in records] == [3, 4, 4, 4, 7]
 
 
-def test_one_refusal_costs_its_neighbours_nothing(
+def test_one_refusal_does_not_fail_the_group(
     store: SqliteStore, scribe: StoreAppender, decided: list[bool]
 ) -> None:
     """B4: retries and conflicts in a plain group get their own answers, and the rest is kept."""
@@ -100,7 +100,7 @@ def test_a_known_key_is_found_by_its_index(
     assert receipt_or_raise(kept).first_position == 2
 
 
-def test_twins_in_one_group_are_stored_once(store: SqliteStore, scribe: StoreAppender) -> None:
+def test_duplicates_in_one_group_are_stored_once(store: SqliteStore, scribe: StoreAppender) -> None:
     """C4: identical appends that meet in one group give one record and equal answers."""
     given = NewEvent("noted", {}, event_id="e-1")
     group = [request(store, scribe, one) for one in (noted("k"), noted("k"), given, given)]
@@ -138,7 +138,7 @@ def test_a_retry_is_no_conflict_with_itself(store: SqliteStore, scribe: StoreApp
     assert isinstance(late, EventSequenceInvalid)
 
 
-def test_what_asks_for_more_is_not_plain(store: SqliteStore, scribe: StoreAppender) -> None:
+def test_other_appends_take_the_validated_path(store: SqliteStore, scribe: StoreAppender) -> None:
     """B4: conditions, tags, demanding kinds and large appends take the decided way."""
     store.declare(StreamKind(name="strict", expected_seq_required=True))
     rules = store.rules()

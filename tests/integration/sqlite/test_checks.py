@@ -94,7 +94,7 @@ def test_a_healthy_setting_has_nothing_to_cure(filled: SqliteStore) -> None:
     assert {"disk_space", "wal_size", "file_system"} <= set(found)
 
 
-def test_doctor_tells_what_indexes_know(filled: SqliteStore) -> None:
+def test_doctor_reports_index_coverage(filled: SqliteStore) -> None:
     """A8: an index that was declared after events of its type is named, with a cure."""
     filled.declare(PayloadIndex("t", "n"))
     found = [one for one in filled.doctor() if one.check.startswith("payload index")]

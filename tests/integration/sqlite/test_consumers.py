@@ -89,9 +89,7 @@ def test_an_expired_lease_is_its_owners_until_someone_takes_it(any_store: Store)
     assert stored.position == 1
 
 
-def test_a_command_answers_its_twin_until_it_is_purged(
-    any_store: Store, scribe: StoreAppender
-) -> None:
+def test_command_is_replayed_until_it_is_purged(any_store: Store, scribe: StoreAppender) -> None:
     """C5: the stored response comes back with the original records; old ones are forgotten."""
     command = Command(actor="a", endpoint="/x", key="k", request={"a": 1}, response={"ok": [1]})
     first = scribe.append(any_store, NewEvent("t"), NewEvent("u"), command=command)

@@ -59,7 +59,7 @@ def intruder(store: SqliteStore, scribe: StoreAppender, path: str) -> Iterator[s
         "update stream_kinds set first_seq = 1",
     ],
 )
-def test_what_is_stored_cannot_be_changed(
+def test_stored_rows_cannot_be_changed(
     store: SqliteStore, intruder: sqlite3.Connection, statement: str
 ) -> None:
     """F2: UPDATE, DELETE and REPLACE of events, tags, identity and rules are refused by trigger."""

@@ -127,7 +127,7 @@ def test_a_schema_too_new_is_refused_with_the_cure(store: SqliteStore, path: str
     assert not refusal.value.retryable
 
 
-def test_the_file_of_another_program_is_left_alone(path: str) -> None:
+def test_file_of_another_program_is_not_changed(path: str) -> None:
     """L3: tables that are not ours are a clear refusal, and stay untouched."""
     change(path, "create table events (mine text)")
     with pytest.raises(BackendFailure, match="another program"):

@@ -238,7 +238,7 @@ def test_a_lost_tail_comes_back_from_the_archive(spark: SparkSession, tmp_path: 
     assert records(url) == before
 
 
-def test_what_cannot_be_an_archive_is_refused(spark: SparkSession, log_url: str) -> None:
+def test_invalid_archive_location_is_refused(spark: SparkSession, log_url: str) -> None:
     """L1: a bad place and a missing archive are distinguished."""
     for bad in ("", "http://host/x", "s3://", "file://host/x"):
         with pytest.raises(InvalidArgument):

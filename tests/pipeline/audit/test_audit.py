@@ -204,7 +204,7 @@ def test_positions_that_stand_twice(spark: SparkSession, postgres_url: str) -> N
     assert "2 times, at positions 8 to 8" in found["event ids"]
 
 
-def test_what_lies_between_two_tasks_is_checked(
+def test_boundaries_of_tasks_are_checked(
     spark: SparkSession, log_url: str, break_log: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J2: a gap, an append and a stream that cross the parts of a read are seen whole."""
@@ -258,7 +258,7 @@ def test_a_broken_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_pa
     assert "is missing" in messages_by_check(audit(spark, log_url, archive=str(at)))["archive"]
 
 
-def test_there_must_be_a_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_log_is_a_failure(spark: SparkSession, tmp_path: Path) -> None:
     """L2: a log that is not there is a failure, not a sound empty log."""
     with pytest.raises(BackendFailure):
         audit(spark, f"sqlite:///{tmp_path}/none.db")

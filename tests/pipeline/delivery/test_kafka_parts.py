@@ -30,7 +30,12 @@ ALIKE = ["a b", "a_b", "a.b", "A b", "a  b", "a/b", "a_20b", "caf\u00e9", "cafe\
 
 def at(position: int, **more: object) -> Checkpoint:
     """Make a checkpoint."""
-    known = {"log_id": LOG.log_id, "epoch": 1, "target": "kafka://k/t", "last_event_id": f"e{position}"}
+    known = {
+        "log_id": LOG.log_id,
+        "epoch": 1,
+        "target": "kafka://k/t",
+        "last_event_id": f"e{position}",
+    }
     return Checkpoint(position=position, written_at="2026-01-01T00:00:00Z", **(known | more))  # type: ignore[arg-type]
 
 

@@ -37,7 +37,7 @@ def ids(tenant: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shares", [1, 3])
-def test_a_share_of_one_tenant(shared_log: str, shares: int) -> None:
+def test_partitioned_range_of_one_tenant(shared_log: str, shares: int) -> None:
     """K2: a range that is spread over tasks for one tenant holds its events alone."""
     part = PartitionedRange(
         url=shared_log, tenant_id="a", after=0, until=2 * EACH, partition_count=shares

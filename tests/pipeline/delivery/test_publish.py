@@ -68,7 +68,7 @@ def test_the_log_flows_to_kafka(
     assert reconcile(spark, log_url, target).equal
 
 
-def test_it_goes_on_where_it_was(
+def test_continues_at_its_cursor(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H2: a publisher that begins again sends only what is new."""
@@ -150,7 +150,7 @@ def test_topics_by_template(
     assert reconcile(spark, postgres_url, target).equal
 
 
-def test_looking_back_sends_nothing_twice(
+def test_lookback_sends_no_duplicates(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H3: a bounded second look leaves out what the windows remember, across a restart too."""
@@ -169,7 +169,7 @@ def test_looking_back_sends_nothing_twice(
     assert (repeated.sent, repeated.skipped) == (6 + 10, 0)
 
 
-def test_looking_back_tells_tenants_apart(
+def test_lookback_distinguishes_tenants(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H3: an id that another tenant has is no known one, whether its events are sent or not."""
@@ -233,7 +233,9 @@ def test_two_publishers_at_once(
     assert len(read_messages(target)) == count
 
 
-def test_live(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
+def test_live_publisher_sends_new_events(
+    spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
+) -> None:
     """H1: live, what is appended is published soon."""
     append_events(log_url, each=1)
     target = create_topic(topic_url)

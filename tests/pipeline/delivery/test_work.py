@@ -248,7 +248,9 @@ def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) 
     assert [(one.stream_seq, "known" in one.error) for one in failed] == [(2, True)] * 3
 
 
-def test_strangers_in_a_topic(spark: SparkSession, topic_url: str, tmp_path: Path) -> None:
+def test_foreign_messages_become_dead_letters(
+    spark: SparkSession, topic_url: str, tmp_path: Path
+) -> None:
     """G5: a message that is no event is a dead letter, and the rest continues."""
     from confluent_kafka import Producer
 
@@ -285,7 +287,7 @@ def test_keyed_over_http(spark: SparkSession, postgres_url: str) -> None:
 def test_dead_letters_as_a_topic(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """G5: dead dead_letters go to a topic too, whole, and a worker can read them from there."""
+    """G5: dead letters go to a topic too, whole, and a worker can read them from there."""
     append_events(postgres_url, each=1)
     bad = read_stored_events(postgres_url)[0]
     (tmp_path / "poison").write_text(bad.event_id)
@@ -329,7 +331,9 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
     ],
     ids=["no source", "no registry", "no dead_letters", "off"],
 )
-def test_what_does_not_fit_together(spark: SparkSession, more: dict[str, Any], said: str) -> None:
+def test_inconsistent_options_are_refused(
+    spark: SparkSession, more: dict[str, Any], said: str
+) -> None:
     """G6: what cannot work is refused at start."""
     with pytest.raises(InvalidArgument, match=said):
         Worker(spark, make_transactional_handler(), **more)

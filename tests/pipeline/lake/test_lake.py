@@ -162,9 +162,7 @@ def test_another_log_is_refused(
     assert positions(lake) == [1, 2, 3, 4, 5]
 
 
-def test_a_restored_log_is_not_followed_blindly(
-    spark: SparkSession, lake: Lake, tmp_path: Path
-) -> None:
+def test_restored_log_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """F8: a lower head, another event, or a new epoch stop the export."""
     path = tmp_path / "log.db"
     url = f"sqlite:///{path}"

@@ -33,7 +33,7 @@ whole_log = projection("whole_log", key="tenant_id", events=["seat.*"], columns=
 
 
 @pytest.mark.parametrize("made", [seats, by_path, by_function, whole_log, aggregate_states])
-def test_all_ways_give_one_digest(start: Start, log: Log, made: Projection) -> None:
+def test_all_execution_modes_give_one_digest(start: Start, log: Log, made: Projection) -> None:
     """I3: batches, rebuild and the plain fold agree, and the proof is stamped with its position."""
     fill(log, 120)
     job = start(made, batch_events=50)

@@ -135,7 +135,7 @@ def test_skip(start: Start, log: Log) -> None:
         (lambda _, event: event.data["absent"], "KeyError: 'absent'"),
     ],
 )
-def test_rubbish_is_told_with_event_and_key(
+def test_invalid_fold_results_name_event_and_key(
     start: Start, log: Log, apply: Any, reason: str
 ) -> None:
     """A fold that raises or returns rubbish: which event, which key, and nothing half-written."""

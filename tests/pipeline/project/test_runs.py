@@ -50,7 +50,7 @@ def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, A
     return {"events": (state["events"] if state else 0) + 1}
 
 
-def test_a_rebuild_tells_how_far_it_is(start: Start, log: Log, tmp_path: Path) -> None:
+def test_rebuild_reports_progress(start: Start, log: Log, tmp_path: Path) -> None:
     """I7: progress, rate and remaining events are reported while Spark works."""
     gate = tmp_path / "gate"
     log.append([NewEvent("seat.reserved", {"gate": str(gate)}, stream=("show", "s-0"))])
@@ -105,7 +105,7 @@ def adding_live(spark: SparkSession, log: Log, count: int, start: int = 0) -> It
         adding.join()
 
 
-def test_checkpoints_do_not_count(start: Start, log: Log, tmp_path: Path) -> None:
+def test_cursor_overrides_checkpoints(start: Start, log: Log, tmp_path: Path) -> None:
     """I2: lost, older or newer than the cursor, a checkpoint changes nothing."""
     folder, older = tmp_path / "checkpoint", tmp_path / "older"
     job = start(seats, batch_events=20)
@@ -220,7 +220,7 @@ def _second_catch_up(job: Projector, runner: threading.Thread, stop: threading.E
     job.run()
 
 
-def test_tenants_are_apart(start: Start, log: Log) -> None:
+def test_tenants_are_isolated(start: Start, log: Log) -> None:
     """I2, K2: each tenant has its own cursor and place; one run may serve them all."""
     fill(log, 8)
     fill(log.for_tenant("acme"), 12)

@@ -150,7 +150,7 @@ def unknown_column(given: DataFrame) -> DataFrame:
         (unknown_column, BackendFailure, "hat"),
     ],
 )
-def test_the_users_reason_is_told(
+def test_user_error_is_reported_in_one_line(
     start: Start, log: Log, transform: Any, kind: type[SeriatimError], words: str
 ) -> None:
     """I7: an error from a transformation is one line with its own reason, in every job."""
@@ -177,7 +177,7 @@ def test_the_users_reason_is_told(
     ],
     ids=["sql", "frame", "analysis"],
 )
-def test_no_page_of_java_is_logged(start: Start, log: Log, made: Any) -> None:
+def test_java_stack_traces_are_not_logged(start: Start, log: Log, made: Any) -> None:
     """I7: Spark's own log of an expression's error, with its stack, is silent in jobs of ours."""
     log.append([NewEvent("thing")])
     job = start(framed(made))
@@ -272,7 +272,7 @@ DIVIDED = CALL + AT + "\nCaused by: java.lang.ArithmeticException: / by zero" + 
         ("", "no reason given", False),
     ],
 )
-def test_texts_of_spark(text: str, words: str, retryable: bool) -> None:
+def test_reason_is_extracted_from_spark_errors(text: str, words: str, retryable: bool) -> None:
     """L2: of a page of Java the reason is left."""
     caught = to_seriatim_error(Exception(text))
     assert words in caught.message

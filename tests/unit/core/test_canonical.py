@@ -110,7 +110,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("value", "path"), WRONG)
-def test_what_json_has_not(value: Any, path: Any) -> None:
+def test_values_without_json_form_are_refused(value: Any, path: Any) -> None:
     """A2: refused with its JSON path, by the check alone and on the way to the text."""
     for act in (check_json, check_and_encode, lambda v: check_json(v, floats=False)):
         with pytest.raises(ValidationError) as caught:
@@ -147,7 +147,7 @@ def test_depth(leaf: Any) -> None:
         assert caught.value.details == {"limit": "payload_depth", "bound": 64, "actual": 65}
 
 
-def test_many_brackets_are_no_depth() -> None:
+def test_width_and_brackets_in_text_are_not_depth() -> None:
     """K3: width is no depth, and brackets in text are none."""
     wide = {"a": [{} for _ in range(200)], "b": "[{" * 200}
 
@@ -190,7 +190,7 @@ def test_parsing_is_strict() -> None:
         assert message in caught.value.message
 
 
-def test_reading_what_the_log_wrote() -> None:
+def test_stored_text_is_read_exactly() -> None:
     """A2: stored text is read fast, and exactly also where the fast reader gives up."""
     long = 10**4000
     assert decode_stored_json(str(long)) == long

@@ -156,7 +156,7 @@ def keyed(key: Any, number: Any = 0, **fields: Any) -> Any:
     return NewEvent("x", {"n": number}, idempotency_key=key, **fields)
 
 
-def test_stale_rules() -> None:
+def test_append_with_stale_rules_is_checked_again() -> None:
     """A8: an append that was checked under other declarations is checked again first."""
     for version in (-1, 1):
         with pytest.raises(StaleRules):
@@ -244,7 +244,7 @@ def test_expected_contexts() -> None:
     assert refusal(shelf, "x", conditions=[ExpectedContext(Query(), None)]).details["actual"] == 2
 
 
-def test_nothing_after_a_position() -> None:
+def test_condition_after_a_position() -> None:
     """D7: nothing that matches was appended after the position, which the log has reached."""
     shelf = Shelf()
     assert seqs(shelf, "x", conditions=[ExpectedContext(Query(), after=0)]) == (None,)
@@ -305,7 +305,7 @@ def test_a_retry_by_key() -> None:
         ({"tags": ("b",)}, "tags"),
     ],
 )
-def test_what_is_compared(change: Any, field: Any) -> None:
+def test_compared_fields_conflict(change: Any, field: Any) -> None:
     """C2, C3: each compared field alone makes a conflict, by key and by id."""
     for known in ({"idempotency_key": "k"}, {"event_id": "e"}):
         base: dict[str, Any] = {
@@ -346,7 +346,7 @@ def test_ids_and_keys() -> None:
         assert decide(request(event), shelf, NO_RULES) == ReplayedAppend((shelf.records[0],))
 
 
-def test_tolerated_ids() -> None:
+def test_warn_policy_replays_known_ids() -> None:
     """C3: with `warn` a known id with other content replays, naming the fields; keys are strict."""
     shelf = Shelf().add(NewEvent("x", {"n": 1}, event_id="e")).add(keyed("k", 1))
     other = NewEvent("x", {"n": 2}, event_id="e", tags=("t",))
@@ -367,7 +367,7 @@ def test_new_ids_are_not_looked_up() -> None:
     assert isinstance(decide(asked, shelf, NO_RULES), AcceptedAppend)
 
 
-def test_batches_are_the_unit() -> None:
+def test_batch_is_replayed_as_a_whole() -> None:
     """C4: all known, in order, from one append; anything else is a conflict."""
     shelf = Shelf().add(keyed("a", 1), keyed("b", 2), keyed("c", 3)).add(keyed("d", 4))
 

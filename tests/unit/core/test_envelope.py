@@ -91,7 +91,7 @@ def test_flaws(fields: Any, where: Any) -> None:
     assert flaw(NewEvent(**({"event_type": "x"} | fields))) == where
 
 
-def test_what_passes() -> None:
+def test_valid_envelopes_pass() -> None:
     """A1: the edges that are right."""
     passing: list[dict[str, Any]] = [
         {"stream": ("s", "1")},
@@ -128,7 +128,7 @@ def test_infrastructure() -> None:
     assert caught.value.details == {"argument": "tenant_id"}
 
 
-def test_who_numbers() -> None:
+def test_caller_numbered_kind_requires_a_number() -> None:
     """B5: a caller-numbered kind demands a number."""
     rules = Rules((StreamKind(name="mine", numbered_by="caller"),), ())
 
@@ -136,7 +136,7 @@ def test_who_numbers() -> None:
     check(NewEvent("x", stream=("mine", "1"), stream_seq=1), rules=rules)
 
 
-def test_the_facts_door() -> None:
+def test_facts_profile_reports_invalid_events() -> None:
     """B2: in facts the time is the store's."""
     assert (
         flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), profile=FACTS_PROFILE)
@@ -145,7 +145,7 @@ def test_the_facts_door() -> None:
     check(NewEvent("x"), key=None, profile=FACTS_PROFILE)
 
 
-def test_the_aggregates_door() -> None:
+def test_aggregates_profile_requires_its_fields() -> None:
     """A7: stream, request and one of three actors."""
     whole: dict[str, Any] = {
         "stream": ("o", "1"),

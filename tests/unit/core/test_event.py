@@ -66,7 +66,7 @@ def test_from_a_mapping() -> None:
         ({"event_type": "x", "stream": ("a", "b"), "stream_id": "b"}, "stream"),
     ],
 )
-def test_what_a_mapping_may_not_hold(given: Any, field: Any) -> None:
+def test_invalid_fields_of_a_mapping_are_named(given: Any, field: Any) -> None:
     """B2: committed, unknown and missing fields are named."""
     with pytest.raises(InvalidEvent) as caught:
         NewEvent.from_mapping(given)

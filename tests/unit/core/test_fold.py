@@ -112,7 +112,7 @@ def test_a_row_is_the_state_of_its_key() -> None:
     assert fold.failures == []
 
 
-def test_tenants_are_apart() -> None:
+def test_tenants_are_isolated() -> None:
     """K1: one key of two tenants is two keys."""
     fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, tenant="other")))
 
@@ -120,7 +120,7 @@ def test_tenants_are_apart() -> None:
     assert [kept.tenant_id for _, kept in fold.state_rows()] == ["default", "other"]
 
 
-def test_none_takes_the_row_away() -> None:
+def test_none_deletes_the_row() -> None:
     """I1: after None the next event finds no row, and the table deletes it."""
     fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, {"gone": True})))
 
@@ -191,7 +191,7 @@ ROW = {"count": 1, "notes": {}, "names": []}
         ),
     ],
 )
-def test_rubbish_is_refused(returned: Any, reason: str) -> None:
+def test_invalid_rows_are_refused(returned: Any, reason: str) -> None:
     """I7: a fold that returns what no table takes fails at that event, and says why."""
     (failure,) = folded(seats(lambda *_: returned), ("1a", event(4))).failures
 
@@ -264,7 +264,7 @@ def test_two_rows_of_one_event() -> None:
     assert found == {"firsts": [{"name": "x", "at": 1}], "lasts": [{"name": "x", "at": 2}]}
 
 
-def test_rows_of_tenants_are_apart() -> None:
+def test_rows_are_scoped_by_tenant() -> None:
     """K1: one row's key of two tenants is two rows."""
     fold = folded(
         stateful(noted),
@@ -322,7 +322,7 @@ class Odd:
         ((State(count=float("nan")), {}), "Expected `int`, got `null`"),  # type: ignore[arg-type]
     ],
 )
-def test_rubbish_beside_a_state_is_refused(returned: Any, reason: str) -> None:
+def test_invalid_states_are_refused(returned: Any, reason: str) -> None:
     """I7: a state that could not be loaded again fails at the event that made it."""
     fold = folded(stateful(lambda *_: returned), ("1a", event(4)))
 
@@ -331,7 +331,7 @@ def test_rubbish_beside_a_state_is_refused(returned: Any, reason: str) -> None:
     assert not any(fold.rows.values())
 
 
-def test_what_a_fold_raises_while_it_makes_rows_is_told() -> None:
+def test_error_while_generating_rows_is_reported() -> None:
     """I7: rows may come from a generator, whose own error is not hidden."""
 
     def rows() -> Any:
@@ -404,7 +404,7 @@ def test_policies(policy: Any, changed: dict[str, int]) -> None:
     assert (fold.stopped, fold.parked) == (policy == "stop", {OWNER} if policy == "park" else set())
 
 
-def test_parked_keys_take_nothing() -> None:
+def test_parked_keys_apply_no_events() -> None:
     """I7: a key that was parked before stays so; the same key of another tenant continues."""
     fold = folded(
         seats(counted, on_failure="park"),
@@ -417,7 +417,7 @@ def test_parked_keys_take_nothing() -> None:
     assert fold.failures == []
 
 
-def test_passed_positions_are_passed_over() -> None:
+def test_skipped_positions_are_skipped() -> None:
     """I7: an event that an operator passed over fails no more, whatever the policy."""
     fold = poisoned("stop", skipped=[2])
 
@@ -526,7 +526,7 @@ def test_batches_of_any_size_give_the_same(policy: Any, events: Any, cuts: set[i
 
 
 @given(events=EVENTS, seed=st.integers(0, 1000))
-def test_keys_do_not_meet(events: Any, seed: int) -> None:
+def test_events_of_each_key_are_folded_in_order(events: Any, seed: int) -> None:
     """I8: the events of a key are folded in order, wherever those of others are."""
     made = seats(counted, on_failure="park")
     at_once = folded(made, *((key, event(n + 1, said)) for n, (key, said) in enumerate(events)))
@@ -589,7 +589,7 @@ def test_every_value_counts() -> None:
     assert digests[0] == "sum-sha256:" + "0" * 64
 
 
-def test_a_value_does_not_move_to_its_neighbour() -> None:
+def test_digest_distinguishes_columns() -> None:
     """I3: columns are distinguished by name."""
     table = Table("t", {"k": str}, {"a": str, "b": str})
     one, other = {"k": "k", "a": "x", "b": None}, {"k": "k", "a": None, "b": "x"}
@@ -598,14 +598,14 @@ def test_a_value_does_not_move_to_its_neighbour() -> None:
 
 
 @given(st.permutations(range(6)))
-def test_the_order_of_rows_does_not_count(order: list[int]) -> None:
+def test_digest_does_not_depend_on_row_order(order: list[int]) -> None:
     """I3: digests are order-independent."""
     rows = [WIDE_ROW | {"n": n} for n in range(6)]
 
     assert digest_of(*(rows[n] for n in order)) == digest_of(*rows)
 
 
-def test_a_digest_is_known() -> None:
+def test_digest_has_a_known_value() -> None:
     """I3: anyone can recompute it: sha256 of `["t","default",{"k":"a","v":1}]`, summed."""
     table = Table("t", {"k": str}, {"v": int})
 

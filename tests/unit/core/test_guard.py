@@ -191,7 +191,7 @@ def test_personal_finds_credentials_too() -> None:
 
 
 @pytest.mark.parametrize("key", TELLING)
-def test_telling_keys_are_refused(key: str) -> None:
+def test_values_under_secret_keys_are_refused(key: str) -> None:
     """K1: object keys are scanned too: a password under its own name needs no pattern."""
     assert DEFAULT_GUARD.scan(seen({key: "x"})) is not None
     assert DEFAULT_GUARD.scan(seen([{"deep": {key: "correct horse"}}])) is not None
@@ -199,7 +199,7 @@ def test_telling_keys_are_refused(key: str) -> None:
 
 @pytest.mark.parametrize("value", [None, True, [], {}, [None], {"min": 8}, *REDACTED])
 @pytest.mark.parametrize("key", TELLING)
-def test_telling_keys_without_a_secret_pass(key: str, value: Any) -> None:
+def test_secret_keys_without_a_secret_pass(key: str, value: Any) -> None:
     """K1: under a telling key a redaction, a reference, a state or nothing is no secret."""
     assert DEFAULT_GUARD.scan(seen({key: value})) is None
 
@@ -256,7 +256,7 @@ def test_other_keys_pass(key: str) -> None:
     assert DEFAULT_GUARD.scan(seen({key: "x"})) is None
 
 
-def test_a_secret_as_key_is_not_told() -> None:
+def test_secret_used_as_key_is_not_repeated() -> None:
     """K1: a secret used as an object key is refused, and the path does not repeat it."""
     secret = "AKIA" + "IOSFODNN7EXAMPLE"
 
@@ -321,7 +321,7 @@ def test_each_frozen_substring_is_refused(substring: str) -> None:
         assert TRACES_GUARD.scan(seen({}, tags=(text,))) == Violation(substring, "tags[0]")
 
 
-def test_the_frozen_list_is_the_list() -> None:
+def test_frozen_substrings_are_unchanged() -> None:
     """T2: the list is frozen, to the letter."""
     listed = "xoxb- xoxp- xoxa- xoxr- sk- ghp_ gho_ ghu_ ghs_ ghr_ -----BEGIN AKIA ASIA api_key="
     listed += " apikey= api-key: password= passwd= secret= token="
@@ -340,7 +340,7 @@ def test_an_escape_makes_no_substring() -> None:
     assert TRACES_GUARD.scan(seen({"a": "\token="})) is None
 
 
-def test_rules_of_ones_own() -> None:
+def test_custom_rules() -> None:
     """K1: users build guards of their own rules; one without literals looks at every string."""
     ticket = Rule("ticket", re.compile(r"\bT-[0-9]+"))
     badge = Rule("badge", re.compile(r"badge [0-9]+"), (Literal("badge "),), lowercase=True)
@@ -394,7 +394,7 @@ SCANNED = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(SCANNED)
 @pytest.mark.parametrize("guard", BUILT_IN_GUARDS.values(), ids=BUILT_IN_GUARDS)
-def test_the_glance_misses_nothing(guard: PatternGuard, scanned: ScannedEvent) -> None:
+def test_text_scan_equals_a_walk_over_strings(guard: PatternGuard, scanned: ScannedEvent) -> None:
     """K1: the pass over the whole text refuses exactly what a walk over every string refuses."""
     walked, found = guard.find_violation(scanned, guard.rules), guard.scan(scanned)
     assert (walked is None) == (found is None)

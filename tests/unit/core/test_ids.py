@@ -81,7 +81,7 @@ def test_no_two_tuples_share_a_key(one: Any, other: Any) -> None:
     assert len(ids.hash_key(*one)) == 16
 
 
-def test_parts_do_not_run_together() -> None:
+def test_separators_in_parts_are_harmless() -> None:
     """A4: lengths go in first, so that separators in parts mean nothing."""
     keys = {
         ids.hash_key("ab", "c"),
@@ -106,7 +106,7 @@ def test_event_keys() -> None:
     assert [ids.is_uuid(one) for one in (text, *others)] == [True] + [False] * 6
 
 
-def test_index_keys_are_for_what_they_say() -> None:
+def test_index_keys_contain_tenant_and_parts() -> None:
     """C1: stream, idempotency and tag keys hold tenant and parts; no producer is one producer."""
     assert ids.stream_key("t", "a", "b") == ids.hash_key("t", "a", "b")
     assert ids.stream_key("t", "a", "b") != ids.stream_key("u", "a", "b")

@@ -24,7 +24,7 @@ from seriatim.core.query_plan import AccessPath
         (r"a\*.*", ["a*.x"], ["a.x", r"a\*.x"]),
     ],
 )
-def test_what_a_text_stands_for(text: str, allowed: list[str], refused: list[str]) -> None:
+def test_pattern_matching(text: str, allowed: list[str], refused: list[str]) -> None:
     """E7: one matcher for every place that names types."""
     assert pattern_problem(text) is None
     names = NameFilter.parse([text])

@@ -95,7 +95,7 @@ def test_work_is_linear(element: Any, wanted: Any) -> None:
     assert not matches_json([wanted(n) for n in range(-3, 20)], [element(n) for n in range(3200)])
 
 
-def test_many_predicates_share_one_look_at_an_array() -> None:
+def test_predicates_share_the_index_of_an_array() -> None:
     """K3: what was learned of an array serves the next predicate on the same payload."""
     have = {"a": [{"k": n} for n in range(1000)], "b": list(range(1000))}
     document = Counted.of(have)
@@ -128,7 +128,7 @@ def test_each_query_has_the_whole_bound() -> None:
         document.count_steps(1)
 
 
-def test_the_check_is_called_regularly() -> None:
+def test_cancellation_check_is_called_regularly() -> None:
     """K3: a read that is to end is asked often enough, while parsing and while matching."""
     check = Counter()
     document = PayloadDocument("[" + ",".join(["[1]"] * 50_000) + "]", check)
@@ -142,7 +142,7 @@ def test_the_check_is_called_regularly() -> None:
     assert check.calls == before + 1
 
 
-def test_a_large_match_needs_no_check() -> None:
+def test_large_match_without_a_cancellation_check() -> None:
     """D3: without anybody to ask, only the bound ends a match."""
     assert matches_json([[n] for n in range(3000)], [[n] for n in range(3000)])
 

@@ -44,7 +44,7 @@ def refusal(events: Any, key: Any = None, **options: Any) -> Any:
     return caught.value
 
 
-def test_what_an_event_becomes() -> None:
+def test_prepared_event_has_texts_hashes_and_index_keys() -> None:
     """A1: texts, hashes and index keys of a checked event."""
     event = _new(
         "x",
@@ -70,7 +70,7 @@ def test_what_an_event_becomes() -> None:
     assert size == len(ready.payload) + 256
 
 
-def test_what_is_absent() -> None:
+def test_absent_fields_get_defaults() -> None:
     """A1: a new id, and no stream, key or time where none was given."""
     (ready,), _ = prepare(make_context(), [NewEvent("x")])
 
@@ -95,7 +95,7 @@ def test_batches() -> None:
     ("event", "field"),
     [(None, "$"), ("x", "$"), ({"position": 1}, "position"), ({"event_type": ""}, "event_type")],
 )
-def test_the_index_is_told(event: Any, field: Any) -> None:
+def test_error_reports_the_index_of_the_event(event: Any, field: Any) -> None:
     """B2: an invalid event is reported with its index and the error code of the profile."""
     batch = [NewEvent("x"), event]
     error = refusal(batch)
@@ -125,7 +125,7 @@ def test_keys() -> None:
     assert refusal([NewEvent("x", idempotency_key="")]).details["field"] == "idempotency_key"
 
 
-def test_twins() -> None:
+def test_duplicate_keys_and_ids_in_a_batch_are_refused() -> None:
     """C4: in one batch all events have a key or none, and no key or id stands twice."""
     keyed, other, bare = (
         NewEvent("x", idempotency_key="k"),
@@ -265,7 +265,7 @@ def test_sizes() -> None:
         (_new("a", stream_seq=1), "stream_seq"),
     ],
 )
-def test_a_known_type_excuses_nothing_else(event: Any, field: str) -> None:
+def test_cached_type_does_not_skip_checks(event: Any, field: str) -> None:
     """L1: what is like a type that passed before, but not the same, is checked like any other."""
     table = make_context()
     prepare(table, [NewEvent("a"), NewEvent("a", stream=("s", "1"))])
@@ -276,7 +276,7 @@ def test_a_known_type_excuses_nothing_else(event: Any, field: str) -> None:
     assert caught.value.details["field"] == field
 
 
-def test_what_is_known_is_bounded() -> None:
+def test_type_cache_is_bounded() -> None:
     """K3: a hostile number of types does not fill the memory."""
     table = make_context()
     for number in range(5000):

@@ -35,7 +35,7 @@ def test_codes(profile: Any) -> None:
     assert found[0].message == "event 4: $.x: is wrong"
 
 
-def test_what_doors_ask() -> None:
+def test_required_fields_of_profiles() -> None:
     """A7: facts ask nothing, aggregates a stream, a request and an actor of theirs."""
     assert (LOG_PROFILE.required, FACTS_PROFILE.required) == ((), ())
     assert AGGREGATES_PROFILE.required == ("stream", "request_id", "actor_type", "actor_id")

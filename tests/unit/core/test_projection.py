@@ -108,7 +108,7 @@ def test_a_table_is_found_by_its_name() -> None:
         made.table("chairs")
 
 
-def test_what_a_declaration_holds() -> None:
+def test_declaration_text() -> None:
     """I4: the text by which a changed declaration is known."""
     made = fold(
         events=["seat.*"],
@@ -186,7 +186,7 @@ def test_kinds() -> None:
         {"name": "a" * 40},
     ],
 )
-def test_declarations_that_run(changes: dict[str, Any]) -> None:
+def test_valid_declarations(changes: dict[str, Any]) -> None:
     """I1: all of this is fine."""
     assert check_projection(fold(**changes)).tables
 
@@ -331,7 +331,7 @@ def test_wrong_tables_are_refused(changes: dict[str, Any], problem: str) -> None
         ({"key": {}}, "table activity needs key columns"),
     ],
 )
-def test_a_wrong_frame_is_refused(changes: dict[str, Any], problem: str) -> None:
+def test_invalid_frame_projection_is_refused(changes: dict[str, Any], problem: str) -> None:
     """I1, I3: what cannot be merged to the same result in any order is no frame projection."""
     assert problem in refusal(frame, **changes)
 

@@ -65,7 +65,7 @@ def test_filters(filters: Any, expected: Any) -> None:
     assert matches(Query(filters), RECORD) is expected
 
 
-def test_the_cursor_plays_no_part() -> None:
+def test_min_position_is_ignored_in_conditions() -> None:
     """D4: min_position is not a matter of the context."""
     assert matches(Query(min_position=10**9), RECORD)
 

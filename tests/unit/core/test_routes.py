@@ -86,7 +86,7 @@ def test_tags_go_with_terms() -> None:
     assert found(Filter(tags=["p"]), NO_RULES)[0].key_alternatives == (tags[:1],)
 
 
-def test_what_keys_prove() -> None:
+def test_exact_routes_need_no_matcher() -> None:
     """D3: where keys say all that a filter does, nothing else is looked at."""
     assert proven(tags=["p", "q"])
     assert not proven(tags=["p"], types=["a"])
@@ -108,14 +108,14 @@ def test_many_scalars() -> None:
     assert keys == tuple(term("a", "l[]", number) for number in range(MAX_TERMS))
 
 
-def test_nothing_and_everything() -> None:
+def test_empty_side_and_empty_query() -> None:
     """D2: an empty side matches nothing; no filters match everything."""
     for one in (Filter(types=[]), Filter(payload=[]), Filter(tags=[]), Filter(streams=[])):
         assert found(one) == []
     assert plan_query("t", Query(), RULES, 3, 9) == [AccessPath(Filter(), 3, 9)]
 
 
-def test_an_index_knows_what_came_after_it() -> None:
+def test_index_covers_events_after_its_declaration() -> None:
     """A8: older events are looked for in the old way, the newest are asked first."""
     one = Filter(types=["late"], payload=[{"x": 1, "y": 2}])
     x, y = term("late", "x", 1), term("late", "y", 2)

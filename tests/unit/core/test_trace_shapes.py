@@ -228,7 +228,7 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(REQUIRED), JSON)
-def test_no_value_breaks_the_check(case: tuple[str, tuple[str | int, ...]], value: Any) -> None:
+def test_shape_check_never_crashes(case: tuple[str, tuple[str | int, ...]], value: Any) -> None:
     """T1: whatever stands in a payload, the check passes it or raises its own flaw."""
     kind, place = case
     found: ValidationError | None = None
@@ -242,7 +242,7 @@ def test_no_value_breaks_the_check(case: tuple[str, tuple[str | int, ...]], valu
     )
 
 
-def test_the_deal_desk_passes() -> None:
+def test_deal_desk_vector_passes() -> None:
     """T3: every payload of the published trace has its shape."""
     for event in json.loads(VECTORS.read_text(encoding="utf-8"))["events"]:
         check_trace_payload(event["event_type"], event["payload"])

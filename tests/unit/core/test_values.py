@@ -136,7 +136,7 @@ def test_times_sort_as_their_text(one: datetime, other: datetime) -> None:
     assert (one < other) == (format_time(one) < format_time(other))
 
 
-def test_times_of_summer_are_told_apart() -> None:
+def test_ambiguous_local_times_are_distinguished() -> None:
     """An hour that comes twice is two instants."""
     berlin = ZoneInfo("Europe/Berlin")
     twice = [datetime(2025, 10, 26, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1)]
@@ -145,7 +145,7 @@ def test_times_of_summer_are_told_apart() -> None:
     assert late - early == timedelta(hours=1)
 
 
-def test_unreadable_time_is_not_lost_in_silence() -> None:
+def test_unreadable_time_is_reported() -> None:
     """A row that somebody spoiled by hand is reported, not taken for another time."""
     with pytest.raises(ValueError, match="is not a timestamp"):
         parse_time("yesterday")
@@ -199,7 +199,7 @@ def test_kept_values_cross_processes(kind: type) -> None:
     assert (found, type(found)) == (kept, type(kept))
 
 
-def test_text_that_a_database_holds() -> None:
+def test_text_that_postgres_refuses_is_refused() -> None:
     """What Postgres refuses is known before it is asked."""
     assert stored_text_problem("Grüße\n") is None
     assert stored_text_problem("\0") is not None

@@ -57,27 +57,31 @@ def test_text_errors_are_one_line_with_the_cure(sqlite: Program) -> None:
     assert result.err == f"{error} → read the stream again and retry\n"
 
 
-def test_a_missing_log_is_named_and_never_made_by_a_read(lone: Program) -> None:
+def test_a_missing_log_is_named_and_never_made_by_a_read(program_without_log: Program) -> None:
     """L3: a wrong folder shows itself, with the cure."""
-    result = lone("read")
+    result = program_without_log("read")
 
     assert result.code == 4
     assert "seriatim init" in result.err
     assert "using sqlite:///seriatim.db" in result.err
-    assert list(lone.folder.iterdir()) == []
+    assert list(program_without_log.folder.iterdir()) == []
 
 
-def test_options_may_stand_before_the_command(lone: Program) -> None:
+def test_options_may_stand_before_the_command(program_without_log: Program) -> None:
     """The log can be named before the command and after it; the nearer one counts."""
-    assert lone("--url", "sqlite:///a.db", "--json", "init").json["backend"] == "sqlite"
-    assert lone("--url", "sqlite:///b.db", "init", "--url", "sqlite:///c.db").code == 0
-    assert {path.suffix for path in lone.folder.glob("c.db")} == {".db"}
-    assert not (lone.folder / "b.db").exists()
+    assert (
+        program_without_log("--url", "sqlite:///a.db", "--json", "init").json["backend"] == "sqlite"
+    )
+    assert (
+        program_without_log("--url", "sqlite:///b.db", "init", "--url", "sqlite:///c.db").code == 0
+    )
+    assert {path.suffix for path in program_without_log.folder.glob("c.db")} == {".db"}
+    assert not (program_without_log.folder / "b.db").exists()
 
 
-def test_a_password_is_never_shown(lone: Program) -> None:
+def test_a_password_is_never_shown(program_without_log: Program) -> None:
     """K1: neither a result nor an error repeats the password of a URL."""
-    result = lone("init", "--url", "postgresql://app:topsecret@localhost:1/x")
+    result = program_without_log("init", "--url", "postgresql://app:topsecret@localhost:1/x")
 
     assert result.code == 4
     assert "topsecret" not in result.out + result.err
@@ -177,13 +181,15 @@ def test_verify_finds_a_changed_byte(sqlite: Program) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_every_option_and_the_exit_codes(lone: Program, command: str) -> None:
+def test_help_names_every_option_and_the_exit_codes(
+    program_without_log: Program, command: str
+) -> None:
     """Each command's help is complete."""
     from typer.main import get_command
 
     from seriatim.cli.app import app
 
-    result = lone(command, "--help")
+    result = program_without_log(command, "--help")
     group = get_command(app)
     params = group.commands[command].params  # type: ignore[attr-defined] # a group has commands
     options = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
@@ -194,11 +200,11 @@ def test_help_names_every_option_and_the_exit_codes(lone: Program, command: str)
     assert "130 stopped by Ctrl-C" in result.out
 
 
-def test_version_is_printed_without_a_log(lone: Program) -> None:
+def test_version_is_printed_without_a_log(program_without_log: Program) -> None:
     """`--version` needs no log."""
-    assert lone("--version").out == f"seriatim {seriatim.__version__}\n"
-    assert lone("nonsense").code == 2
-    assert lone("read", "--nonsense").code == 2
+    assert program_without_log("--version").out == f"seriatim {seriatim.__version__}\n"
+    assert program_without_log("nonsense").code == 2
+    assert program_without_log("read", "--nonsense").code == 2
 
 
 def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> None:
@@ -212,14 +218,14 @@ def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> Non
     assert "pip install 'seriatim[cli]'" in ran.stderr
 
 
-def test_the_demo_holds_what_it_claims(lone: Program) -> None:
+def test_the_demo_holds_what_it_claims(program_without_log: Program) -> None:
     """The demo plays through on a log of its own, keeps it, and fits 100 columns."""
-    result = lone("demo", "--svg", "demo.svg")
-    shown = lone("demo", "--json").json
+    result = program_without_log("demo", "--svg", "demo.svg")
+    shown = program_without_log("demo", "--json").json
 
     assert result.code == 0
     assert max(map(len, result.out.splitlines())) <= 100
     assert "claims held" in result.out
-    assert (lone.folder / "demo.svg").read_text().startswith("<svg")
+    assert (program_without_log.folder / "demo.svg").read_text().startswith("<svg")
     assert shown["ok"]
-    assert lone("verify", "--url", shown["url"], "--json").json["ok"]
+    assert program_without_log("verify", "--url", shown["url"], "--json").json["ok"]

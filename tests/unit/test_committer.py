@@ -52,7 +52,7 @@ class Gate:
 
 
 @pytest.fixture
-def made() -> Iterator[Callable[..., Committer]]:
+def make_committer() -> Iterator[Callable[..., Committer]]:
     """Make committers, and close them in the end."""
     committers: list[Committer] = []
 
@@ -65,18 +65,18 @@ def made() -> Iterator[Callable[..., Committer]]:
         one.close(PATIENCE_S)
 
 
-def test_single_append_is_not_delayed(made: Callable[..., Committer]) -> None:
+def test_single_append_is_not_delayed(make_committer: Callable[..., Committer]) -> None:
     """B13: one append is one group, answered at once."""
     result = receipt()
-    committer = made(lambda _: [result])
+    committer = make_committer(lambda _: [result])
 
     assert committer.submit(request()).result(PATIENCE_S) is result
 
 
-def test_queued_requests_share_a_commit(made: Callable[..., Committer]) -> None:
+def test_queued_requests_share_a_commit(make_committer: Callable[..., Committer]) -> None:
     """B13: all that waits goes together, in order, and each has its own answer."""
     gate = Gate(lambda one: Conflict() if one.events[0].event_type == "bad" else receipt())
-    committer = made(gate)
+    committer = make_committer(gate)
     futures = [committer.submit(request(name="first"))]
     gate.wait()
     futures += [committer.submit(request(name=name)) for name in ("a", "bad", "b")]
@@ -90,10 +90,10 @@ def test_queued_requests_share_a_commit(made: Callable[..., Committer]) -> None:
     assert gate.groups == [["first"], ["a", "bad", "b"]]
 
 
-def test_groups_have_bounds(made: Callable[..., Committer]) -> None:
+def test_groups_have_bounds(make_committer: Callable[..., Committer]) -> None:
     """K3: a group holds no more events and bytes than one append may, unless it is one append."""
     gate = Gate()
-    committer = made(gate, limits=Limits(append_events=3, append_bytes=100))
+    committer = make_committer(gate, limits=Limits(append_events=3, append_bytes=100))
     futures = [committer.submit(request(name="first"))]
     gate.wait()
     for name, count, size in (
@@ -122,11 +122,11 @@ def test_groups_have_bounds(made: Callable[..., Committer]) -> None:
     ],
 )
 def test_the_queue_is_bounded(
-    made: Callable[..., Committer], limits: Limits, more: tuple[int, int], name: str
+    make_committer: Callable[..., Committer], limits: Limits, more: tuple[int, int], name: str
 ) -> None:
     """B13: a full queue refuses with a retryable error, and accepts again when it has space."""
     gate = Gate()
-    committer = made(gate, limits=limits)
+    committer = make_committer(gate, limits=limits)
     committer.submit(request())
     gate.wait()
     waiting = committer.submit(request(2, 20))
@@ -141,17 +141,19 @@ def test_the_queue_is_bounded(
     assert committer.submit(request(1, 10)).result(PATIENCE_S).count == 1
 
 
-def test_an_append_larger_than_the_queue(made: Callable[..., Committer]) -> None:
+def test_an_append_larger_than_the_queue(make_committer: Callable[..., Committer]) -> None:
     """B13: when nothing waits even the largest append is taken."""
-    committer = made(lambda group: [receipt() for _ in group], limits=Limits(queue_events=1))
+    committer = make_committer(
+        lambda group: [receipt() for _ in group], limits=Limits(queue_events=1)
+    )
 
     assert committer.submit(request(5)).result(PATIENCE_S).count == 1
 
 
-def test_a_cancelled_append_is_never_sent(made: Callable[..., Committer]) -> None:
+def test_a_cancelled_append_is_never_sent(make_committer: Callable[..., Committer]) -> None:
     """B13: what is cancelled while it waits leaves nothing; what was taken cannot be cancelled."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     taken = committer.submit(request(name="taken"))
     gate.wait()
     waiting = committer.submit(request(name="waiting"))
@@ -164,10 +166,10 @@ def test_a_cancelled_append_is_never_sent(made: Callable[..., Committer]) -> Non
     assert gate.groups == [["taken"], ["last"]]
 
 
-def test_a_queue_of_cancelled_appends(made: Callable[..., Committer]) -> None:
+def test_a_queue_of_cancelled_appends(make_committer: Callable[..., Committer]) -> None:
     """B13: when all that waited was cancelled the writer continues waiting."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     taken = committer.submit(request())
     gate.wait()
     assert committer.submit(request()).cancel()
@@ -180,7 +182,7 @@ def test_a_queue_of_cancelled_appends(made: Callable[..., Committer]) -> None:
 
 @pytest.mark.parametrize("error", [BackendFailure("gone"), RuntimeError("bug"), None])
 def test_a_failing_commit_answers_everyone(
-    made: Callable[..., Committer], error: Exception | None
+    make_committer: Callable[..., Committer], error: Exception | None
 ) -> None:
     """L2: whatever a commit does, every caller gets an error, and the writer lives on."""
 
@@ -191,7 +193,7 @@ def test_a_failing_commit_answers_everyone(
             raise error
         return []
 
-    committer = made(commit)
+    committer = make_committer(commit)
     with pytest.raises(BackendFailure) as caught:
         committer.submit(request()).result(PATIENCE_S)
 
@@ -202,10 +204,10 @@ def test_a_failing_commit_answers_everyone(
     assert committer.submit(request(name="good")).result(PATIENCE_S).count == 1
 
 
-def test_several_writers(made: Callable[..., Committer]) -> None:
+def test_several_writers(make_committer: Callable[..., Committer]) -> None:
     """B13: with two writers a second group goes while the first is under way."""
     gate = Gate()
-    committer = made(gate, writers=2)
+    committer = make_committer(gate, writers=2)
     first = committer.submit(request(name="a"))
     gate.wait()
     second = committer.submit(request(name="b"))
@@ -241,10 +243,10 @@ def test_idle_writer_takes_half_of_the_queue(
     assert not queue
 
 
-def test_close_waits_for_accepted_appends(made: Callable[..., Committer]) -> None:
+def test_close_waits_for_accepted_appends(make_committer: Callable[..., Committer]) -> None:
     """B13: closing answers all that was accepted, and takes nothing more."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     accepted = [committer.submit(request(name="a"))]
     gate.wait()
     accepted.append(committer.submit(request(name="b")))
@@ -260,20 +262,20 @@ def test_close_waits_for_accepted_appends(made: Callable[..., Committer]) -> Non
     assert not caught.value.retryable
 
 
-def test_close_timeout(made: Callable[..., Committer]) -> None:
+def test_close_timeout(make_committer: Callable[..., Committer]) -> None:
     """B13: a close may be given a bound."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     committer.submit(request())
     gate.wait()
     committer.close(0.01)
     gate.open.set()
 
 
-def test_fork_has_an_empty_queue(made: Callable[..., Committer]) -> None:
+def test_fork_has_an_empty_queue(make_committer: Callable[..., Committer]) -> None:
     """B13: a child has an empty queue and writers of its own; a closed one stays closed."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     parents = committer.submit(request(name="parent"))
     gate.wait()
     committer.submit(request(name="waiting"))
@@ -289,10 +291,10 @@ def test_fork_has_an_empty_queue(made: Callable[..., Committer]) -> None:
         committer.submit(request())
 
 
-def test_single_caller_commits_in_its_own_thread(made: Callable[..., Committer]) -> None:
+def test_single_caller_commits_in_its_own_thread(make_committer: Callable[..., Committer]) -> None:
     """B13: nobody else commits or waits, so no thread is changed; otherwise it joins the others."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
 
     assert committer.run_alone(receipt) is not None
     first = committer.submit(request(name="a"))
@@ -302,9 +304,9 @@ def test_single_caller_commits_in_its_own_thread(made: Callable[..., Committer])
     first.result(PATIENCE_S)
 
 
-def test_errors_of_a_single_caller(made: Callable[..., Committer]) -> None:
+def test_errors_of_a_single_caller(make_committer: Callable[..., Committer]) -> None:
     """L2: a refusal stays what it is; a bug in a store is a failure with an unknown outcome."""
-    committer = made(Gate())
+    committer = make_committer(Gate())
 
     def act(error: Exception) -> Outcome:
         raise error
@@ -318,9 +320,9 @@ def test_errors_of_a_single_caller(made: Callable[..., Committer]) -> None:
     assert caught.value.ambiguous
 
 
-def test_close_waits_for_a_single_caller(made: Callable[..., Committer]) -> None:
+def test_close_waits_for_a_single_caller(make_committer: Callable[..., Committer]) -> None:
     """B13: closing also waits for who commits by itself, and lets nobody begin."""
-    committer = made(Gate())
+    committer = make_committer(Gate())
     inside, go = threading.Event(), threading.Event()
 
     def act() -> Outcome:

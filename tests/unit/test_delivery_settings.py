@@ -14,8 +14,8 @@ from seriatim.core.errors import InvalidArgument, InvalidEvent
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the seed's settings out of the environment."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the settings from the environment."""
     for name in delivery.DELIVERY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(delivery, "_warned", set())

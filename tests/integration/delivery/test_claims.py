@@ -82,41 +82,41 @@ def test_two_consumers_at_the_same_moment(registry_at: str, registry: Registry) 
     assert sorted(won) == sorted(one.event_id for one in events)
 
 
-def test_a_lease_that_ended_can_be_taken(registry: Registry, hasty: Registry) -> None:
+def test_a_lease_that_ended_can_be_taken(registry: Registry, expiring_registry: Registry) -> None:
     """G2: after the lease another may claim, with a higher token, and the first has lost it."""
     mailer = make_handler()
-    [lost] = claim(hasty, mailer, make_event(1))
+    [lost] = claim(expiring_registry, mailer, make_event(1))
     time.sleep(0.05)
     [taken] = claim(registry, mailer, make_event(1))
 
     assert taken.claimed
     assert (taken.token, taken.attempt) == (lost.token + 1, 2)
     with pytest.raises(LeaseLost):
-        hasty.heartbeat(mailer, [lost])
+        expiring_registry.heartbeat(mailer, [lost])
     with pytest.raises(LeaseLost):
-        hasty.mark_done(mailer, [lost])
+        expiring_registry.mark_done(mailer, [lost])
     with pytest.raises(LeaseLost):
-        hasty.mark_failed(mailer, lost, "late", pause_s=0)
+        expiring_registry.mark_failed(mailer, lost, "late", pause_s=0)
     with pytest.raises(LeaseLost):
-        hasty.release(mailer, [lost])
+        expiring_registry.release(mailer, [lost])
     registry.mark_done(mailer, [taken])
     assert statuses_of(registry) == {taken.delivery.event_id: "done"}
 
 
-def test_an_ended_lease_that_nobody_took(hasty: Registry) -> None:
+def test_an_ended_lease_that_nobody_took(expiring_registry: Registry) -> None:
     """G2: an expired lease is still its owner's while nobody has taken it."""
     mailer = make_handler()
-    claims = claim(hasty, mailer, make_event(1))
+    claims = claim(expiring_registry, mailer, make_event(1))
     time.sleep(0.05)
-    hasty.mark_done(mailer, claims)
+    expiring_registry.mark_done(mailer, claims)
 
-    assert statuses_of(hasty) == {make_event(1).event_id: "done"}
+    assert statuses_of(expiring_registry) == {make_event(1).event_id: "done"}
 
 
-def test_a_heartbeat_keeps_the_lease(registry: Registry, hasty: Registry) -> None:
+def test_a_heartbeat_keeps_the_lease(registry: Registry, expiring_registry: Registry) -> None:
     """G2: heartbeats count from the database's clock, and keep others away."""
     mailer = make_handler()
-    claims = claim(hasty, mailer, make_event(1))
+    claims = claim(expiring_registry, mailer, make_event(1))
     registry.heartbeat(mailer, claims)  # for 900 s
     time.sleep(0.05)
 

@@ -88,11 +88,11 @@ def test_an_error_that_is_final(registry: Registry) -> None:
     assert statuses_of(registry) == {make_event(1).event_id: "dead"}
 
 
-def test_a_worker_that_dies_every_time(registry: Registry, hasty: Registry) -> None:
+def test_a_worker_that_dies_every_time(registry: Registry, expiring_registry: Registry) -> None:
     """G5: attempts that end with their worker are counted too."""
     mailer = make_handler(retry=QUICK)
     for _ in range(3):
-        assert verdicts_of(claim(hasty, mailer, make_event(1))) == ["claimed"]
+        assert verdicts_of(claim(expiring_registry, mailer, make_event(1))) == ["claimed"]
         time.sleep(0.05)
 
     assert verdicts_of(claim(registry, mailer, make_event(1))) == ["dead"]
@@ -159,7 +159,7 @@ def test_a_retry_that_came_too_late(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("status", ["claimed", "failed", "blocked", "dead", "unknown"])
-def test_a_skip_by_hand(registry: Registry, hasty: Registry, status: str) -> None:
+def test_a_skip_by_hand(registry: Registry, expiring_registry: Registry, status: str) -> None:
     """G5: anything unfinished can be skipped, with a reason; it counts as done."""
     mailer = (
         make_handler(effect="unsafe", retry=QUICK)
@@ -173,7 +173,7 @@ def test_a_skip_by_hand(registry: Registry, hasty: Registry, status: str) -> Non
     elif status == "dead":
         dead(registry, mailer)
     elif status == "unknown":
-        claim(hasty, mailer, make_event(1))
+        claim(expiring_registry, mailer, make_event(1))
         time.sleep(0.05)
         registry.due(mailer)
     else:
@@ -201,33 +201,37 @@ def test_an_owner_whose_event_was_skipped(registry: Registry) -> None:
         registry.mark_done(mailer, claims)
 
 
-def test_an_unsafe_effect_whose_owner_is_gone(registry: Registry, hasty: Registry) -> None:
+def test_an_unsafe_effect_whose_owner_is_gone(
+    registry: Registry, expiring_registry: Registry
+) -> None:
     """G7: nobody knows if it happened: it is unknown, until an operator says what to do."""
     caller = make_handler(effect="unsafe")
-    claims = claim(hasty, caller, make_event(1))
+    claims = claim(expiring_registry, caller, make_event(1))
     time.sleep(0.05)
 
     assert verdicts_of(claim(registry, caller, make_event(1))) == ["unknown"]
     registry.defer(caller, [make_event(1)])
     assert statuses_of(registry) == {make_event(1).event_id: "unknown"}
     assert registry.due(caller) == []
-    hasty.mark_done(caller, claims)  # it was only slow
+    expiring_registry.mark_done(caller, claims)  # it was only slow
     assert statuses_of(registry) == {make_event(1).event_id: "done"}
 
 
-def test_an_unsafe_effect_that_may_be_repeated(registry: Registry, hasty: Registry) -> None:
+def test_an_unsafe_effect_that_may_be_repeated(
+    registry: Registry, expiring_registry: Registry
+) -> None:
     """G7: retry_unknown chooses at least once."""
     caller = make_handler(effect="unsafe", retry_unknown=True)
-    claim(hasty, caller, make_event(1))
+    claim(expiring_registry, caller, make_event(1))
     time.sleep(0.05)
 
     assert verdicts_of(claim(registry, caller, make_event(1))) == ["claimed"]
 
 
-def test_a_retried_unknown(registry: Registry, hasty: Registry) -> None:
+def test_a_retried_unknown(registry: Registry, expiring_registry: Registry) -> None:
     """G7: an operator may repeat what is unknown."""
     caller = make_handler(effect="unsafe")
-    claim(hasty, caller, make_event(1))
+    claim(expiring_registry, caller, make_event(1))
     time.sleep(0.05)
     registry.defer(caller, [make_event(1)])
     registry.retry(EntryFilter(status="unknown"))

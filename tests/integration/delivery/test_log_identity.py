@@ -277,7 +277,7 @@ def test_two_logs_at_once(registry: Registry) -> None:
 
 
 @pytest.fixture
-def old(registry_at: str) -> str:
+def old_registry(registry_at: str) -> str:
     """A registry as it was made before it knew logs, with one event done."""
     made_before = open_registry(registry_at)
     made_before.handle(make_handler(), given(1, None))
@@ -288,9 +288,9 @@ def old(registry_at: str) -> str:
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_an_old_registry_is_upgraded(old: str, create: bool) -> None:
+def test_an_old_registry_is_upgraded(old_registry: str, create: bool) -> None:
     """G9: opened by whomever, it keeps its entries and adopts the identity that comes first."""
-    registry = open_registry(old, create=create)
+    registry = open_registry(old_registry, create=create)
     try:
         assert registry.handle(make_handler(), given(1, HERE)).duplicate == 1
         assert registry.logs()[0].log_id == HERE.log_id

@@ -143,15 +143,17 @@ def test_latest_wins(registry: Registry) -> None:
     assert verdicts_of(claim(registry, view, make_event(9))) == ["claimed"]
 
 
-def test_expired_owner_does_not_advance_a_stream(registry: Registry, hasty: Registry) -> None:
+def test_expired_owner_does_not_advance_a_stream(
+    registry: Registry, expiring_registry: Registry
+) -> None:
     """G2: who lost the first of a run cannot end the rest of it, though nobody took those."""
     mailer = make_handler()
-    lost = claim(hasty, mailer, make_event(1), make_event(2), make_event(3))
+    lost = claim(expiring_registry, mailer, make_event(1), make_event(2), make_event(3))
     time.sleep(0.05)
     [mine] = claim(registry, mailer, make_event(1))
 
     with pytest.raises(LeaseLost):
-        hasty.mark_done(mailer, lost)
+        expiring_registry.mark_done(mailer, lost)
     assert set(statuses_of(registry).values()) == {"claimed"}
     registry.mark_done(mailer, [mine])
     assert verdicts_of(claim(registry, mailer, make_event(2))) == ["claimed"]

@@ -88,7 +88,7 @@ def wall_down(admin: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+def forgotten_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every statement forget its tenant, and every key be the other tenant's."""
     asked = TenantReader.fetch_rows
 
@@ -146,7 +146,7 @@ def foreign(found: list[Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.usefixtures("forgetful")
+@pytest.mark.usefixtures("forgotten_tenant")
 def test_forgotten_tenant_shows_nothing_foreign(urls: tuple[str, str]) -> None:
     """K2: no read of the store shows a foreign row when its statement forgets the tenant."""
     url, admin = urls

@@ -19,13 +19,13 @@ def levels(findings: list[Finding]) -> dict[str, str]:
 
 
 @pytest.fixture
-def filled(store: SqliteStore, scribe: StoreAppender) -> SqliteStore:
+def filled(store: SqliteStore, appender: StoreAppender) -> SqliteStore:
     """A log of a few streams, tags, keys and an indexed path."""
     store.declare(PayloadIndex("u", "n"))
     for number in range(5):
         stream = ("order", f"{number % 2}")
         event = NewEvent("t", {"n": number}, stream=stream, tags=("a", "b", "a"))
-        scribe.append(store, event, NewEvent("u", {"n": number}), key=f"k{number}")
+        appender.append(store, event, NewEvent("u", {"n": number}), key=f"k{number}")
     return store
 
 

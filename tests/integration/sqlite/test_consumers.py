@@ -89,17 +89,17 @@ def test_an_expired_lease_is_its_owners_until_someone_takes_it(any_store: Store)
     assert stored.position == 1
 
 
-def test_command_is_replayed_until_it_is_purged(any_store: Store, scribe: StoreAppender) -> None:
+def test_command_is_replayed_until_it_is_purged(any_store: Store, appender: StoreAppender) -> None:
     """C5: the stored response comes back with the original records; old ones are forgotten."""
     command = Command(actor="a", endpoint="/x", key="k", request={"a": 1}, response={"ok": [1]})
-    first = scribe.append(any_store, NewEvent("t"), NewEvent("u"), command=command)
-    duplicate = scribe.append(any_store, NewEvent("t"), command=command)
+    first = appender.append(any_store, NewEvent("t"), NewEvent("u"), command=command)
+    duplicate = appender.append(any_store, NewEvent("t"), command=command)
     assert duplicate.replayed
     assert duplicate.response == {"ok": [1]}
     assert duplicate.records == first.records
     assert any_store.purge_commands(3600) == 0
     assert any_store.purge_commands(-1) == 1
-    assert not scribe.append(any_store, NewEvent("t"), command=command).replayed
+    assert not appender.append(any_store, NewEvent("t"), command=command).replayed
 
 
 def test_declarations_are_kept_and_compared(any_store: Store) -> None:

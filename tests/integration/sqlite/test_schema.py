@@ -34,7 +34,7 @@ def test_an_older_log_is_migrated_and_equals_a_fresh_one(
     store: SqliteStore,
     path: str,
     tmp_path: Path,
-    scribe: StoreAppender,
+    appender: StoreAppender,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F3: opening a log of the previous schema brings it up to date and keeps its events."""
@@ -43,7 +43,7 @@ def test_an_older_log_is_migrated_and_equals_a_fresh_one(
         patched.setattr(migrate, "MIGRATIONS", migrate.MIGRATIONS[:1])
         patched.setattr(migrate, "SCHEMA_VERSION", 1)
         before = SqliteStore(older)
-        scribe.append(before, *make_facts(3))
+        appender.append(before, *make_facts(3))
         identity = before.identity()
         before.close()
     after = SqliteStore(older)
@@ -73,10 +73,10 @@ def test_columns_follow_the_record(store: SqliteStore, path: str) -> None:
     assert stored[: len(COLUMN_NAMES)] == list(COLUMN_NAMES)
 
 
-def test_a_log_is_kept_when_it_is_opened_again(path: str, scribe: StoreAppender) -> None:
+def test_a_log_is_kept_when_it_is_opened_again(path: str, appender: StoreAppender) -> None:
     """F8: identity and events outlive the process that made them."""
     first = SqliteStore(path)
-    scribe.append(first, *make_facts(3))
+    appender.append(first, *make_facts(3))
     identity = first.identity()
     first.close()
     second = SqliteStore(path, create=False)

@@ -39,7 +39,7 @@ def poison(log: Log) -> int:
     return found.first_position
 
 
-def test_stop(start: Start, log: Log, folding: str) -> None:
+def test_stop(start: Start, log: Log, fold_location: str) -> None:
     """I7: the projection stands right before the event, says which it is, and continues mended."""
     at = poison(log)
     job = start(counting(fussy))
@@ -75,7 +75,7 @@ def test_stop_and_pass_over(start: Start, log: Log) -> None:
     assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "passed")]
 
 
-def test_park(start: Start, log: Log, folding: str) -> None:
+def test_park(start: Start, log: Log, fold_location: str) -> None:
     """I7: a parked key waits, the others never stop; after the fix it has all of its events."""
     at = poison(log)
     job = start(counting(fussy, on_failure="park"), batch_events=20)

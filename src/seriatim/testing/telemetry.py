@@ -43,18 +43,18 @@ class TelemetryContract:
         """M1: `store.append.stop` has count, duration and metadata."""
         log.append([event("order.placed", **FIELDS)])
 
-        (event,) = emitted
-        assert event.name == "store.append.stop"
-        assert event.metadata == METADATA | {"replayed": False}
-        assert event.measurements["count"] == 1
-        assert event.measurements["duration_s"] > 0
+        (reported,) = emitted
+        assert reported.name == "store.append.stop"
+        assert reported.metadata == METADATA | {"replayed": False}
+        assert reported.measurements["count"] == 1
+        assert reported.measurements["duration_s"] > 0
 
     def test_a_reuse(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: a retry also emits `store.idempotency.reuse`."""
         for _ in range(2):
             log.append([event("order.placed", **FIELDS)])
 
-        assert [event.name for event in emitted] == [
+        assert [reported.name for reported in emitted] == [
             "store.append.stop",
             "store.append.stop",
             "store.idempotency.reuse",
@@ -84,10 +84,10 @@ class TelemetryContract:
         list(log.read_batches(batch_size=2))
         log.page(types=["absent"])
 
-        assert {event.name for event in emitted} == {"store.read_batch.stop"}
-        assert [event.measurements["count"] for event in emitted] == [2, 2, 1, 0]
-        assert [event.metadata["last_scanned"] for event in emitted] == [2, 4, 5, 5]
-        assert {event.metadata["tenant_id"] for event in emitted} == {"default"}
+        assert {reported.name for reported in emitted} == {"store.read_batch.stop"}
+        assert [reported.measurements["count"] for reported in emitted] == [2, 2, 1, 0]
+        assert [reported.metadata["last_scanned"] for reported in emitted] == [2, 4, 5, 5]
+        assert {reported.metadata["tenant_id"] for reported in emitted} == {"default"}
 
     def test_async_appends_emit_the_same_events(
         self, log: Log, emitted: list[TelemetryEvent]
@@ -95,13 +95,13 @@ class TelemetryContract:
         """M1: async appends emit the same events."""
         run_coroutine(log.aio.append([event("order.placed", **FIELDS)]))
 
-        assert [event.metadata for event in emitted] == [METADATA | {"replayed": False}]
+        assert [reported.metadata for reported in emitted] == [METADATA | {"replayed": False}]
 
     def test_other_tenants(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: the log of another tenant emits events with that tenant."""
         log.for_tenant("other").append(events(1))
 
-        assert [event.metadata["tenant_id"] for event in emitted] == ["other"]
+        assert [reported.metadata["tenant_id"] for reported in emitted] == ["other"]
 
     def test_telemetry_never_contains_payloads(
         self, log: Log, emitted: list[TelemetryEvent]

@@ -111,7 +111,7 @@ def test_each_tenant_reads_its_own_events(sqlite: Program) -> None:
     ],
 )
 def test_commands_on_all_tenants_refuse_a_tenant(sqlite: Program, args: tuple[str, ...]) -> None:
-    """K2: who names a tenant expects no other's events, so the whole log is not shown or copied."""
+    """K2: a command that reads the whole log refuses the option for one tenant."""
     result = sqlite(*args, "--tenant", "acme", "--json")
 
     assert (result.code, result.error["code"]) == (2, "invalid_argument")
@@ -119,7 +119,7 @@ def test_commands_on_all_tenants_refuse_a_tenant(sqlite: Program, args: tuple[st
 
 
 def test_text_cannot_steer_the_terminal(sqlite: Program) -> None:
-    """K1: what is not printable is escaped, and markup is only text."""
+    """K1: unprintable characters are escaped, and markup is plain text."""
     sqlite("append", "x", '{"t": "[red]\\u009b31m\\u202e"}', "--tag", "\x1b[31m", "--event-id", "e")
 
     shown = sqlite("read").out + sqlite("read", "--event-id", "e").out
@@ -165,7 +165,7 @@ def test_import_reports_what_it_refused(sqlite: Program) -> None:
 
 
 def test_verify_finds_a_changed_byte(sqlite: Program) -> None:
-    """F2: a log that was changed behind its back does not pass, and the exit code says so."""
+    """F2: a log that was changed outside Seriatim fails, and the exit code reports it."""
     sqlite("append", "x", '{"n":1234567}')
     file = sqlite.folder / "log.db"
     with_wal = [file, Path(f"{file}-wal")]
@@ -208,7 +208,7 @@ def test_version_is_printed_without_a_log(program_without_log: Program) -> None:
 
 
 def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> None:
-    """The core installs without Typer and Rich, and says so."""
+    """Without Typer and Rich the program names the extra to install."""
     code = "import sys; sys.modules['typer'] = None\nfrom seriatim.cli import main\nmain()"
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, cwd=tmp_path, text=True, check=False
@@ -219,7 +219,7 @@ def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> Non
 
 
 def test_the_demo_holds_what_it_claims(program_without_log: Program) -> None:
-    """The demo plays through on a log of its own, keeps it, and fits 100 columns."""
+    """The demo runs on its own log, keeps it, and fits 100 columns."""
     result = program_without_log("demo", "--svg", "demo.svg")
     shown = program_without_log("demo", "--json").json
 

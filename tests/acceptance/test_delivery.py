@@ -75,7 +75,7 @@ def test_handler_lifecycle(sqlite: Program) -> None:
 
 
 def test_operator_commands_report_missing_events(sqlite: Program) -> None:
-    """L3, G9: a named event that is not there is `not_found`; a reset reports what it does."""
+    """L3, G9: a missing event is `not_found`; a reset reports its changes."""
     fill(sqlite, "1A", "1B")
     url = sqlite.env["SERIATIM_URL"]
     seats = handler("seats", effect="keyed")(lambda _event, _context: None)
@@ -112,7 +112,7 @@ def test_operator_commands_report_missing_events(sqlite: Program) -> None:
 
 
 def test_brackets_are_no_markup(sqlite: Program) -> None:
-    """L3: ids and errors are listed as they are, also where they look like rich's markup."""
+    """L3: ids and errors are printed unchanged, also if they resemble rich's markup."""
     url = sqlite.env["SERIATIM_URL"]
     error = "KeyError: [red]row[/] of orders[3] [/nowhere]"
 
@@ -167,7 +167,7 @@ def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
     ids=["address", "secret", "setting", "module", "name", "role"],
 )
 def test_invalid_options_are_refused(sqlite: Program, command: tuple[str, ...], said: str) -> None:
-    """K: what cannot be meant is refused before anything starts, with the reason."""
+    """K: invalid options are refused before anything starts, with the reason."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     ran = sqlite(*command)
 

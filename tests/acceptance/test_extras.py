@@ -87,7 +87,7 @@ def test_reading_creates_no_file(
 
 
 def test_doctor_on_a_missing_log(program_without_log: Program) -> None:
-    """F9: what cannot be opened at all ends with exit code 4, and the cure is named."""
+    """F9: a log that cannot be opened ends with exit code 4 and a cure."""
     ran = program_without_log("doctor", "--url", "sqlite:///missing.db", "--json")
 
     assert ran.code == 4
@@ -96,7 +96,7 @@ def test_doctor_on_a_missing_log(program_without_log: Program) -> None:
 
 
 def test_pipes_get_whole_lines(sqlite: Program) -> None:
-    """A4: into a pipe nothing is wrapped or cut, whatever COLUMNS says; ids stay whole."""
+    """A4: output into a pipe is never wrapped or cut, whatever COLUMNS is."""
     stream = "s-" + "0123456789" * 12
     sqlite.env["COLUMNS"] = "40"
     payload = '{"text":"' + "x" * 300 + '"}'

@@ -90,7 +90,7 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
 def test_invalid_commands_are_reported(
     sqlite: Program, command: tuple[str, ...], said: str
 ) -> None:
-    """Bad input of any kind: one line that says what was wrong."""
+    """Invalid input of any kind is reported in one line."""
     ran = sqlite(*command)
     assert ran.code in (2, 3)
     assert said in ran.err.replace("\n", " ")

@@ -136,7 +136,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Log]:
 
 
 def test_every_read_is_of_one_tenant(shared: Log) -> None:
-    """K2: whatever is read, under any role: one's own events, and no other."""
+    """K2: under every role, every read returns only events of the tenant."""
     found = {
         name: (read(shared.for_tenant(OURS)), read(shared.for_tenant(THEIRS)))
         for name, read in READS.items()

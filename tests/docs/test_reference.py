@@ -101,7 +101,7 @@ def public(kind: type) -> set[str]:
 
 
 def test_every_error_is_documented() -> None:
-    """Each code stands with its class and whether it is retryable, and no other does."""
+    """Each code is listed with its class and whether it is retryable, and no other."""
     expected = [
         [f"`{one.code}`", f"`{one.__name__}`", "yes" if one.retryable_by_default else "no"]
         for one in ALL_ERRORS
@@ -122,7 +122,7 @@ def test_every_error_is_documented() -> None:
     ids=["limits", "settings", "registering", "publishing"],
 )
 def test_every_default_is_documented(page: str, kind: type[msgspec.Struct]) -> None:
-    """Each limit and setting stands with its default, in the order of the code."""
+    """Each limit and setting is listed with its default, in the order of the code."""
     text = read(f"docs/reference/{page}.md")
     shown = [row[:2] for row in rows(text) if row[0].strip("`") in kind.__struct_fields__]
     fresh = kind()
@@ -136,12 +136,12 @@ def test_every_default_is_documented(page: str, kind: type[msgspec.Struct]) -> N
 
 
 def test_limits_has_no_others() -> None:
-    """The page of limits names no limit that is not there."""
+    """The page of limits lists no limit that does not exist."""
     assert list(Limits.__struct_fields__) == list_documented("reference/limits.md")
 
 
 def test_environment_is_documented() -> None:
-    """The variables that are read stand in the settings, and no others."""
+    """The settings page lists the environment variables that are read, and no others."""
     page = list_documented("reference/settings.md", "Environment")
     own = [URL_VARIABLE, TOKEN_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
 
@@ -179,7 +179,7 @@ def receipt_fields() -> tuple[str, ...]:
     ids=["new event", "record", "receipt", "query result"],
 )
 def test_every_field_is_documented(page: str, heading: str, names: tuple[str, ...]) -> None:
-    """Each field has its row, and no row has a field that is not there."""
+    """Each field has a row, and each row is a field."""
     assert sorted(names) == sorted(list_documented(f"reference/{page}", heading))
 
 
@@ -387,7 +387,7 @@ def pipeline_names() -> list[str]:
 
 @pytest.mark.parametrize("shown", pipeline_names())
 def test_spark_reference_matches_the_code(shown: str) -> None:
-    """What the reference tells of the pipeline can be imported, and takes these arguments."""
+    """Documented names of the pipeline can be imported and take the documented arguments."""
     path, _, arguments = shown.removesuffix(")").partition("(")
     module, _, name = path.rpartition(".")
     found = getattr(importlib.import_module(module), name)
@@ -399,7 +399,7 @@ def test_spark_reference_matches_the_code(shown: str) -> None:
 
 
 def test_exports_of_the_pipeline_are_documented() -> None:
-    """What the package offers by itself is in the list."""
+    """The exported names of the package are listed."""
     paths = {shown.partition("(")[0] for shown in pipeline_names()}
 
     assert {f"seriatim.pipeline.{name}" for name in seriatim.pipeline.__all__} <= paths
@@ -422,7 +422,7 @@ def test_exports_of_the_pipeline_are_documented() -> None:
     ],
 )
 def test_fields_of_reports_are_documented(kind: type[msgspec.Struct]) -> None:
-    """Each field of a report stands in its row."""
+    """Each field of a report has a row."""
     table = rows(section(read("docs/reference/api.md"), "On Spark"))
     [row] = [row for row in table if row[0] == f"`{kind.__name__}`"]
     shown = re.findall(r"`(\w+)`", row[1])
@@ -431,7 +431,7 @@ def test_fields_of_reports_are_documented(kind: type[msgspec.Struct]) -> None:
 
 
 def test_fields_of_projection_status_are_documented() -> None:
-    """What `log.projections.status` tells of a projection stands in its row."""
+    """Each field of `log.projections.status` has a row."""
     table = rows(section(read("docs/reference/api.md"), "`Log.projections`"))
     [row] = [row for row in table if row[0] == "`status()`"]
 

@@ -58,7 +58,7 @@ def test_event_loop_commits_without_threads(
 
 
 def test_one_invalid_append_does_not_fail_the_group(postgres_url: str) -> None:
-    """B9, L2: what the statement refuses is decided again, and each gets its own answer."""
+    """B9, L2: a group with a refused append is decided again, and each gets its own result."""
 
     async def act(log: seriatim.Log) -> list[Any]:
         await log.aio.append(make_event("known"))
@@ -101,7 +101,7 @@ def test_a_lost_answer_is_ambiguous_for_all(proxy_to: StartProxy, postgres_url: 
 
 
 def test_timeout_before_and_after_the_send(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: sent and not answered is ambiguous; what never had its turn left nothing."""
+    """B13: after the send a timeout is ambiguous; before it nothing is stored."""
     proxy = proxy_to(postgres_url)
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -153,7 +153,7 @@ def test_cancelled_append_after_the_send(proxy_to: StartProxy, postgres_url: str
 def test_close_completes_appends_in_flight(
     proxy_to: StartProxy, postgres_url: str, where: str
 ) -> None:
-    """B13: closing drains what was accepted, whichever thread closes the log."""
+    """B13: close waits for accepted appends, in whichever thread it is called."""
     proxy = proxy_to(postgres_url)
 
     async def act(log: seriatim.Log) -> list[Any]:

@@ -153,7 +153,7 @@ PURPOSE = EnginePurpose(
 def test_lost_commit_of_a_read_model_is_ambiguous(
     lossy_pooler: tuple[TcpProxy, str], lost: str, *, behind_pooler: bool
 ) -> None:
-    """B10, L2: a lost COMMIT beside the log is never reported as certainly not done."""
+    """B10, L2: a lost COMMIT of a read model is never reported as not stored."""
     proxy, url = lossy_pooler
     at = parse_url(url if behind_pooler else proxy.url, seriatim.Settings())
     engine = PostgresEngine(at, PURPOSE)

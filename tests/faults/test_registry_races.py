@@ -139,7 +139,7 @@ def test_pause_policy_waits_for_an_outage(
 def test_a_server_that_is_killed_while_it_works(
     own_postgres: Callable[..., PostgresServer], round_: int
 ) -> None:
-    """G6: the registry's server dies in the middle of effects and comes back: each is had once."""
+    """G6: the registry's server is killed during effects: each effect happens once."""
     server = own_postgres()
     outage = Outage(server, "pause")
     thread = threading.Thread(target=outage.handle, args=(3000,))
@@ -161,7 +161,7 @@ def test_a_server_that_is_killed_while_it_works(
 
 
 def test_fail_fast_policy_reports_an_outage(own_postgres: Callable[..., PostgresServer]) -> None:
-    """G6: 003 §6.8: fail_fast: it says so at once; delivered again, nothing is lost."""
+    """G6: 003 §6.8: fail_fast reports the outage at once; a redelivery loses nothing."""
     server = own_postgres()
     outage = Outage(server, "fail_fast")
     server.stop(immediate=True)

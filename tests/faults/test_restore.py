@@ -272,7 +272,7 @@ def test_copied_database_is_another_epoch(own_postgres: StartServer) -> None:
 
 
 def test_reset_accepts_the_new_epoch(own_postgres: StartServer) -> None:
-    """F8, E5: after the operator's look, a reset takes the cursor into the new epoch."""
+    """F8, E5: an operator's reset moves the cursor into the new epoch."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:

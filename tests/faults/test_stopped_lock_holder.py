@@ -31,7 +31,7 @@ def timed_append(log: seriatim.Log) -> float:
 
 
 def test_stopped_fast_path_writer_releases_the_lock(postgres_url: str, tmp_path: Path) -> None:
-    """B14: a writer of single appends, stopped anywhere in mid-load, never keeps the lock."""
+    """B14: a fast-path writer that is stopped under load never keeps the lock."""
     notes = tmp_path / "notes"
     with (
         Worker("load", url=postgres_url, notes=str(notes), name="one", settings=SMALL) as worker,
@@ -91,7 +91,7 @@ def test_stopped_validated_append_is_terminated(postgres_url: str, at: str, coun
     ],
 )
 def test_any_stopped_lock_holder_is_terminated(postgres_url: str, act: str, at: str) -> None:
-    """B14: stopped with the log's lock, whatever it does with it: others go on, and it repeats."""
+    """B14: a process stopped with the lock is terminated; others continue, and it retries."""
     with (
         Worker("pause", url=postgres_url, act=act, at=at, settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,
@@ -111,7 +111,7 @@ def test_any_stopped_lock_holder_is_terminated(postgres_url: str, act: str, at: 
 
 
 def test_stopped_cursor_owner_is_terminated(postgres_url: str) -> None:
-    """B14: stopped while it moves a cursor, it delays others who move it by a bounded time."""
+    """B14: a process stopped while it moves a cursor delays others for a bounded time."""
     with (
         Worker("pause", url=postgres_url, act="cursor", at=".cursors\n", settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,

@@ -89,7 +89,7 @@ def later(seconds: float, act: Callable[[], Any]) -> threading.Timer:
 
 
 def test_wait_returns_at_once_for_a_reached_position(log: Log, runner: Runner) -> None:
-    """I6: what is there is there."""
+    """I6: a wait for a reached position returns immediately."""
     for position in (0, 1, 2):
         assert log.projections.wait_for("seats", position, timeout_s=0.001).position == 2
         assert log.projections.demand("seats", position).position == 2
@@ -109,7 +109,7 @@ def test_waiting_ends_when_the_projection_has_passed(log: Log, runner: Runner) -
 
 
 def test_waiting_is_bounded(log: Log, runner: Runner) -> None:
-    """I6: projection_timeout, with how far it came and how it stands; to be tried again."""
+    """I6: projection_timeout has position and status, and is retryable."""
     began = time.monotonic()
     with pytest.raises(ProjectionTimeout, match=r"has reached 2, not 3, within 0\.3 s") as caught:
         log.projections.wait_for("seats", 3, timeout_s=0.3)
@@ -147,7 +147,7 @@ def test_a_write_is_found_by_its_receipt(log: Log, runner: Runner) -> None:
 
 @pytest.mark.parametrize("position", [6, -1, True, "3", None, 2.0])
 def test_position_beyond_the_head_is_refused(log: Log, runner: Runner, position: Any) -> None:
-    """L2: nothing waits for what is not there."""
+    """L2: a wait for a position beyond the head is refused."""
     for act in (log.projections.wait_for, log.projections.demand):
         with pytest.raises(InvalidArgument, match="position"):
             act("seats", position)
@@ -214,7 +214,7 @@ def test_no_projection_yet(log: Log) -> None:
 
 
 def test_tenants_have_their_own_read_models(log: Log, url: str, runner: Runner) -> None:
-    """K1: a tenant's view of the log looks beside it for its own read models only."""
+    """K1: a tenant's log looks up only the read models of that tenant."""
     other = log.for_tenant("other")
     with pytest.raises(NotFound):
         other.projections.demand("seats", 0)
@@ -291,7 +291,7 @@ def test_closed_log_closes_its_read_models(url: str) -> None:
 
 
 def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
-    """I6: many who wait at once all hear of it."""
+    """I6: concurrent waits share a connection and all return."""
     found: list[int] = []
     threads = [
         threading.Thread(target=lambda: found.append(log.projections.wait_for("seats", 5).position))

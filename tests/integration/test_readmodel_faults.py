@@ -56,7 +56,7 @@ def cut(url: str) -> None:
 
 
 def test_lost_connection_is_reopened(server_model: ReadModel, empty_postgres_url: str) -> None:
-    """I2: nobody notices."""
+    """I2: a connection lost between transactions is reopened without an error."""
     token = begin_and_claim(server_model)
     cut(empty_postgres_url)
     server_model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
@@ -86,7 +86,7 @@ def test_connection_lost_in_a_transaction_stores_nothing(
 
 
 def test_unreachable_server_is_reported(own_postgres: Callable[..., PostgresServer]) -> None:
-    """L2: an error of ours, without the password, and all continues when it is back."""
+    """L2: the error has no password, and work continues when the server is back."""
     server = own_postgres()
     model = open_read_model(f"{server.create_database('gone')}?schema=read")
     token = begin_and_claim(model)
@@ -115,7 +115,7 @@ def test_a_log_is_no_place_for_a_read_model(tmp_path: Path) -> None:
 
 
 def test_removed_file_is_reported(tmp_path: Path) -> None:
-    """I2: rows are not written to a file that nobody will find."""
+    """I2: rows are not written to a removed file."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     token = begin_and_claim(model)
     (tmp_path / "read.db").unlink()
@@ -240,7 +240,7 @@ def test_long_schema_names_do_not_collide() -> None:
 
 
 def test_the_longest_schema_can_be_used(empty_postgres_url: str) -> None:
-    """K1: the place beside a log with the longest name opens, for a tenant with an odd id."""
+    """K1: the read model of a log with the longest schema name can be opened."""
     model = open_read_model(read_model_url(f"{empty_postgres_url}?schema={'x' * 41}", "Ünï"))
     begin_and_claim(model)
 

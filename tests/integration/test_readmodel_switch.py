@@ -74,7 +74,7 @@ def test_switch_replaces_the_live_tables(model: ReadModel) -> None:
 
 
 def test_tokens_go_on_rising(model: ReadModel) -> None:
-    """I8: who ran the old tables writes nothing to the new ones before they claim again."""
+    """I8: a runner of the old tables cannot write to the new ones before it claims again."""
     token = begin_and_claim(model)
     shadowed(model, {"1a": 1}, 5)
     assert model.switch(seats)
@@ -85,7 +85,7 @@ def test_tokens_go_on_rising(model: ReadModel) -> None:
 
 
 def test_a_first_rebuild_needs_no_live_tables(model: ReadModel) -> None:
-    """I4: what was never run can be rebuilt."""
+    """I4: a projection that never ran can be rebuilt."""
     shadowed(model, {"1a": 1}, 5)
 
     assert model.switch(seats)
@@ -130,7 +130,7 @@ def test_a_paused_projection_stays_paused(model: ReadModel) -> None:
 
 
 def test_tables_of_an_older_declaration_go(model: ReadModel, place: str) -> None:
-    """I4: a table that is no more declared is no more there, and states go with theirs."""
+    """I4: tables that are no longer declared are dropped with their states."""
     begin_and_claim(model, plan)
     newer = projection(
         "plan", key="stream_id", tables=[Table("others", {"k": str}, {})], state=dict
@@ -171,7 +171,7 @@ def statuses(model: ReadModel) -> dict[int, tuple[str, bool]]:
 
 
 def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadModel) -> None:
-    """I7: what fails no more is forgotten; what an operator passed over stays passed over."""
+    """I7: fixed failures are removed; skipped events stay skipped."""
     token = begin_and_claim(model)
     live: Any = [
         (make_failure(1), "parked"),
@@ -239,7 +239,7 @@ def test_reader_sees_old_or_new_tables(place: str, model: ReadModel) -> None:
 
 
 def test_snapshot_is_before_or_after_a_switch(place: str, model: ReadModel) -> None:
-    """I3, I4: who looks at a moment sees position and rows that belong together."""
+    """I3, I4: position and rows of a snapshot belong to the same side of a switch."""
     begin_and_claim(model)
     shadowed(model, {"0": 1}, 1)
     assert model.switch(seats)
@@ -298,7 +298,7 @@ def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) ->
 
 
 def test_switch_wait_is_bounded(empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I4: then it says who is in the way, and the old tables continue serving."""
+    """I4: the error names the blocking session, and the old tables stay in use."""
     monkeypatch.setattr(model_module, "_SWITCH_S", 0.0)
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     token = begin_and_claim(model)

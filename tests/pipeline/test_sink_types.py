@@ -152,7 +152,7 @@ def test_values_that_python_has_not_are_refused_as_rows(
 
 
 def test_a_refusal_reaches_python_whole(spark: SparkSession, log_url: str) -> None:
-    """L1: what the driver refuses is an error of ours, also through Spark."""
+    """L1: an error of the driver is a Seriatim error, also through Spark."""
     frame = spark.range(1).selectExpr("'a' as event_type", "'x' as hat")
     with pytest.raises(SeriatimError, match="no column 'hat'") as caught:
         append_frame(frame, log_url)

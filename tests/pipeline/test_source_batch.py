@@ -125,7 +125,7 @@ _FILTERS = [
 
 
 def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
-    """J1: a filter answers the same, whoever applies it."""
+    """J1: pushed filters and Spark's own give the same rows."""
     fill(*make_varied_events(60))
     whole = read().cache()  # Spark reads all of it, then filters
     try:
@@ -137,7 +137,7 @@ def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
 
 
 def test_pushed_filters_leave_spark_nothing_to_do(read: Read, fill: Fill) -> None:
-    """J1: what the log answers, Spark does not filter again; the range is cut to match."""
+    """J1: Spark does not repeat pushed filters, and the range is narrowed."""
     fill(*make_varied_events(20))
     frame = read(partitions=4).where("position > 17 and event_type = 'order.paid'")
     plan = frame._jdf.queryExecution().executedPlan().toString()
@@ -206,7 +206,7 @@ def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url:
 def test_spark_errors_keep_the_message(
     spark: SparkSession, options: dict[str, str], words: str
 ) -> None:
-    """L: an error says what was wrong, and never shows a password."""
+    """L: an error names the problem and never contains a password."""
     register(spark)
     given = {"url": "sqlite:////nowhere/y.db", **options}
     with pytest.raises(PySparkException, match=words) as caught:

@@ -86,7 +86,7 @@ def test_available_now_in_bounded_batches_and_a_restart(
 
 
 def test_a_live_query_follows_the_log(queries: Runs, log_url: str) -> None:
-    """J1: what is appended while the query runs comes in the next batch."""
+    """J1: events appended during a query are in its next batch."""
     with seriatim.open(log_url) as log:
         query = queries.start(log_url, live=True, types="a")
         try:

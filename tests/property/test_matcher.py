@@ -226,7 +226,7 @@ def test_large_similar_arrays(case: tuple[list[Any], list[Any]]) -> None:
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
 def test_every_backend_agrees_on_large_arrays(request: pytest.FixtureRequest, backend: str) -> None:
-    """D3, K3: predicates that the server tests only in part find what the matcher finds."""
+    """D3, K3: predicates that the server tests in part match what the matcher matches."""
     log, remove = opener(request, backend)()
 
     @settings(
@@ -318,7 +318,7 @@ def test_declared_indexes_change_no_answer(request: pytest.FixtureRequest, backe
 def test_keys_of_two_elements_do_not_match_one(
     request: pytest.FixtureRequest, backend: str
 ) -> None:
-    """D3: keys found in two elements never stand for what one of them must have."""
+    """D3: keys of two elements do not satisfy a predicate on one element."""
     log, remove = opener(request, backend)()
     elements: list[Any] = [{"a": one, "b": other} for one in (0, 1) for other in (0, 1)]
     elements += [0, {"a": 0}, {"b": 1}, [0, 1], [0], []]

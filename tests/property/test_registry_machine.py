@@ -285,7 +285,7 @@ def act_on_one(act: Callable[[], int], *, there: bool) -> None:
 
 @pytest.mark.parametrize("mode", ["strict", "latest_wins"])
 def test_registry_equals_the_model(registry: Registry, mode: Any) -> None:
-    """G1: G2: G3: G4: G5: the registry says what a model of a few lines says, whatever is done."""
+    """G1: G2: G3: G4: G5: the registry equals a small model after any sequence of operations."""
     made = handler("h", effect="keyed", mode=mode, retry=RetryPolicy(attempts=3))(
         lambda _e, _c: None
     )

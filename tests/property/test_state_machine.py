@@ -464,7 +464,7 @@ def _answer(act: Callable[[Log], Any], log: Log) -> Any:
 @pytest.mark.timeout(900)  # a failure is shrunk for up to five minutes
 @pytest.mark.parametrize("backend", SUBJECTS)
 def test_every_backend_equals_the_model(request: pytest.FixtureRequest, backend: str) -> None:
-    """F1: whatever is done in whatever order, every backend answers as the model does."""
+    """F1: every backend equals the model after any sequence of operations."""
     opened = opener(request, backend)
     run_state_machine_as_test(
         lambda: Machine(opened),  # type: ignore[arg-type] # a factory will do

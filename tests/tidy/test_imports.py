@@ -205,7 +205,7 @@ def module_from(place: str, text: str) -> Module:
 
 
 def test_every_package_declares_its_imports() -> None:
-    """Every package declares what it may import."""
+    """Every package declares its allowed imports."""
     unknown = sorted({module.package for module in parse_modules()} - set(ALLOWED_IMPORTS))
 
     assert unknown == [], f"add {unknown} to ROOMS in tests/tidy/test_imports.py"

@@ -94,12 +94,12 @@ def class_places(found: tuple[Module, ...]) -> dict[str, list[str]]:
 
 
 def test_files_are_named_by_nouns() -> None:
-    """A folder shows what is in it."""
+    """A file name states the content."""
     assert [module.display_path for module in parse_modules() if is_verbal(module)] == []
 
 
 def test_class_names_are_unique() -> None:
-    """A reader who finds a class by name has found the right one."""
+    """A class can be found by its name."""
     twice = {
         name: places for name, places in class_places(parse_modules()).items() if len(places) > 1
     }

@@ -74,7 +74,7 @@ def test_single_append_is_not_delayed(make_committer: Callable[..., Committer]) 
 
 
 def test_queued_requests_share_a_commit(make_committer: Callable[..., Committer]) -> None:
-    """B13: all that waits goes together, in order, and each has its own answer."""
+    """B13: queued requests are committed together, in order, each with its own result."""
     gate = Gate(lambda one: Conflict() if one.events[0].event_type == "bad" else receipt())
     committer = make_committer(gate)
     futures = [committer.submit(request(name="first"))]
@@ -142,7 +142,7 @@ def test_the_queue_is_bounded(
 
 
 def test_an_append_larger_than_the_queue(make_committer: Callable[..., Committer]) -> None:
-    """B13: when nothing waits even the largest append is taken."""
+    """B13: an empty queue accepts even the largest append."""
     committer = make_committer(
         lambda group: [receipt() for _ in group], limits=Limits(queue_events=1)
     )
@@ -151,7 +151,7 @@ def test_an_append_larger_than_the_queue(make_committer: Callable[..., Committer
 
 
 def test_a_cancelled_append_is_never_sent(make_committer: Callable[..., Committer]) -> None:
-    """B13: what is cancelled while it waits leaves nothing; what was taken cannot be cancelled."""
+    """B13: a queued append can be cancelled and stores nothing; a sent one cannot."""
     gate = Gate()
     committer = make_committer(gate)
     taken = committer.submit(request(name="taken"))
@@ -167,7 +167,7 @@ def test_a_cancelled_append_is_never_sent(make_committer: Callable[..., Committe
 
 
 def test_a_queue_of_cancelled_appends(make_committer: Callable[..., Committer]) -> None:
-    """B13: when all that waited was cancelled the writer continues waiting."""
+    """B13: when all queued appends are cancelled, the writer waits again."""
     gate = Gate()
     committer = make_committer(gate)
     taken = committer.submit(request())
@@ -184,7 +184,7 @@ def test_a_queue_of_cancelled_appends(make_committer: Callable[..., Committer]) 
 def test_a_failing_commit_answers_everyone(
     make_committer: Callable[..., Committer], error: Exception | None
 ) -> None:
-    """L2: whatever a commit does, every caller gets an error, and the writer lives on."""
+    """L2: if a commit fails, every caller gets an error, and the writer continues."""
 
     def commit(group: Sequence[AppendRequest]) -> list[Outcome]:
         if group[0].events[0].event_type == "good":
@@ -232,7 +232,7 @@ def test_several_writers(make_committer: Callable[..., Committer]) -> None:
 def test_idle_writer_takes_half_of_the_queue(
     waiting: int, under_way: int, writers: int, taken: list[int]
 ) -> None:
-    """B13: with another writer idle, one half is made ready while the other commits."""
+    """B13: with an idle writer, one half is encoded while the other commits."""
     queue: AppendQueue[QueuedAppend] = AppendQueue(Limits())
     for _ in range(waiting):
         queue.put(QueuedAppend(request(), threading.Lock(), None))
@@ -273,7 +273,7 @@ def test_close_timeout(make_committer: Callable[..., Committer]) -> None:
 
 
 def test_fork_has_an_empty_queue(make_committer: Callable[..., Committer]) -> None:
-    """B13: a child has an empty queue and writers of its own; a closed one stays closed."""
+    """B13: a child has an empty queue and its own writers; a closed committer stays closed."""
     gate = Gate()
     committer = make_committer(gate)
     parents = committer.submit(request(name="parent"))
@@ -292,7 +292,7 @@ def test_fork_has_an_empty_queue(make_committer: Callable[..., Committer]) -> No
 
 
 def test_single_caller_commits_in_its_own_thread(make_committer: Callable[..., Committer]) -> None:
-    """B13: nobody else commits or waits, so no thread is changed; otherwise it joins the others."""
+    """B13: a single caller commits in its thread; concurrent ones join a group."""
     gate = Gate()
     committer = make_committer(gate)
 
@@ -305,7 +305,7 @@ def test_single_caller_commits_in_its_own_thread(make_committer: Callable[..., C
 
 
 def test_errors_of_a_single_caller(make_committer: Callable[..., Committer]) -> None:
-    """L2: a refusal stays what it is; a bug in a store is a failure with an unknown outcome."""
+    """L2: a refusal is raised unchanged; a bug in a store is an ambiguous failure."""
     committer = make_committer(Gate())
 
     def act(error: Exception) -> Outcome:
@@ -321,7 +321,7 @@ def test_errors_of_a_single_caller(make_committer: Callable[..., Committer]) -> 
 
 
 def test_close_waits_for_a_single_caller(make_committer: Callable[..., Committer]) -> None:
-    """B13: closing also waits for who commits by itself, and lets nobody begin."""
+    """B13: close waits for a caller that commits in its own thread, and refuses new ones."""
     committer = make_committer(Gate())
     inside, go = threading.Event(), threading.Event()
 

@@ -22,7 +22,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_default_settings() -> None:
-    """H4: every knob of the seed has its default; looking back is off, a departure."""
+    """H4: every setting has the default of the specification, except lookback, which is off."""
     assert delivery.load_registry_settings() == RegistrySettings(
         lease_s=900, heartbeat_s=30, owner=None, enabled=True, on_outage="pause"
     )
@@ -41,7 +41,7 @@ def test_default_settings() -> None:
 
 
 def test_environment_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H4: the seed's environment names are read exactly as written."""
+    """H4: the environment variables of the specification are read."""
     for name, value in {
         "ENABLE_PROCESSED_EVENT_REGISTRY": "false",
         "PROCESSED_EVENT_LEASE_TIMEOUT_SECONDS": "60",
@@ -110,7 +110,7 @@ def test_allocator_off_requires_caller_numbers(monkeypatch: pytest.MonkeyPatch) 
 def test_settings_without_effect(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """H4: the allocator's schema and prefix are accepted, without effect, said once."""
+    """H4: the allocator's schema and prefix are accepted without effect, and logged once."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_SCHEMA", "spice_event_registry")
     with caplog.at_level(logging.WARNING, logger="seriatim"):
         delivery.load_numbering_mode()

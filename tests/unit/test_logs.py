@@ -117,7 +117,7 @@ def test_text_for_people() -> None:
 
 
 def test_unencodable_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """M2: what no file can hold is written in another way."""
+    """M2: characters that cannot be encoded are escaped."""
     monkeypatch.setattr(logger, "propagate", False)  # nor can what the test run itself keeps
     with Written("json") as written:
         logger.info("half a letter: %s", "\ud800")
@@ -126,7 +126,7 @@ def test_unencodable_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_logging_setup_can_be_undone(capsys: pytest.CaptureFixture[str]) -> None:
-    """M2: lines go to stderr as it is at the moment, until it is undone."""
+    """M2: lines go to the current stderr until logging is reset."""
     before = list(logger.handlers), logger.level
     stop = write_logs("text")
     logger.info("shown")

@@ -42,7 +42,7 @@ async def test_memory_of_a_cancelled_request_is_released() -> None:
 
 
 async def test_a_wait_that_takes_too_long_leaves_the_queue() -> None:
-    """K3: who gives up waiting stands in nobody's way."""
+    """K3: a request that gives up waiting blocks no other."""
     budget = MemoryBudget(100)
     budget.acquire(TENANT, 60)
     slow = asyncio.create_task(budget.wait_and_acquire(TENANT, 80, 0.001))

@@ -59,7 +59,7 @@ def test_run_continues_after_transient_errors(log: Log, mood: SeriatimError) -> 
 
 @pytest.mark.parametrize("mood", [LimitExceeded("too large"), LogIdentityChanged(), LogClosed()])
 def test_run_ends_with_permanent_errors(log: Log, mood: SeriatimError) -> None:
-    """E5: what another try cannot change is raised, and nothing is passed over."""
+    """E5: an error that no retry can fix is raised, and no event is skipped."""
     with open_on_same_store(log, Moody(log.store, mood)) as other:
         subscription = other.subscribe("s", idle_timeout=0.0)
         with pytest.raises(type(mood)):

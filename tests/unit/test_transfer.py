@@ -97,7 +97,7 @@ def test_an_export_goes_into_an_empty_log_whole() -> None:
 
 
 def test_a_second_import_stores_nothing() -> None:
-    """C3: what is stored already is recognised by its event ids."""
+    """C3: stored events are recognised by their ids."""
     source, target = full_log(), new_log()
     lines = exported(source)
     import_events(target, lines, declarations=True)
@@ -109,7 +109,7 @@ def test_a_second_import_stores_nothing() -> None:
 
 
 def test_an_interrupted_import_can_be_repeated() -> None:
-    """B10: half a file, then the whole of it, is the file once; and half a file says so."""
+    """B10: importing a part and then the whole file stores each event once."""
     source, target = full_log(), new_log()
     lines = exported(source)
 
@@ -233,7 +233,7 @@ def test_large_lines_within_the_bounds_are_taken() -> None:
 
 @pytest.mark.parametrize("header", [True, False], ids=["export", "made by hand"])
 def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
-    """L2: what cannot be read to its end, or continues after it, is not called whole."""
+    """L2: a truncated or extended file is reported as incomplete."""
     source = new_log()
     source.append([NewEvent("x", {}), NewEvent("y", {})])
     written: list[bytes] = []
@@ -301,7 +301,7 @@ def test_two_histories_of_one_stream_are_never_mixed(shared: int) -> None:
 
 
 def test_a_log_can_be_followed_by_exports_of_its_growth() -> None:
-    """E1: an export from a position on goes into the log that took what was before it."""
+    """E1: an export after a position is imported into a log with the events before it."""
     source, target = _simple_log(3), new_log()
     import_events(target, exported(source))
     source.append([NewEvent("noted", {"n": 3}, stream=("s", "a"))])
@@ -323,13 +323,13 @@ def test_a_log_can_be_followed_by_exports_of_its_growth() -> None:
     ],
 )
 def test_a_file_that_is_no_export_stops_with_its_line(line: bytes) -> None:
-    """B2: what is no event at all ends the import and names the line."""
+    """B2: an invalid line ends the import and is named."""
     with pytest.raises(InvalidEvent, match=r"line 1|the file has the format"):
         import_events(new_log(), [line])
 
 
 def test_a_key_twice_in_one_object_is_refused_without_a_hash() -> None:
-    """A2: JSON made by hand is read strictly."""
+    """A2: handwritten JSON is parsed strictly."""
     line = b'{"event_type":"x","event_id":"1","payload":{"a":1,"a":2}}\n'
 
     assert counts(import_events(new_log(), [line])) == (0, 0, 1)
@@ -443,7 +443,7 @@ def _lines(events: Iterable[dict[str, Any]]) -> list[bytes]:
 
 
 def test_records_name_every_field_that_an_export_holds() -> None:
-    """A1: no field of a record is lost on the way."""
+    """A1: an export keeps every field of a record."""
     line = json.loads(exported(_simple_log())[1])
 
     assert tuple(line) == EventRecord.__struct_fields__

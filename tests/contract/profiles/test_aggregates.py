@@ -296,7 +296,7 @@ def test_infrastructure_lives_in_a_reserved_tenant(
 
 
 def test_the_reserved_tenant_cannot_be_named(aggregates: Aggregates, log: seriatim.Log) -> None:
-    """K2: an org_id may not be the reserved one, nor stand beside infrastructure."""
+    """K2: an org_id cannot be the reserved one or be combined with infrastructure."""
     log.declare(StreamKind(name="node", infrastructure=True))
     for attempt in (
         lambda: append(aggregates, org_id="_infrastructure"),
@@ -334,7 +334,7 @@ def test_a_key_is_for_tracing_and_not_unique(aggregates: Aggregates) -> None:
 
 
 def test_event_ids_make_a_retry_safe(aggregates: Aggregates, log: seriatim.Log) -> None:
-    """C7: the caller's own ids are known again, whatever the key."""
+    """C7: events with known ids are recognised, whatever their key is."""
     first = append(aggregates, "r-1", created(record_id="own-1"))
     again = append(aggregates, "r-1", created(record_id="own-1"))
 
@@ -452,7 +452,7 @@ def test_reads_by_cursor(history: Aggregates, filters: dict[str, Any], expected:
 
 
 def test_an_empty_filtered_page_still_moves_on(history: Aggregates) -> None:
-    """E1: a page tells the last event_id it scanned."""
+    """E1: a page reports the last event_id that it scanned."""
     page = history.read(org_id="org-1", event_type="Unheard")
 
     assert (page.events, page.last_event_id) == ([], 5)

@@ -199,7 +199,7 @@ def test_upcaster_failure_does_not_contain_the_value(
 
 
 def test_undecodable_events_are_reported(catalogue: Catalogue, log: seriatim.Log) -> None:
-    """I5: an unbound type, and a version newer than the program, are said plainly."""
+    """I5: an unbound type and a version newer than the program are reported."""
     log.append([NewEvent("noted", {})])
     log.declare(EventType(event_type="seat.reserved", event_version=9))
     log.append([NewEvent("seat.reserved", {}, event_version=9)])

@@ -145,7 +145,7 @@ def test_a_repeated_append_returns_its_first_receipt(facts: Facts) -> None:
 
 
 def test_records_come_in_ascending_order(tools: Facts) -> None:
-    """D1: whatever the filters, by ascending sequence number."""
+    """D1: with any filters, records are sorted by ascending sequence number."""
     result = tools.query({"filters": [{"event_types": ["tool_returned", "tool_registered"]}]})
 
     assert numbers(result) == [1, 2, 4]
@@ -382,7 +382,7 @@ def test_a_live_stream_gives_one_batch_per_append(tools: Facts) -> None:
 
 
 def test_a_stream_keeps_the_querys_cursor(tools: Facts) -> None:
-    """D4: min_sequence_number narrows what a stream returns, too."""
+    """D4: min_sequence_number also restricts the events of a stream."""
     stream = tools.tail({**TOOL_1, "min_sequence_number": 3}, after=0, idle_timeout=0.05)
 
     assert [[record.sequence_number for record in batch] for batch in stream] == [[4]]
@@ -405,7 +405,7 @@ def test_durable_stream_continues_at_its_cursor(tools: Facts) -> None:
 
 
 def test_facts_see_every_event_of_the_tenant(log: seriatim.Log) -> None:
-    """A9: streams of any kind are facts, too, and other tenants are not there."""
+    """A9: facts contain events of streams of any kind, and none of other tenants."""
     log.append([NewEvent("order.placed", {"n": 1}, stream=("order", "o-1"), tags=("x",))])
     log.for_tenant("acme").append([NewEvent("order.placed", {})])
     (record,) = log.facts.query().event_records

@@ -90,7 +90,7 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
 
 
 def test_producer_is_in_the_source_or_a_field_of_its_own(log: seriatim.Log) -> None:
-    """A1: `source` names the producer too; said twice it must be the same one."""
+    """A1: `source` may name the producer; two given names must be equal."""
     beside = envelope(producer_id="p", source={"system": "orders"})
     within = {name: value for name, value in beside.items() if name != "producer_id"}
     within["source"] = {"system": "orders", "producer_id": "p"}
@@ -110,7 +110,7 @@ def test_producer_is_in_the_source_or_a_field_of_its_own(log: seriatim.Log) -> N
 
 
 def test_the_hash_is_of_the_canonical_payload_alone(log: seriatim.Log) -> None:
-    """A2: two events that share a payload share its hash, whatever else and when they are."""
+    """A2: events with equal payloads have equal hashes, whatever their other fields are."""
     payload = {**PAYLOADS["TraceStarted"], "é": [1, {"b": None, "a": "ü"}]}
     first = log.traces.append_event(envelope(payload=payload))
     other = log.traces.append_event(
@@ -172,7 +172,7 @@ def test_the_sequence_comes_before_the_lock(log: seriatim.Log) -> None:
 
 
 def test_an_exact_retry_after_the_end_returns_the_original(log: seriatim.Log) -> None:
-    """B7: what was stored before the end can still be repeated, the end itself too."""
+    """B7: stored events can still be repeated after the end, including the end itself."""
     stored = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
     again = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
 
@@ -256,7 +256,7 @@ def test_differences_in_other_fields_are_ignored(
 
 
 def test_keys_are_scoped_by_producer_and_tenant(log: seriatim.Log) -> None:
-    """C1: another producer, or another tenant, has keys of its own."""
+    """C1: each producer and each tenant has separate keys."""
     append_trace(log, "TraceStarted")
     other = envelope(trace_id="t-2", idempotency_key="t-1/0", producer_id="other")
     log.traces.append_event(other)
@@ -332,7 +332,7 @@ def test_a_missing_field_is_an_invalid_argument(log: seriatim.Log, field: str) -
     ],
 )
 def test_invalid_envelope_or_json_is_refused(log: seriatim.Log, changes: dict[str, Any]) -> None:
-    """L3: everything about the envelope, and JSON that is none, are invalid arguments."""
+    """L3: an invalid envelope and invalid JSON are invalid arguments."""
     assert refused(log, {**envelope(), **changes}).code == "invalid_argument"
 
 
@@ -383,7 +383,7 @@ def test_a_float_is_named_by_its_path(log: seriatim.Log) -> None:
 def test_the_guard_names_rule_and_path(
     log: seriatim.Log, changes: dict[str, Any], path: str
 ) -> None:
-    """K1: traces-v1 scans payload and selected metadata, and never tells the value."""
+    """K1: traces-v1 scans payload and selected metadata, and never repeats the value."""
     error = refused(log, {**envelope(), **changes})
 
     assert (error.code, error.details["path"]) == ("pii_policy_violation", path)
@@ -401,7 +401,7 @@ def test_errors_use_the_names_of_the_profile(log: seriatim.Log) -> None:
 
 
 def test_a_stored_event_is_frozen(log: seriatim.Log) -> None:
-    """A1: what the log returned cannot be changed."""
+    """A1: a returned event cannot be changed."""
     (stored,) = append_trace(log, "TraceStarted")
 
     assert isinstance(stored, StoredEvent)

@@ -42,7 +42,7 @@ def two_traces(log: seriatim.Log) -> seriatim.Log:
 
 
 def test_the_facade_offers_exactly_this() -> None:
-    """E4: ten acts, no more and no fewer."""
+    """E4: the profile has exactly ten methods."""
     acts = inspect.getmembers(Traces, inspect.isfunction)
 
     assert {name for name, _ in acts if not name.startswith("_")} == OFFERED
@@ -155,7 +155,7 @@ def test_sizes_are_bounded(log: seriatim.Log, size: Any) -> None:
 
 
 def test_traces_see_traces_alone(two_traces: seriatim.Log) -> None:
-    """A9: other streams and facts are not there, yet the last log_seq is the log's head."""
+    """A9: other streams and facts are excluded, but the last log_seq is the head."""
     two_traces.facts.append([{"event_type": "fact", "payload": 1}])
 
     assert places(two_traces.traces.list_events()) == [1, 3, 4, 5, 6]
@@ -256,7 +256,7 @@ def test_a_cursor_of_a_restored_past_is_refused(two_traces: seriatim.Log) -> Non
 
 
 def test_telemetry_reports_appends_and_batches(log: seriatim.Log) -> None:
-    """M1: the four telemetry events of seed 002 come from this profile's acts."""
+    """M1: the profile emits the four telemetry events of the specification."""
     seen: list[str] = []
     log.telemetry.subscribe(lambda event: seen.append(event.name))
     append_trace(log, "TraceStarted")

@@ -49,7 +49,7 @@ def test_handlers_are_independent(registry: Registry) -> None:
 
 
 def test_claims_are_durable(registry_at: str) -> None:
-    """G1: a claim is durable: whoever opens the registry next finds it."""
+    """G1: a claim is found by the next process that opens the registry."""
     for expected in ("claimed", "in_progress"):
         opened = open_registry(registry_at)
         assert verdicts_of(claim(opened, make_handler(), make_event(1))) == [expected]
@@ -104,7 +104,7 @@ def test_a_lease_that_ended_can_be_taken(registry: Registry, expiring_registry: 
 
 
 def test_an_ended_lease_that_nobody_took(expiring_registry: Registry) -> None:
-    """G2: an expired lease is still its owner's while nobody has taken it."""
+    """G2: an expired lease stays with its owner until another claims it."""
     mailer = make_handler()
     claims = claim(expiring_registry, mailer, make_event(1))
     time.sleep(0.05)
@@ -114,7 +114,7 @@ def test_an_ended_lease_that_nobody_took(expiring_registry: Registry) -> None:
 
 
 def test_a_heartbeat_keeps_the_lease(registry: Registry, expiring_registry: Registry) -> None:
-    """G2: heartbeats count from the database's clock, and keep others away."""
+    """G2: heartbeats use the database's clock and keep the lease."""
     mailer = make_handler()
     claims = claim(expiring_registry, mailer, make_event(1))
     registry.heartbeat(mailer, claims)  # for 900 s
@@ -135,7 +135,7 @@ def test_a_claim_is_ended_once(registry: Registry) -> None:
 
 
 def test_mark_done_can_be_repeated(registry: Registry) -> None:
-    """G2: whose answer was lost on the way says it again, and it is still true."""
+    """G2: marking done again after a lost response succeeds."""
     mailer = make_handler()
     claims = claim(registry, mailer, make_event(1))
     registry.mark_done(mailer, claims)
@@ -231,7 +231,7 @@ async def test_an_awaited_claim(registry: Registry) -> None:
 
 
 def test_missing_registry_is_not_created_by_reads(registry_at: str) -> None:
-    """G1: who only looks makes none; and one that is switched off says so."""
+    """G1: a read creates no registry; a disabled one is reported."""
     with pytest.raises(NotFound, match="no registry"):
         open_registry(registry_at, create=False)
     off = open_registry(registry_at, RegistrySettings(enabled=False))
@@ -262,7 +262,7 @@ def test_claims_are_few_round_trips(registry: Registry) -> None:
 
 
 def test_events_without_a_stream_are_only_deduplicated(registry: Registry) -> None:
-    """G4: what has no stream waits for nothing."""
+    """G4: an event without a stream waits for no other."""
     mailer = make_handler()
     one, two = (Delivery(event_id=name, position=number) for number, name in enumerate("ab"))
 

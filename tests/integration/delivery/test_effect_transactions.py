@@ -97,7 +97,7 @@ def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
 
 
 def test_the_connection_is_free_after_the_effect(registry: Registry, ledger: Ledger) -> None:
-    """G10: savepoints work in an effect, and whoever has the connection next may commit."""
+    """G10: savepoints work in an effect, and the connection can be used after it."""
 
     def bill(given: Any, context: HandlerContext) -> None:
         context.connection.execute("savepoint mine")
@@ -141,7 +141,7 @@ def _no_database(folder: Path) -> None:
 def test_another_database_that_fails(
     registry: Registry, ledger: Ledger, tmp_path: Path, trouble: Any
 ) -> None:
-    """G10: an effect that fails at a file of its own has failed; the registry is there."""
+    """G10: an error in the effect's own database fails the event, not the registry."""
 
     def bill(given: Any, context: HandlerContext) -> None:
         ledger.bill(given, context)

@@ -143,7 +143,7 @@ def test_several_streams_after_a_restore(shop: Shop) -> None:
 
 
 def test_a_dry_run_changes_nothing(shop: Shop) -> None:
-    """G9: an operator sees what a reset forgets before it does."""
+    """G9: a dry run shows an operator what a reset deletes."""
     shop.append("a1")
     shop.save()
     shop.append("a2")

@@ -129,7 +129,7 @@ def test_poison_is_skipped(registry: Registry, target: Target) -> None:
 
 
 def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
-    """G5: with on_poison=stop nothing more is handled until an operator says so."""
+    """G5: with on_poison=stop nothing is handled until an operator intervenes."""
     target.poison = {1}
     loop = looped(registry, target, on_poison="stop")
 
@@ -151,7 +151,7 @@ def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
 
 
 def test_filtered_events_do_not_block_a_stream(registry: Registry, target: Target) -> None:
-    """G4: a handler that filters by type is not held up by what it does not want."""
+    """G4: events that a handler filters out do not block it."""
     loop = looped(registry, target, events=["seat.*"])
     kinds = ["seat.taken", "note.made", "seat.freed", "note.made", "seat.taken"]
     events = [make_event(number, event_type=kind) for number, kind in enumerate(kinds, start=1)]
@@ -184,7 +184,7 @@ def test_shuffled_with_a_filter_and_a_start(registry: Registry, target: Target, 
 
 
 def test_start_ranges_are_looked_up_once(registry: Registry, target: Target) -> None:
-    """G4: a handler that begins in mid-log asks what lies before it, once for a stream."""
+    """G4: a handler that starts later in the log looks up earlier numbers once per stream."""
     asked: list[int | None] = []
 
     def starts(_handler: Any, blocked: Any) -> list[PassedRange]:
@@ -201,7 +201,7 @@ def test_start_ranges_are_looked_up_once(registry: Registry, target: Target) -> 
 
 
 def test_latest_wins_in_the_loop(registry: Registry, target: Target) -> None:
-    """G4: in latest_wins what is old has no effect."""
+    """G4: in latest_wins an outdated event has no effect."""
     loop = looped(registry, target, mode="latest_wins")
     loop.handle([make_event(3)])
     counts = loop.handle([make_event(1), make_event(2), make_event(4)])
@@ -289,7 +289,7 @@ def test_a_claim_as_a_block(registry: Registry) -> None:
 
 
 def test_user_errors_propagate_unchanged(registry: Registry) -> None:
-    """G7: what a transactional block raises comes out as it is, and nothing of it is kept."""
+    """G7: an error of a transactional block propagates, and its writes are rolled back."""
     target = Target(registry, "transactional")
     mailer = make_handler(effect="transactional", retry=QUICK)
 
@@ -314,7 +314,7 @@ def test_effect_keys_are_stable_and_unique() -> None:
 
 
 def test_an_outage_that_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """G6: pause keeps trying, says so once, and says when it is over."""
+    """G6: pause keeps retrying, and logs the outage and its end once."""
     answers = iter([BackendFailure("down"), BackendFailure("down"), None])
     waiting: list[bool] = []
     outage = OutageRetry("pause")

@@ -54,7 +54,7 @@ def check_until_lost(check: Callable[[], None]) -> None:
 def test_a_handler_learns_that_its_claim_is_lost(
     polling_registry: Registry, registry: Registry
 ) -> None:
-    """G2: `context.check()` raises once the claim is somebody else's, and the effect ends there."""
+    """G2: `context.check()` raises once another owner has the claim, and ends the effect."""
     reached: list[str] = []
 
     def effect(_event: Any, context: Any) -> None:

@@ -59,7 +59,7 @@ class Effects:
 
 
 def test_a_transient_error_loses_nothing(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: a subscription whose handler fails once delivers again until the effect is had."""
+    """G10: a subscription whose handler fails once redelivers until it succeeds."""
     effects = Effects(n2=2)
     mailer = make_handler(retry=RetryPolicy(attempts=5, base_s=0.3, cap_s=0.3), run=effects.run)
     for number in (1, 2, 3):
@@ -112,7 +112,7 @@ def test_one_batch_with_one_failure(log_registry: Registry, log: seriatim.Log) -
 
 
 def test_waiting_in_the_call(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: with `wait_s` the call returns when the pauses are over and the effect is had."""
+    """G10: with `wait_s` the call returns after the backoff and the effect."""
     effects = Effects(n1=2)
     mailer = make_handler(retry=QUICK, run=effects.run)
     paid(log, 1, 2)
@@ -215,7 +215,7 @@ def test_a_blocked_event(log_registry: Registry, log: seriatim.Log) -> None:
 
 
 def test_filtered_events_are_skipped(log_registry: Registry, log: seriatim.Log) -> None:
-    """G4: a batch may hold events that the handler does not want, and they hold up nothing."""
+    """G4: events of a batch that the handler filters out block nothing."""
     effects = Effects()
     mailer = make_handler(run=effects.run, events=["order.paid"])
     log.append([NewEvent("order.placed", stream=("order", "o-1"))])
@@ -228,7 +228,7 @@ def test_filtered_events_are_skipped(log_registry: Registry, log: seriatim.Log) 
 
 
 def test_a_handler_that_starts_in_mid_log(log_registry: Registry, log: seriatim.Log) -> None:
-    """G4: numbers before the handler's start are looked up in the log and hold up nothing."""
+    """G4: numbers before the handler's start are looked up in the log and block nothing."""
     effects = Effects()
     paid(log, 1)
     paid(log, 2)
@@ -252,7 +252,7 @@ def test_a_stream_that_begins_with_zero(log_registry: Registry, log: seriatim.Lo
 
 
 def test_claim_block_raises_for_undecided_events(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: `with registry.claim` is entered with a claim or a final verdict, unless asked."""
+    """G10: `with registry.claim` raises without a claim or final verdict, unless requested."""
     mailer = make_handler(retry=LONG)
     paid(log, 1)
     paid(log, 2)
@@ -277,7 +277,7 @@ def test_claim_block_raises_for_undecided_events(log_registry: Registry, log: se
 
 
 def test_an_interrupted_block_frees_its_claim(log_registry: Registry) -> None:
-    """G2: what is neither success nor failure leaves no claim, unless the effect is unsafe."""
+    """G2: an interrupted block releases its claim, unless the effect is unsafe."""
 
     def interrupt(effect: str, name: str) -> str:
         by = make_handler(name, effect=effect)
@@ -338,7 +338,7 @@ def test_a_cancelled_call(log_registry: Registry, log: seriatim.Log) -> None:
 
 
 def test_a_transactional_handler_awaited(log_registry: Registry, log: seriatim.Log) -> None:
-    """G7: a transactional effect is had by the thread that holds the transaction."""
+    """G7: a transactional effect runs in the thread that holds the transaction."""
     at = log_registry.engine.schema_prefix
     with log_registry.engine.transaction() as session:
         session.run(f"create table {at}effects (n integer)")
@@ -357,7 +357,7 @@ def test_a_transactional_handler_awaited(log_registry: Registry, log: seriatim.L
 
 
 def test_arguments_of_handle(log_registry: Registry, registry: Registry, log: seriatim.Log) -> None:
-    """L3: what cannot be handled is refused before anything is claimed."""
+    """L3: invalid arguments are refused before anything is claimed."""
     paid(log, 1)
     mailer = make_handler()
 
@@ -390,7 +390,7 @@ def test_without_a_registry(registry_at: str, log: seriatim.Log) -> None:
 
 
 def test_two_consumers_of_one_batch(registry_at: str, log: seriatim.Log) -> None:
-    """G10: two consumers of the same events have each effect once, whoever is faster."""
+    """G10: two consumers of the same events cause each effect once."""
     effects = Effects()
     mailer = make_handler(run=effects.run)
     for number in range(30):

@@ -185,7 +185,7 @@ def test_reuse_and_commands_work_there(
 def test_context_of_the_same_transaction_is_seen(
     log: seriatim.Log, connection: psycopg.Connection[Any]
 ) -> None:
-    """B12, D5: a condition sees what the same transaction appended before it."""
+    """B12, D5: a condition sees earlier appends of the same transaction."""
     context = Query([Filter(types=["sold"])])
     log.append(sold(), ExpectedContext(context, None), connection=connection)
     with pytest.raises(seriatim.ConditionalAppendConflict) as refused:
@@ -217,7 +217,7 @@ def test_lock_is_held_until_the_caller_commits(
 def test_other_isolation_is_refused(
     log: seriatim.Log, connection: psycopg.Connection[Any], level: IsolationLevel
 ) -> None:
-    """B12: only READ COMMITTED sees what was committed before the lock was had."""
+    """B12: only READ COMMITTED sees appends committed before the lock was acquired."""
     connection.isolation_level = level
     with pytest.raises(seriatim.InvalidArgument, match="READ COMMITTED"):
         log.append(sold(), connection=connection)
@@ -227,7 +227,7 @@ def test_other_isolation_is_refused(
 
 
 def test_autocommit_is_refused_outside_a_transaction(log: seriatim.Log, postgres_url: str) -> None:
-    """B12: in autocommit mode each step would stand alone; within a transaction it is fine."""
+    """B12: autocommit mode is refused unless a transaction is open."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         with pytest.raises(seriatim.InvalidArgument, match="autocommit"):
             log.append(sold(), connection=connection)
@@ -252,7 +252,7 @@ async def test_async_autocommit_and_isolation_are_refused(
 
 
 def test_foreign_connections_are_refused(log: seriatim.Log) -> None:
-    """B12: what is no psycopg connection is refused, as is a connection on another backend."""
+    """B12: other objects and connections to other backends are refused."""
     with pytest.raises(seriatim.InvalidArgument):
         log.append(sold(), connection="postgresql://")
     with seriatim.open("memory:") as memory, pytest.raises(seriatim.InvalidArgument):

@@ -158,7 +158,7 @@ def test_an_unknown_option_is_named() -> None:
 
 
 def test_spark_job_reports_the_same_error(server: PostgresServer) -> None:
-    """L2: what reads through ADBC tells host, port, reason and cure, too."""
+    """L2: errors of ADBC also have host, port, reason and cure."""
     port = free_port()
     for url, state, cure in (
         (f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x", None, "no server is listening there"),

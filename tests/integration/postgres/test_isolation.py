@@ -140,7 +140,7 @@ def test_one_wins_a_race(strict_url: str) -> None:
 
 
 def test_declarations_cursors_and_leases(strict_url: str) -> None:
-    """B10: what else writes beside appends is repeated and not reported."""
+    """B10: other writes are retried without an error, too."""
     with (
         seriatim.open(strict_url) as one,
         seriatim.open(strict_url) as other,

@@ -22,7 +22,7 @@ MakeRole = Callable[..., str]
 
 
 def test_role_without_rights_gets_the_cure(postgres_url: str, make_role: MakeRole) -> None:
-    """L2: what is lacking, and what to do about it."""
+    """L2: the error names the missing right and the command that grants it."""
     url = as_role(postgres_url, make_role())
 
     with pytest.raises(
@@ -33,7 +33,7 @@ def test_role_without_rights_gets_the_cure(postgres_url: str, make_role: MakeRol
 
 
 def test_existing_schema_is_enough(postgres_url: str, make_role: MakeRole) -> None:
-    """F2: a role needs no right on the database, only on a schema of its own."""
+    """F2: a role needs rights on its schema only, not on the database."""
     role = make_role()
     with psycopg.connect(postgres_url) as connection:
         connection.execute("create schema read")

@@ -61,7 +61,7 @@ def use_everything(url: str) -> None:
 
 
 def test_application_role_can_do_everything(app_url: str) -> None:
-    """F2, F9: INSERT and SELECT on events, and little beside, are all that the library needs."""
+    """F2, F9: INSERT and SELECT on events and few other rights are all that the library needs."""
     use_everything(app_url)
 
     with seriatim.open(app_url) as log:

@@ -179,7 +179,7 @@ def test_confined_transaction_sees_one_tenant(urls: tuple[str, str], table: str)
 
 
 def test_transaction_without_a_tenant_sees_all(urls: tuple[str, str]) -> None:
-    """K2, F3: who says nothing sees all tenants, as operators and older programs do."""
+    """K2, F3: a transaction without a tenant sees all of them, as in older programs."""
     url, _ = urls
     with psycopg.connect(url) as connection, seriatim.open(url) as log:
         tenants = connection.execute("select distinct tenant_id from seriatim.events order by 1")

@@ -94,7 +94,7 @@ def test_one_refusal_does_not_fail_the_group(
 def test_a_known_key_is_found_by_its_index(
     store: SqliteStore, appender: StoreAppender, validated_groups: list[bool]
 ) -> None:
-    """C2: what is believed to be new and is not, the unique index knows: then it is looked up."""
+    """C2: a key that was assumed to be new is found by the unique index and looked up."""
     first = appender.append(store, noted("k"))
     again, kept = store.append([request(store, appender, noted(key)) for key in ("k", None)])
     assert validated_groups == [True, False]

@@ -88,7 +88,7 @@ def test_tampering_is_found(
 
 
 def test_a_healthy_setting_has_nothing_to_cure(filled: SqliteStore) -> None:
-    """F9: doctor looks at durability, schema, permissions, space and the file system."""
+    """F9: doctor checks durability, schema, permissions, space and the file system."""
     found = levels(list(filled.doctor()))
     assert found["durability"] == found["schema"] == found["permissions"] == "ok"
     assert {"disk_space", "wal_size", "file_system"} <= set(found)

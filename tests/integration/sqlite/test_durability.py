@@ -11,7 +11,7 @@ from tests.integration.sqlite.writer_launcher import start_writer
 def test_acknowledged_appends_survive_kill_9(
     path: str, appender: StoreAppender, acknowledged: int
 ) -> None:
-    """F5: a writer is killed in the middle of its work, and every receipt it had holds."""
+    """F5: every append acknowledged before a kill -9 is stored."""
     writer = start_writer(path, 1_000_000, "doomed")
     assert writer.stdout is not None
     receipts = [int(writer.stdout.readline()) for _ in range(acknowledged)]

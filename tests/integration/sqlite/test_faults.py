@@ -22,7 +22,7 @@ NOBODY = 65534
 
 
 def test_a_file_that_is_no_database_is_named(path: str) -> None:
-    """L3: the failure says what the file is not, and leaves it as it was."""
+    """L3: the error says that the file is no database, and the file is unchanged."""
     Path(path).write_text("a shopping list" * 1000, encoding="utf-8")
     with pytest.raises(BackendFailure, match="not a SQLite database") as failure:
         SqliteStore(path)

@@ -113,7 +113,7 @@ def test_an_insert_around_the_log_keeps_its_rules(
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
 def test_an_event_id_is_taken_once(raw_connection: sqlite3.Connection, verb: str) -> None:
-    """F2: an event id stands once, and REPLACE does not delete the event that has it."""
+    """F2: an event id is unique, and REPLACE does not delete its event."""
     (key,) = raw_connection.execute("select event_key from events where position = 2").fetchone()
     with pytest.raises(sqlite3.IntegrityError, match="event_id is taken"):
         insert(raw_connection, 2, verb, idempotency_index=None, event_key=key)

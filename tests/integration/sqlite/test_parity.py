@@ -254,7 +254,7 @@ def compare_listings(model: Store, store: Store) -> None:
 def test_too_many_walks_fall_back_to_the_matcher(
     model_and_store: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D6: how large a query is never changes what it matches."""
+    """D6: the size of a query never changes its matches."""
     model, store = model_and_store
     caller = Caller(random.Random(7))
     append_alike(caller, clock, model, store, 20)
@@ -285,7 +285,7 @@ def test_a_long_stream_is_paged_by_position(store: SqliteStore, appender: StoreA
 def test_a_context_is_checked_up_to_the_moment_of_the_append(
     store: SqliteStore, appender: StoreAppender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B8: what is appended between looking ahead and taking the lock still breaks the condition."""
+    """B8: an append between the evaluation and the lock still breaks the condition."""
     taken = Query([Filter(types=["taken"])])
     request = appender.request(store, [NewEvent("taken")], ExpectedContext(taken, None))
     rival = SqliteStore(store._file.path)

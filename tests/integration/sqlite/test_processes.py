@@ -55,7 +55,7 @@ def test_a_waiter_is_woken_by_another_process(store: SqliteStore, path: str) -> 
 
 
 def test_a_waiter_is_released_when_the_log_closes(store: SqliteStore) -> None:
-    """B13: nobody is left waiting on a closed log."""
+    """B13: closing a log releases all waiting threads."""
     waiter = threading.Thread(target=store.wait, args=(0, 60))
     waiter.start()
     store.close()
@@ -66,7 +66,7 @@ def test_a_waiter_is_released_when_the_log_closes(store: SqliteStore) -> None:
 def test_a_held_lock_delays_for_a_bounded_time(
     store: SqliteStore, path: str, appender: StoreAppender
 ) -> None:
-    """B14: whoever finds the file locked for too long gets a retryable, unambiguous failure."""
+    """B14: a file that stays locked is a retryable, unambiguous failure."""
     impatient = SqliteStore(path, busy_timeout_s=0.2)
     with store._writer.transaction():
         started = time.monotonic()

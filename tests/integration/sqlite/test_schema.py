@@ -66,7 +66,7 @@ def test_every_migration_file_is_listed_in_order() -> None:
 
 
 def test_columns_follow_the_record(store: SqliteStore, path: str) -> None:
-    """A1: the columns that are read stand in the table in the order of the record's fields."""
+    """A1: the table's columns are in the order of the record's fields."""
     connection = sqlite3.connect(path)
     stored = [name for _, name, *_ in connection.execute("pragma table_info(events)")]
     connection.close()

@@ -154,7 +154,7 @@ def columns_read(name: str, spark: SparkSession, url: str, at: Path) -> Any:
 def test_every_read_refuses_a_damaged_segment(
     user_session: SparkSession, copied: tuple[str, Path], damage: Callable[[Path], None]
 ) -> None:
-    """J1: a segment with other rows than were sealed ends the read, whatever the session says."""
+    """J1: a segment with other rows than were sealed fails the read in every session."""
     url, at = copied
     assert columns_read("events", user_session, url, at) == 30
     damage(at)

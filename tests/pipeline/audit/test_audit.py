@@ -182,7 +182,7 @@ def test_damage_is_found_and_named(
 def test_a_lost_tail_is_not_seen_but_counted(
     spark: SparkSession, log_url: str, break_log: Break
 ) -> None:
-    """B3: a log that lost its last events looks whole; its archive tells that it is not."""
+    """B3: a log that lost its last events passes alone; its archive reveals the loss."""
     fill(log_url, 20)
     break_log("delete from events where position > 15")
 
@@ -249,7 +249,7 @@ def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: s
 
 
 def test_a_broken_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """J1: an audit with an archive tells what is wrong with it."""
+    """J1: an audit reports the problems of an archive."""
     fill(log_url, 20)
     at = tmp_path / "archive"
     archive(spark, log_url, str(at), segment_events=10)
@@ -259,6 +259,6 @@ def test_a_broken_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_pa
 
 
 def test_missing_log_is_a_failure(spark: SparkSession, tmp_path: Path) -> None:
-    """L2: a log that is not there is a failure, not a sound empty log."""
+    """L2: a missing log is a failure, not an empty log."""
     with pytest.raises(BackendFailure):
         audit(spark, f"sqlite:///{tmp_path}/none.db")

@@ -72,7 +72,7 @@ def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
 
 
 def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
-    """G8: what has no stable id is a dead letter, not a guess."""
+    """G8: an event without a stable id becomes a dead letter."""
     url = f"sqlite:///{tmp_path}/log.db"
     with seriatim.open(url) as log:
         log.append([NewEvent("a")])

@@ -57,7 +57,7 @@ def test_an_address() -> None:
 
 
 def test_settings_for_the_other_client() -> None:
-    """H1: what is said once in the client's words is said to Spark's client in its own."""
+    """H1: settings of the Kafka client are translated for Spark's client."""
     said = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -109,7 +109,7 @@ def test_a_bad_address(url: str) -> None:
 
 
 def test_topics_do_not_collide() -> None:
-    """H1: 003 §6.7: tenants and stream types that look alike have topics of their own."""
+    """H1: 003 §6.7: similar tenants and stream types have different topics."""
     target = Target("a:1", "x.{tenant}.{stream_type}")
     topics = [target.topic_for(one, two) for one in ALIKE for two in (*ALIKE, None)]
 
@@ -126,7 +126,7 @@ def test_topics_do_not_collide() -> None:
 
 
 def test_keys_do_not_collide() -> None:
-    """H1: 003 §6.7: streams and ids that look alike have keys of their own."""
+    """H1: 003 §6.7: similar streams and ids have different keys."""
     events = [
         NewEvent("t", stream=(one, two), tenant_id=three)
         for one in ALIKE[:5]
@@ -175,7 +175,7 @@ def test_checkpoints_go_forward(folder: FolderStorage) -> None:
 
 @pytest.mark.parametrize("left", [0, 1, 40, -2])
 def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
-    """H2: a torn checkpoint is passed by: events are published again, none is left out."""
+    """H2: an incomplete checkpoint is ignored: events are published again, none is lost."""
     checkpoints = CheckpointStore(folder, "kafka://k/t")
     checkpoints.advance(at(5))
     checkpoints.advance(at(7))
@@ -199,7 +199,7 @@ def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
 def test_a_checkpoint_that_does_not_fit(
     folder: FolderStorage, checkpoint: Checkpoint, said: str
 ) -> None:
-    """H2: a checkpoint of another log, or of a future that was lost, is refused, and says so."""
+    """H2: a checkpoint of another log or of a lost future is refused."""
     with pytest.raises(LogIdentityChanged, match=said):
         CheckpointStore(folder, "kafka://k/t").check(checkpoint, LOG, 10, "e5")
 

@@ -83,7 +83,7 @@ def test_every_event_within_the_bound_is_published(
 def test_a_topic_that_refuses_is_named(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: the error names position and event and is final; what was delivered is not repeated."""
+    """H2: the error is final and names the event; delivered events are not repeated."""
     appended(postgres_url, LARGE)
     target = narrow_topic(topic_url, 1_000_000)
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_a_topic_that_refuses_is_named(
 def test_a_live_run_ends(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: a live publisher does not try for ever what no try can deliver."""
+    """H2: a live publisher does not retry an undeliverable event."""
     appended(postgres_url, 300_000, before=40, after=0)
     target = narrow_topic(topic_url, 100_000)
     ended = threading.Timer(120, lambda: None)
@@ -129,7 +129,7 @@ def test_a_live_run_ends(
 def test_a_small_message_is_refused_too(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: whatever the bound is, the client's own too, the event over it is named."""
+    """H2: an event above the limit of topic or client is named."""
     appended(postgres_url, 20_000, before=3, after=0)
     narrow_topic(topic_url, 5_000)
     with pytest.raises(BackendFailure, match="big-20000 at position 4") as raised:

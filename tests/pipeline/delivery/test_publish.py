@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_log(
 def test_topics_by_template(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, postgres_url: str
 ) -> None:
-    """H1: a topic for each tenant and stream type, made if asked."""
+    """H1: each tenant and stream type has a topic, created on request."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("a", stream=("order", "1")), NewEvent("b", stream=("Order", "1"))])
     with seriatim.open(postgres_url, tenant_id="a b") as log:
@@ -153,7 +153,7 @@ def test_topics_by_template(
 def test_lookback_sends_no_duplicates(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H3: a bounded second look leaves out what the windows remember, across a restart too."""
+    """H3: a lookback omits remembered events, also after a restart."""
     settings = PublisherSettings(lookback_s=600, lookback_max_keys=10, step_events=7)
     count = append_events(postgres_url, each=3)
     target = create_topic(topic_url)
@@ -236,7 +236,7 @@ def test_two_publishers_at_once(
 def test_live_publisher_sends_new_events(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H1: live, what is appended is published soon."""
+    """H1: a live publisher sends new events soon."""
     append_events(log_url, each=1)
     target = create_topic(topic_url)
     ended = threading.Event()
@@ -311,7 +311,7 @@ def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path
 
 
 def test_no_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """H1: a broker that is not there is named, and nothing is remembered as sent."""
+    """H1: an unreachable broker is named, and no event is recorded as sent."""
     append_events(postgres_url, each=1)
     settings = PublisherSettings(flush_timeout_s=0.5)
     with pytest.raises(BackendFailure, match="Kafka"):

@@ -120,7 +120,7 @@ def test_an_effect_that_fails(spans: InMemorySpanExporter, tmp_path: Path) -> No
 
 
 def test_events_without_a_trace(spans: InMemorySpanExporter, tmp_path: Path) -> None:
-    """M2: an event that carries no trace, or junk, is handled in a trace of its own."""
+    """M2: an event without a valid trace is handled in a new trace."""
     undo = tracing.use_provider(None)
     with seriatim.open("memory:") as log:
         log.append([NewEvent("a"), NewEvent("b", metadata={"traceparent": "t-7"})])

@@ -110,7 +110,7 @@ def test_transactional(spark: SparkSession, log_url: str, tmp_path: Path) -> Non
 
 
 def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """G4: handlers that filter by type, and start in mid-log, keep order and lose nothing."""
+    """G4: handlers with a type filter and a later start keep order and lose nothing."""
     with seriatim.open(log_url) as log:
         for number in range(40):
             kind = "order.paid" if number % 3 else "order.seen"
@@ -206,7 +206,7 @@ def test_a_topic_of_a_restored_log(
 
 
 def test_a_restored_log_under_a_worker(spark: SparkSession, tmp_path: Path) -> None:
-    """G9: after a restore a worker stops, and after a reset it handles what is new, once."""
+    """G9: a restore stops a worker; after a reset it handles new events once."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, streams=1, each=1)
     shutil.copy(tmp_path / "log.db", tmp_path / "copy.db")
@@ -310,7 +310,7 @@ def test_dead_letters_as_a_topic(
 
 
 def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """G5: on_poison=stop ends the worker, and it does not start again until somebody acts."""
+    """G5: on_poison=stop ends the worker until an operator intervenes."""
     append_events(postgres_url, each=3)
     (tmp_path / "poison").write_text(read_stored_events(postgres_url)[0].event_id)
     from seriatim.core.handler import RetryPolicy
@@ -334,13 +334,13 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
 def test_inconsistent_options_are_refused(
     spark: SparkSession, more: dict[str, Any], said: str
 ) -> None:
-    """G6: what cannot work is refused at start."""
+    """G6: inconsistent options are refused at start."""
     with pytest.raises(InvalidArgument, match=said):
         Worker(spark, make_transactional_handler(), **more)
 
 
 def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> None:
-    """G4: from a topic alone nobody knows what lies before a start in mid-log."""
+    """G4: a topic alone does not show the numbers before a start."""
     with pytest.raises(InvalidArgument, match="must see the log"):
         Worker(
             spark,
@@ -353,7 +353,7 @@ def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> No
 def test_without_a_registry(
     spark: SparkSession, postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G6: switched off, every delivery has its effect; and it says so."""
+    """G6: without a registry every delivery has its effect, and a warning is logged."""
     count = append_events(postgres_url, each=2)
     settings = RegistrySettings(enabled=False)
     for _ in range(2):
@@ -364,7 +364,7 @@ def test_without_a_registry(
 
 
 def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """G6: fail_fast says so at once, and nothing is lost."""
+    """G6: fail_fast reports the outage at once, and nothing is lost."""
     count = append_events(postgres_url, each=1)
     settings = RegistrySettings(on_outage="fail_fast")
     nowhere = postgres_url.replace("127.0.0.1", "127.0.0.1").rsplit("@", 1)
@@ -378,7 +378,7 @@ def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: 
 def test_an_outage_under_a_worker(
     spark: SparkSession, own_postgres: Callable[..., PostgresServer], tmp_path: Path
 ) -> None:
-    """M2: 003 §6.8: the registry goes away under a live worker: metrics tell, nothing is lost."""
+    """M2: 003 §6.8: metrics report an outage of the registry, and nothing is lost."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, each=2)
     server = own_postgres()

@@ -216,7 +216,7 @@ def test_exporters_killed_at_a_commit(
 
 
 def test_two_exporters_at_once(spark: SparkSession, tmp_path: Path, lake: Lake) -> None:
-    """J1: who loses the race for a commit continues after the winner's."""
+    """J1: an exporter that loses a race continues after the winner's commit."""
     url = f"sqlite:///{tmp_path}/log.db"
     fill(url, 100)
     lake.export(spark, url, file_events=5, until=5)

@@ -73,7 +73,7 @@ def test_drivers_killed_again_and_again(crash_setup: Parties) -> None:
 
 
 def test_rebuilds_killed_in_the_middle(crash_setup: Parties) -> None:
-    """I4: what a killed rebuild leaves harms nothing, and is gone after the next one."""
+    """I4: remains of a killed rebuild are harmless and removed by the next one."""
     rebuilding = [crash_setup[f"{backend} rebuild"] for backend in BACKENDS]
     before = []
     for log, job in rebuilding:

@@ -40,7 +40,7 @@ def poison(log: Log) -> int:
 
 
 def test_stop(start: Start, log: Log, fold_location: str) -> None:
-    """I7: the projection stands right before the event, says which it is, and continues mended."""
+    """I7: the projection stops before the event, names it, and continues after the fix."""
     at = poison(log)
     job = start(counting(fussy))
     with pytest.raises(ProjectionFailed, match=f"position {at}.*'s-1'.*KeyError.*no such guest"):
@@ -61,7 +61,7 @@ def test_stop(start: Start, log: Log, fold_location: str) -> None:
 
 
 def test_stop_and_pass_over(start: Start, log: Log) -> None:
-    """I7: an event that is passed over stays so, in every rebuild too."""
+    """I7: a skipped event stays skipped in every rebuild."""
     at = poison(log)
     job = start(counting(fussy))
     with pytest.raises(ProjectionFailed):
@@ -99,7 +99,7 @@ def test_park(start: Start, log: Log, fold_location: str) -> None:
 
 
 def test_park_and_pass_over(start: Start, log: Log) -> None:
-    """I7: a key continues after the event that is passed over."""
+    """I7: a key continues after the skipped event."""
     at = poison(log)
     job = start(counting(fussy, on_failure="park"), batch_events=20)
     job.run()

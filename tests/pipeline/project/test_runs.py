@@ -180,7 +180,7 @@ def test_two_runners(start: Start, log: Log, spark: Any, url: str) -> None:
 
 
 def test_live_pause_and_resume(start: Start, log: Log) -> None:
-    """I1, I7: a live run follows the log, stands still while paused, and continues."""
+    """I1, I7: a live run follows the log, stops while paused, and continues."""
     job, hand = start(seats), start(seats)
     failed: list[BaseException] = []
     stop = threading.Event()
@@ -239,7 +239,7 @@ def test_tenants_are_isolated(start: Start, log: Log) -> None:
 
 
 def test_a_log_that_grows_during_a_rebuild(start: Start, log: Log) -> None:
-    """I4: what is appended meanwhile is in the new tables when they are switched to."""
+    """I4: events appended during a rebuild are in the new tables at the switch."""
     fill(log, 40)
     job = start(seats, batch_events=15)
     job.run()
@@ -292,7 +292,7 @@ def test_a_changed_declaration(start: Start, log: Log) -> None:
 
 
 def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
-    """A bad URL, a log that is not there, a target that is none: clear errors."""
+    """Invalid URLs, missing logs and invalid targets are clear errors."""
     with pytest.raises(seriatim.SeriatimError, match="no backend"):
         Projector(spark, seats, "ftp://x")
     with pytest.raises(seriatim.SeriatimError):

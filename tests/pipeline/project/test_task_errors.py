@@ -178,7 +178,7 @@ def test_user_error_is_reported_in_one_line(
     ids=["sql", "frame", "analysis"],
 )
 def test_java_stack_traces_are_not_logged(start: Start, log: Log, made: Any) -> None:
-    """I7: Spark's own log of an expression's error, with its stack, is silent in jobs of ours."""
+    """I7: Spark's own log of an expression's error is silenced in Seriatim's jobs."""
     log.append([NewEvent("thing")])
     job = start(framed(made))
     with spark_errors() as seen:

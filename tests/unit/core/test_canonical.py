@@ -80,7 +80,7 @@ def test_text_reads_back(value: Any) -> None:
 
 
 def test_a_class_of_another_kind_has_no_text() -> None:
-    """A2: what is no scalar of JSON is not turned into one."""
+    """A2: a value that is no JSON scalar is not converted."""
     with pytest.raises(TypeError):
         canonical_text(1j)
 
@@ -111,7 +111,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("value", "path"), WRONG)
 def test_values_without_json_form_are_refused(value: Any, path: Any) -> None:
-    """A2: refused with its JSON path, by the check alone and on the way to the text."""
+    """A2: the check and the encoder refuse it with its JSON path."""
     for act in (check_json, check_and_encode, lambda v: check_json(v, floats=False)):
         with pytest.raises(ValidationError) as caught:
             act(value)
@@ -139,7 +139,7 @@ def nest(depth: Any, leaf: Any) -> Any:
 
 @pytest.mark.parametrize("leaf", [{}, [], [1], {"a": 1}, ()])
 def test_depth(leaf: Any) -> None:
-    """K3: 64 levels pass, 65 do not, whatever they are made of."""
+    """K3: 64 levels of any containers pass, 65 do not."""
     for act in (check_json, check_and_encode):
         act(nest(64, leaf))
         with pytest.raises(LimitExceeded) as caught:
@@ -148,7 +148,7 @@ def test_depth(leaf: Any) -> None:
 
 
 def test_width_and_brackets_in_text_are_not_depth() -> None:
-    """K3: width is no depth, and brackets in text are none."""
+    """K3: the width of a value and brackets in texts do not count as depth."""
     wide = {"a": [{} for _ in range(200)], "b": "[{" * 200}
 
     assert decode_stored_json(check_and_encode(wide)) == wide

@@ -359,7 +359,7 @@ def test_warn_policy_replays_known_ids() -> None:
 
 
 def test_new_ids_are_not_looked_up() -> None:
-    """C3: an id made for this append cannot be known, and is not asked for."""
+    """C3: an id made for this append is not looked up."""
     shelf = Shelf().add("x")
     asked = request("x")
     shelf.ids[asked.events[0].event_key] = shelf.records[0]
@@ -446,7 +446,7 @@ def test_ids_that_share_a_key_are_two_events() -> None:
 
 
 def test_ids_that_share_a_key_within_one_append() -> None:
-    """C3: each event of a batch has a key of its own."""
+    """C3: each event of a batch gets its own key."""
     second = uuid_of(event_key("order-1"))
     shelf = Shelf().add(NewEvent("a", event_id="order-1"), NewEvent("b", event_id=second))
 
@@ -454,7 +454,7 @@ def test_ids_that_share_a_key_within_one_append() -> None:
 
 
 def test_an_id_without_any_key_left() -> None:
-    """C3, L2: the eighth id in the way is reported, and none is stored wrongly."""
+    """C3, L2: the eighth collision is reported, and no event is stored wrongly."""
     shelf = Shelf()
     for key in event_keys("order-1"):
         shelf.add(NewEvent("a", event_id=uuid_of(key)))

@@ -87,7 +87,7 @@ def test_texts(field: Any) -> None:
     ],
 )
 def test_flaws(fields: Any, where: Any) -> None:
-    """B2: what is wrong is named by its field."""
+    """B2: the error names the field."""
     assert flaw(NewEvent(**({"event_type": "x"} | fields))) == where
 
 

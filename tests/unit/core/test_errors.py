@@ -76,5 +76,5 @@ def test_validation_error_has_no_code() -> None:
     ("given", "expected"), [(None, 0.0), (1, 1.0), (0.25, 0.25), (-1, 0.0), ("soon", 0.0)]
 )
 def test_retry_after_is_read_from_the_details(given: object, expected: float) -> None:
-    """K4: what stands in its details, if that is a time."""
+    """K4: retry_after_s is read from the details if it is a valid time."""
     assert errors.LimitExceeded(details={"retry_after_s": given}).retry_after_s == expected

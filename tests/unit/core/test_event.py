@@ -89,7 +89,7 @@ def test_records_are_values() -> None:
 
 
 def test_receipts() -> Any:
-    """B1: a receipt tells its range, makes its records once, and whether it is a replay."""
+    """B1: a receipt has its range and replay flag, and makes its records once."""
     made = []
 
     def make() -> Any:

@@ -130,7 +130,7 @@ def test_none_deletes_the_row() -> None:
 
 
 def test_null_columns() -> None:
-    """A column may hold nothing; what a fold gets of it is None."""
+    """A null column is None in the fold."""
     given_rows: list[Any] = []
 
     def empty(state: Any, _event: EventRecord) -> Any:
@@ -144,7 +144,7 @@ def test_null_columns() -> None:
 
 
 def test_a_failed_event_leaves_the_row_as_it_was() -> None:
-    """I7: also a row that the fold had changed in place before it raised."""
+    """I7: a row that the fold changed in place before it raised is unchanged, too."""
     made = seats(counted, on_failure="skip")
     fold = folded(
         made, ("1a", event(1)), ("1a", event(2, {"raise": True, "note": "x"})), ("1a", event(3))
@@ -192,7 +192,7 @@ ROW = {"count": 1, "notes": {}, "names": []}
     ],
 )
 def test_invalid_rows_are_refused(returned: Any, reason: str) -> None:
-    """I7: a fold that returns what no table takes fails at that event, and says why."""
+    """I7: a fold that returns an invalid row fails at that event, with the reason."""
     (failure,) = folded(seats(lambda *_: returned), ("1a", event(4))).failures
 
     assert failure.reason.startswith(reason)
@@ -232,7 +232,7 @@ def test_a_key_has_bounds(key: str, fits: bool, made: Projection) -> None:
 
 
 def test_rows_beside_a_state() -> None:
-    """I1: the first row of a key stays where that is asked, elsewhere the last."""
+    """I1: tables keep the first or the last row of a key, as declared."""
     fold = folded(
         stateful(noted),
         ("1a", event(1, {"names": ["x", "y"]})),
@@ -276,7 +276,7 @@ def test_rows_are_scoped_by_tenant() -> None:
 
 
 def test_a_failed_event_leaves_state_and_rows_as_they_were() -> None:
-    """I7: also a state that the fold had changed in place before it raised."""
+    """I7: a state that the fold changed in place before it raised is unchanged, too."""
     fold = folded(
         stateful(noted, on_failure="skip"),
         ("1a", event(1, {"names": []})),
@@ -418,7 +418,7 @@ def test_parked_keys_apply_no_events() -> None:
 
 
 def test_skipped_positions_are_skipped() -> None:
-    """I7: an event that an operator passed over fails no more, whatever the policy."""
+    """I7: a skipped event no longer fails, under any policy."""
     fold = poisoned("stop", skipped=[2])
 
     assert {key: position for (_, key), position in fold.changed.items()} == {"1a": 4, "1b": 5}
@@ -454,7 +454,7 @@ class Mute(Exception):  # noqa: N818 - a user's own
     ],
 )
 def test_reasons_can_be_stored(error: Exception, reason: str) -> None:
-    """I7: whatever an error says, the failure record holds it, and any database the record."""
+    """I7: every error message can be stored in a failure record."""
     fold = Fold(seats(counted))
     fold.record_failure(OWNER, event(1), error)
 
@@ -519,7 +519,7 @@ def stored_after(made: Projection, events: list[tuple[str, Any]], ends: list[int
 @pytest.mark.parametrize("policy", ["park", "skip"])
 @given(events=EVENTS, cuts=st.sets(st.integers(0, 25)))
 def test_batches_of_any_size_give_the_same(policy: Any, events: Any, cuts: set[int]) -> None:
-    """I3: what a key has does not depend on where the batches end, failures among them."""
+    """I3: rows and failures of a key do not depend on the batches."""
     ends = sorted(cut for cut in cuts if cut <= len(events))
     for made in (seats(counted, on_failure=policy), stateful(noted, on_failure=policy)):
         assert stored_after(made, events, ends) == stored_after(made, events, [])

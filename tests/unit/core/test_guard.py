@@ -264,7 +264,7 @@ def test_secret_used_as_key_is_not_repeated() -> None:
 
 
 def test_paths_quote_odd_keys() -> None:
-    """K1: the path leads to the value, whatever its keys are."""
+    """K1: the path identifies the value for any keys."""
     found = DEFAULT_GUARD.scan(seen({"odd key": {"password": "x"}}))
 
     assert found == Violation("key_name", '$["odd key"].password')
@@ -341,7 +341,7 @@ def test_an_escape_makes_no_substring() -> None:
 
 
 def test_custom_rules() -> None:
-    """K1: users build guards of their own rules; one without literals looks at every string."""
+    """K1: users build guards of custom rules; one without literals scans every string."""
     ticket = Rule("ticket", re.compile(r"\bT-[0-9]+"))
     badge = Rule("badge", re.compile(r"badge [0-9]+"), (Literal("badge "),), lowercase=True)
     guard: Guard = PatternGuard("mine", [ticket, badge])
@@ -395,7 +395,7 @@ SCANNED = st.builds(
 @given(SCANNED)
 @pytest.mark.parametrize("guard", BUILT_IN_GUARDS.values(), ids=BUILT_IN_GUARDS)
 def test_text_scan_equals_a_walk_over_strings(guard: PatternGuard, scanned: ScannedEvent) -> None:
-    """K1: the pass over the whole text refuses exactly what a walk over every string refuses."""
+    """K1: the scan of the whole text refuses exactly what a scan of every string refuses."""
     walked, found = guard.find_violation(scanned, guard.rules), guard.scan(scanned)
     assert (walked is None) == (found is None)
 
@@ -435,7 +435,7 @@ def test_long_texts_are_scanned_in_pieces(guard: Guard, at: int) -> None:
 @given(SCANNED, st.sampled_from([head + tail for _, head, tail in CREDENTIALS]))
 @pytest.mark.parametrize("guard", [DEFAULT_GUARD, TRACES_GUARD], ids=lambda guard: guard.name)
 def test_no_secret_is_repeated(guard: Guard, scanned: ScannedEvent, secret: str) -> None:
-    """K1: wherever a secret stands, as key or value, the violation does not hold it."""
+    """K1: a violation contains no secret, whether it was a key or a value."""
     payload = {secret: {"a": secret, "b": scanned.payload}}
     found = guard.scan(seen(payload))
 

@@ -133,7 +133,7 @@ def list_suspects(text: str) -> list[str]:
 
 
 def test_custom_rules_see_whole_strings() -> None:
-    """K1: rules of one's own see a whole string, however long it is."""
+    """K1: custom rules see a whole string of any length."""
     guard = PatternGuard("mine", [Rule("end", re.compile(r"word\Z|\Aword"))])
 
     for edge in EDGES:
@@ -152,7 +152,7 @@ def test_key_and_value_in_two_chunks_are_matched() -> None:
 
 
 def test_a_key_does_not_end_the_scan_of_values() -> None:
-    """K1: a guard that scans no keys continues after what it finds in one."""
+    """K1: a guard that ignores keys continues after a match in one."""
     guard = PatternGuard("values", CREDENTIALS, keys=False)
     payload = {"AKIA" + "IOSFODNN7EXAMPLE": "x" * LENGTH, "z": "password=hunter2"}
 

@@ -40,7 +40,7 @@ KEPT = ["a", "Foo", "foo/", "fo:o", "ｆoo", "a b", "\u00a0a", "a\u2003", "x" * 
 
 
 def test_ids() -> None:
-    """A4: what is refused, and why; everything else is kept."""
+    """A4: invalid ids are refused with a reason; others are unchanged."""
     assert {value: ids.id_problem(value) for value in REFUSED} == REFUSED
     assert [ids.id_problem(value) for value in KEPT] == [None] * len(KEPT)
 

@@ -58,7 +58,7 @@ def test_other_spellings() -> None:
     ],
 )
 def test_bad_paths(path: Any) -> None:
-    """A8: what cannot be understood is refused by name."""
+    """A8: invalid paths are refused."""
     with pytest.raises(InvalidArgument) as caught:
         check_payload_index(PayloadIndex("seat.reserved", path))
     assert caught.value.details == {"argument": "path"}
@@ -72,7 +72,7 @@ def test_bad_event_types() -> None:
 
 
 def test_stored_index_has_its_declaration() -> None:
-    """A8: a stored index knows what was declared, and since when."""
+    """A8: a stored index has its declaration and the position from which it applies."""
     stored = StoredIndex("a", 'x["y"]', 7)
 
     assert stored.declaration == PayloadIndex("a", 'x["y"]')

@@ -33,7 +33,7 @@ def test_items_are_numbered() -> None:
 
 @given(st.lists(st.text() | st.integers(0, 9), max_size=4), st.lists(st.text(), max_size=4))
 def test_two_ways_never_share_a_path(one: list[str | int], other: list[str | int]) -> None:
-    """A2: a path says exactly one place, whatever the keys are, and is plain ASCII."""
+    """A2: a path in ASCII identifies exactly one place, for any keys."""
 
     def path(steps: list[str | int]) -> str:
         path = ROOT

@@ -65,7 +65,7 @@ def test_an_index_is_of_one_type() -> None:
 
 
 def test_all_of_them() -> None:
-    """E7: a star beside other names is still everything."""
+    """E7: a star together with other names matches everything."""
     names = NameFilter.parse(["a", "*", "b.*"])
 
     assert names.matches_all

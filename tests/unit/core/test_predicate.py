@@ -96,7 +96,7 @@ def test_work_is_linear(element: Any, wanted: Any) -> None:
 
 
 def test_predicates_share_the_index_of_an_array() -> None:
-    """K3: what was learned of an array serves the next predicate on the same payload."""
+    """K3: predicates on the same payload share the index of an array."""
     have = {"a": [{"k": n} for n in range(1000)], "b": list(range(1000))}
     document = Counted.of(have)
     for number in range(500):
@@ -107,7 +107,7 @@ def test_predicates_share_the_index_of_an_array() -> None:
 
 
 def test_work_is_bounded() -> None:
-    """K3: what no index of terms can tell apart ends with the bound's name."""
+    """K3: a comparison above the limit is refused, and the error names the limit."""
     terms = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(800))}
     have = [{**terms, "n": n} for n in range(300)] + [{**terms, "x": [{"p": 1, "q": 1}]}]
     want = [{"x": [{"p": 1, "q": 1}], "z": [n]} for n in range(800)]
@@ -129,7 +129,7 @@ def test_each_query_has_the_whole_bound() -> None:
 
 
 def test_cancellation_check_is_called_regularly() -> None:
-    """K3: a read that is to end is asked often enough, while parsing and while matching."""
+    """K3: the check runs often enough while parsing and while matching."""
     check = Counter()
     document = PayloadDocument("[" + ",".join(["[1]"] * 50_000) + "]", check)
     compile_predicate([[2], [3], [4], [5]]).matches(document.data, document)

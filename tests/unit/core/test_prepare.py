@@ -126,7 +126,7 @@ def test_keys() -> None:
 
 
 def test_duplicate_keys_and_ids_in_a_batch_are_refused() -> None:
-    """C4: in one batch all events have a key or none, and no key or id stands twice."""
+    """C4: all events of a batch have a key or none, and keys and ids are unique."""
     keyed, other, bare = (
         NewEvent("x", idempotency_key="k"),
         NewEvent("x", idempotency_key="k", producer_id="p"),
@@ -266,7 +266,7 @@ def test_sizes() -> None:
     ],
 )
 def test_cached_type_does_not_skip_checks(event: Any, field: str) -> None:
-    """L1: what is like a type that passed before, but not the same, is checked like any other."""
+    """L1: a type that resembles a cached one is still checked."""
     table = make_context()
     prepare(table, [NewEvent("a"), NewEvent("a", stream=("s", "1"))])
 

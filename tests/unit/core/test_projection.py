@@ -277,7 +277,7 @@ def refusal(make: Any, **changes: Any) -> str:
     ],
 )
 def test_a_wrong_fold_is_refused(changes: dict[str, Any], problem: str) -> None:
-    """I1: a wrong declaration says which projection, what is wrong, and what is right."""
+    """I1: the error names the projection, the problem and the valid form."""
     said = refusal(fold, **changes)
 
     assert problem in said
@@ -332,7 +332,7 @@ def test_wrong_tables_are_refused(changes: dict[str, Any], problem: str) -> None
     ],
 )
 def test_invalid_frame_projection_is_refused(changes: dict[str, Any], problem: str) -> None:
-    """I1, I3: what cannot be merged to the same result in any order is no frame projection."""
+    """I1, I3: a frame whose result depends on the order of merges is refused."""
     assert problem in refusal(frame, **changes)
 
 
@@ -404,7 +404,7 @@ def test_upcasters_are_of_their_type() -> None:
 
 
 def test_an_upcaster_may_change_its_payload_in_place() -> None:
-    """I5: it gets a payload of its own, and the event stays as it was."""
+    """I5: an upcaster gets a copy of the payload; the event is unchanged."""
 
     def change(payload: dict[str, Any]) -> dict[str, Any]:
         payload["seat"] = payload.pop("s")
@@ -428,7 +428,7 @@ def test_an_upcaster_returns_a_payload(rubbish: Any) -> None:
 
 
 def test_an_upcaster_returns_json() -> None:
-    """I5: nothing is bent to null on the way."""
+    """I5: a result that is no JSON is refused, not converted to null."""
     made = fold(upcasters={("seat.taken", 1): lambda _: {"a": float("nan")}})
 
     with pytest.raises(Exception, match="NaN"):

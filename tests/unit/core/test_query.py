@@ -79,7 +79,7 @@ def test_a_fact_has_no_stream() -> None:
 
 
 def test_payloads_are_read_when_asked_for() -> None:
-    """D2: a query without predicates does not parse what it need not."""
+    """D2: a query without predicates does not parse payloads."""
     unreadable = msgspec.structs.replace(RECORD, payload="not json")
 
     assert matches(Query([Filter(types=["x"])]), unreadable)
@@ -286,7 +286,7 @@ def test_dictionary_forms() -> None:
     ],
 )
 def test_bad_mappings(given: Any, where: Any) -> None:
-    """D6: unknown and doubled names, and what is no object, are refused."""
+    """D6: unknown and duplicate names and values that are no object are refused."""
     with pytest.raises(InvalidQuery) as caught:
         Query.from_mapping(given)
     assert caught.value.details == {"where": where}

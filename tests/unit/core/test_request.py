@@ -75,7 +75,7 @@ def test_conditions_and_their_filters_are_bounded() -> None:
     ],
 )
 def test_bad_conditions(condition: Any, argument: Any) -> None:
-    """B8, D6: a condition that is none is refused by the argument."""
+    """B8, D6: invalid conditions are refused, and the argument is named."""
     with pytest.raises(InvalidArgument) as caught:
         check_conditions(condition, LIMITS)
     assert caught.value.details == {"argument": argument}
@@ -159,7 +159,7 @@ def test_responses_are_guarded() -> None:
 
 
 def test_requests_may_hold_payloads() -> None:
-    """C5: a request is deeper than the deepest payload by what is around it."""
+    """C5: a request may be deeper than the deepest payload."""
     deep: Any = {}
     for _ in range(LIMITS.payload_depth - 1):
         deep = {"a": deep}

@@ -79,7 +79,7 @@ def test_without_terms(one: Filter) -> None:
 
 
 def test_tags_go_with_terms() -> None:
-    """D2: all tags are demanded, whatever else is."""
+    """D2: all tags are required in addition to other keys."""
     tags = tag_key("t", "p"), tag_key("t", "q")
     assert alternatives(["a"], {"x": 1}, tags=["p", "q", "p"]) == ((*tags, term("a", "x", 1)),)
     assert alternatives(["c"], {"x": 1}, tags=["p", "q"]) == (tags,)
@@ -103,7 +103,7 @@ def test_exact_routes_need_no_matcher() -> None:
 
 
 def test_many_scalars() -> None:
-    """K3: a few keys lead the way, the filter itself judges the rest."""
+    """K3: a few keys select candidates, and the matcher tests the rest."""
     [keys] = alternatives(["a"], {"l": list(range(100))})
     assert keys == tuple(term("a", "l[]", number) for number in range(MAX_TERMS))
 
@@ -116,7 +116,7 @@ def test_empty_side_and_empty_query() -> None:
 
 
 def test_index_covers_events_after_its_declaration() -> None:
-    """A8: older events are looked for in the old way, the newest are asked first."""
+    """A8: older events are found without the index."""
     one = Filter(types=["late"], payload=[{"x": 1, "y": 2}])
     x, y = term("late", "x", 1), term("late", "y", 2)
 

@@ -150,7 +150,7 @@ def test_invalid_json_is_a_schema_error() -> None:
     ],
 )
 def test_invalid_schemas_are_refused(schema: Any) -> None:
-    """A8: an entry whose schema is none is not declared."""
+    """A8: an entry with an invalid schema is not declared."""
     with pytest.raises(InvalidArgument, match="schema is invalid"):
         compile_schema(schema)
 
@@ -175,7 +175,7 @@ def test_references_within_a_schema_work() -> None:
 
 
 def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L3: what is not installed is a backend failure with the cure in its message."""
+    """L3: a missing package is a backend failure with the install command."""
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(BackendFailure, match=r"pip install 'seriatim\[schema\]'") as caught:
         compile_schema({})
@@ -267,7 +267,7 @@ def test_classes_without_a_schema_are_refused(cls: type) -> None:
 
 @pytest.mark.parametrize("cls", SEATS)
 def test_payloads_become_instances(cls: Any) -> None:
-    """A8: what was appended under a class is read back as its instance."""
+    """A8: payloads appended as a class are read back as its instances."""
     found = make_decoder(cls)(SOUND)
 
     assert isinstance(found, cls)
@@ -339,7 +339,7 @@ class WaryModel(pydantic.BaseModel):
 
 @pytest.mark.parametrize("cls", [Wary, WaryModel])
 def test_messages_of_class_validators_are_not_repeated(cls: type) -> None:
-    """A8: what a class's own check says may hold the value, so it is not passed on."""
+    """A8: messages of a class's own validators may contain the value and are omitted."""
     assert SECRET not in misfit(cls, {"word": SECRET}).message
 
 
@@ -353,7 +353,7 @@ def test_messages_of_class_validators_are_not_repeated(cls: type) -> None:
 def test_instances_round_trip(
     cls: type, seat: str, title: str, row: Row, prices: dict[int, int]
 ) -> None:
-    """A8: a payload that passes its schema decodes, and holds what was given."""
+    """A8: a payload that passes its schema decodes to an equal instance."""
     payload = {"seat": seat, "place": {"title": title, "row": row.value}}
     payload["prices"] = {str(key): prices[key] for key in prices}
     compile_schema(derive_schema(cls))(payload)

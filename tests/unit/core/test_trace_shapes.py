@@ -181,7 +181,7 @@ def test_enums_are_enforced(
 
 @pytest.mark.parametrize("inputs", [[], [None], [1, "", {"a": []}], ("input:1",)])
 def test_inputs_are_a_list_of_anything(inputs: Any) -> None:
-    """T1: what an evaluated policy's inputs are is not said, so any JSON values pass."""
+    """T1: the inputs of an evaluated policy may be any JSON values."""
     check_trace_payload("PolicyEvaluated", altered("PolicyEvaluated", ("inputs",), inputs))
 
 
@@ -229,7 +229,7 @@ JSON = st.recursive(
 
 @given(st.sampled_from(REQUIRED), JSON)
 def test_shape_check_never_crashes(case: tuple[str, tuple[str | int, ...]], value: Any) -> None:
-    """T1: whatever stands in a payload, the check passes it or raises its own flaw."""
+    """T1: for any payload, the check passes or raises its own error."""
     kind, place = case
     found: ValidationError | None = None
     try:

@@ -9,7 +9,7 @@ WORDS = FieldNames({"stream_seq": "trace_seq", "stream": "trace_id", "event_id":
 
 
 def test_details_and_message_are_translated() -> None:
-    """L3: a field is called what the caller called it, everywhere in the error."""
+    """L3: the whole error uses the caller's name of a field."""
     translated = WORDS.translate(
         InvalidArgument("event 0: stream_seq: is required", details={"field": "stream_seq"})
     )

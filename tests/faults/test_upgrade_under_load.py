@@ -141,7 +141,7 @@ def test_migration_steps_aside_for_a_long_append(empty_postgres_url: str) -> Non
             " (tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us) values"
             " ('default', 'projection', gen_random_uuid(), 1, gen_random_uuid(), 1, '', '', 1)"
         )
-        caller.execute(command)  # what a consumer holds that moves its cursor
+        caller.execute(command)  # the lock of a consumer that moves its cursor
         migrating = pool.submit(migrate, empty_postgres_url)
         worst = 0.0
         for _ in range(20):

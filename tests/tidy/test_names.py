@@ -41,7 +41,7 @@ ALLOWED = (
     (r"", r"\bbehind a (?:transaction )?(?:pooler|proxy)\b", "the usual term"),
     (r"", r"(?i)deal[-_ ]desk", "the workflow of the test vector and of stored traces"),
     (r"", r"\"tip\"|/v1/tip\b", "a stored or transmitted name"),
-    (r"^src/seriatim/store/.*\.sql$", r"\btip\b", "a column"),
+    (r"^src/seriatim/store/.*\.sql$|^tests/faults/test_upgrade", r"\btip\b", "a column"),
     (r"^src/seriatim/store/postgres/migrations/", r"\btold\b|v_told|\bbehind the\b", "applied"),
 )
 # Nouns that only look like participles or gerunds.

@@ -12,7 +12,7 @@ TENANT = "t"
 async def test_cancelled_request_takes_no_memory() -> None:
     """K3: a request cancelled when memory becomes free takes none and raises no other error.
 
-    The waiter is done by then, and making room drops it from the queue.
+    The waiter is done by then, and a release of memory removes it from the queue.
     """
     budget = MemoryBudget(100)
     budget.acquire(TENANT, 100)

@@ -1,7 +1,7 @@
 """K2: row-level security isolates tenants even if a statement lacks its filter.
 
-Each read is broken on purpose, so that nothing but row-level security stands between the tenants;
-then the wall is taken down, to see that the broken read would have shown foreign rows.
+Each read is broken on purpose, so that only row-level security separates the tenants; then it is
+disabled, to show that the broken read would return foreign rows.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def test_confined_transaction_sees_one_tenant(urls: tuple[str, str], table: str)
     assert nobody == []
     assert len(ours) == len(theirs) > 0
     assert sorted(ours + theirs) == sorted(all_rows)
-    # The view has its own wall: it may belong to a role that policies do not hold.
+    # The view filters by itself, as it may belong to a role that bypasses the policies.
     assert open_rows == (ours if table == "readable_events" else all_rows)
 
 

@@ -320,7 +320,7 @@ def test_states_that_are_rows(model: ReadModel) -> None:
     """I3: a row that is a state is found by key and tenant."""
     token = begin_and_claim(model)
     both = seat_rows({"1a": 1, "1b": 2}, 3) | seat_rows({"1a": 5}, 3, "other")
-    model.commit(seats, make_step(0, 3, own=both), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=both), token=token)
 
     assert model.load_states(seats, [("default", "1a"), ("other", "1a"), ("default", "9")]) == {
         ("default", "1a"): {"stream_id": "1a", "taken": 1},
@@ -400,7 +400,7 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
     owners = [("default", f"k{number:05}") for number in range(0, 60_000, 2)]
     assert len(model.load_states(seats, owners)) == 25_000
     gone = seat_rows({f"k{number:05}": None for number in range(49_999)}, 2)
-    model.commit(seats, make_step(1, 2, own=gone), token=token)
+    model.commit(seats, make_step(1, 2, state_rows=gone), token=token)
     assert short_rows(model) == {"k49999": 49_999}
 
 

@@ -355,7 +355,7 @@ def test_rows_of_the_shadow_have_their_position(model: ReadModel) -> None:
     """I1: so that the parts of a rebuild may come in any order."""
     shadowed(model, {"1a": 1}, 5)
     older = {("default", "1a"): ReadModelRow("default", 4, {"stream_id": "1a", "taken": 0})}
-    model.write_shadow_part(seats, make_step(0, 0, own=older), "me")
+    model.write_shadow_part(seats, make_step(0, 0, state_rows=older), "me")
 
     assert short_rows(model, shadow=True) == {"1a": 1}
 

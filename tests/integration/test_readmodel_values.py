@@ -65,7 +65,7 @@ def test_values_come_back(model: ReadModel, kind: type) -> None:
     values = [*SAMPLES[kind], None]
     rows = [shape.normalize({"key": f"{n:02}", "value": value}) for n, value in enumerate(values)]
     keyed = {("default", row["key"]): ReadModelRow("default", 1, row) for row in rows}
-    model.commit(made, make_step(0, 1, own=keyed), token=token)
+    model.commit(made, make_step(0, 1, state_rows=keyed), token=token)
     found = rows_of(model, made)
 
     assert found == rows
@@ -92,7 +92,9 @@ def test_values_come_back_alone(model: ReadModel, kind: type) -> None:
     for n, row in enumerate(rows):
         model.commit(
             made,
-            make_step(n, n + 1, own={("default", row["key"]): ReadModelRow("default", n + 1, row)}),
+            make_step(
+                n, n + 1, state_rows={("default", row["key"]): ReadModelRow("default", n + 1, row)}
+            ),
             token=token,
         )
     assert list(map(repr, rows_of(model, made))) == list(map(repr, rows))
@@ -151,7 +153,7 @@ def test_times_under_another_time_zone(empty_postgres_url: str) -> None:
         shape.normalize({"key": str(n), "value": one}) for n, one in enumerate(SAMPLES[datetime])
     ]
     keyed = {("default", row["key"]): ReadModelRow("default", 1, row) for row in rows}
-    model.commit(made, make_step(0, 1, own=keyed), token=token)
+    model.commit(made, make_step(0, 1, state_rows=keyed), token=token)
 
     assert rows_of(model, made) == rows
     with psycopg.connect(empty_postgres_url) as connection:
@@ -204,7 +206,9 @@ def test_corrupt_time_is_reported(tmp_path: Path) -> None:
         {"key": "a", "value": datetime(2026, 1, 1, tzinfo=UTC)}
     )
     model.commit(
-        made, make_step(0, 1, own={("default", "a"): ReadModelRow("default", 1, row)}), token=token
+        made,
+        make_step(0, 1, state_rows={("default", "a"): ReadModelRow("default", 1, row)}),
+        token=token,
     )
     with sqlite3.connect(tmp_path / "read.db") as connection:
         connection.execute("update one set value = 'soon'")

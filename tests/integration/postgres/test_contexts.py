@@ -22,7 +22,7 @@ def test_a_context_that_holds_is_one_statement(
     """D5: if the log still ends where the context was seen, nothing is decided under the lock."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("other")])
-        monkeypatch.setattr("seriatim.store.postgres.writer.drive", pytest.fail)
+        monkeypatch.setattr("seriatim.store.postgres.writer.run_steps", pytest.fail)
 
         assert reserve(log) == 2
         assert reserve(log, 2) == 3

@@ -17,11 +17,11 @@ import pytest
 
 import seriatim
 from seriatim import Command, ExpectedContext, ExpectedSeq, Filter, NewEvent, Query, Settings
-from seriatim.core import query_plan as following
+from seriatim.core import query_plan
 from seriatim.core.ids import stream_key, tag_key
 from seriatim.store.port import ReadSpec, Store
 from seriatim.store.postgres import index_scans
-from seriatim.store.postgres import store as storing
+from seriatim.store.postgres import store as store_module
 from seriatim.store.postgres.migrate import grant, migrate
 from seriatim.store.postgres.reader import TenantReader
 from seriatim.store.postgres.store import PostgresStore
@@ -96,9 +96,9 @@ def forgotten_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
         return asked(self, tenant_id, TENANT.sub(r"\1::text is not null", text), parameters)
 
     monkeypatch.setattr(TenantReader, "fetch_rows", rows)
-    for module in (storing, index_scans):
+    for module in (store_module, index_scans):
         monkeypatch.setattr(module, "stream_key", lambda _, *names: stream_key(THEIRS, *names))
-    monkeypatch.setattr(following, "tag_key", lambda _, tag: tag_key(THEIRS, tag))
+    monkeypatch.setattr(query_plan, "tag_key", lambda _, tag: tag_key(THEIRS, tag))
 
 
 def select(store: Store, **wanted: Any) -> list[Any]:

@@ -251,7 +251,7 @@ def compare_listings(model: Store, store: Store) -> None:
     assert store.event_id_at(model.head() + 1) is None
 
 
-def test_too_many_walks_fall_back_to_the_matcher(
+def test_too_many_index_scans_fall_back_to_the_matcher(
     model_and_store: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D6: the size of a query never changes its matches."""
@@ -259,7 +259,7 @@ def test_too_many_walks_fall_back_to_the_matcher(
     caller = Caller(random.Random(7))
     append_alike(caller, clock, model, store, 20)
     for module in (queries, index_scans):
-        monkeypatch.setattr(module, "WALKS_MAX", 0)
+        monkeypatch.setattr(module, "INDEX_SCANS_MAX", 0)
     for _ in range(50):
         query = caller.query()
         asked = ("default", query, 3, model.head() - 2, 5)

@@ -15,7 +15,7 @@ def test_http_page_is_current() -> None:
 
 
 def test_description_is_current() -> None:
-    """The committed OpenAPI document is what a service shows."""
+    """The committed OpenAPI document equals that of the service."""
     assert openapi_text() == OPENAPI.read_text("utf-8"), "run: make reference"
 
 
@@ -33,7 +33,7 @@ def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
 
 
 def test_statuses_are_documented() -> None:
-    """The page of errors tells each code's status."""
+    """The page of errors lists the status of each code."""
     codes, _, _ = read("docs/reference/errors.md").partition("## Connections")
     shown = {row[0].strip("`"): row[3] for row in rows(codes)}
     expected = {code: str(status) for code, status in STATUS_BY_CODE.items()}

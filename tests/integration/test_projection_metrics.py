@@ -35,7 +35,7 @@ def shown(metrics: Metrics) -> dict[str, float]:
 
 
 def test_projection_lag(url: str) -> None:
-    """M2: lag, failures and whether it runs, of the projections beside the log."""
+    """M2: lag, failures and running state of the log's projections."""
     metrics = Metrics()
     with seriatim.open(url) as log:
         LogMetrics(metrics).observe(log, cache_s=0)

@@ -57,7 +57,7 @@ def together(count: int, act: Callable[[int], Any]) -> list[Any]:
 
 
 def test_a_projection_begins_before_the_first_event(model: ReadModel) -> None:
-    """I2: a cursor for each projection, which stands before everything."""
+    """I2: a new projection has a cursor at position 0."""
     made = model.create_projection(seats, "default", LOG)
 
     assert (made.position, made.last_event_id, made.status, made.owner, made.token) == (
@@ -74,7 +74,7 @@ def test_a_projection_begins_before_the_first_event(model: ReadModel) -> None:
 
 
 def test_beginning_again_changes_nothing(model: ReadModel) -> None:
-    """I2: neither position nor declaration nor log: those are what the rows came from."""
+    """I2: beginning again keeps position, declaration and log."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 5, state_rows=seat_rows({"1a": 1}, 5)), token=token)
     changed = msgspec.structs.replace(seats, version=2)
@@ -122,7 +122,7 @@ def test_tenants_do_not_share_a_place(model: ReadModel) -> None:
 
 @pytest.mark.usefixtures("slow_tables")
 def test_two_tenants_that_begin_at_once(place: str) -> None:
-    """K1: also when both look before either writes: one wins, the other gets a conflict."""
+    """K1: of two tenants that begin concurrently one gets a conflict."""
 
     def begin(number: int) -> str:
         model = open_read_model(place)
@@ -149,8 +149,8 @@ def test_projections_do_not_share_a_table(model: ReadModel) -> None:
 
 
 @pytest.mark.parametrize("words", [("select", "group"), ("order", "user"), ("table", "end")])
-def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> None:
-    """I1: any plain name will do, whatever it means to a database."""
+def test_sql_keywords_are_valid_names(model: ReadModel, words: tuple[str, str]) -> None:
+    """I1: SQL keywords are valid names of tables and columns."""
     name, column = words
     made = projection(
         name,
@@ -188,8 +188,8 @@ def test_rows_and_cursor_move_together(model: ReadModel) -> None:
     assert short_rows(model) == {"1a": 1, "1b": 2}
 
 
-def test_rows_change_and_go(model: ReadModel) -> None:
-    """I1: a row of a key is replaced, and taken away where the fold says None."""
+def test_rows_are_replaced_and_deleted(model: ReadModel) -> None:
+    """I1: a row is replaced, and deleted if the fold returns None."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
     model.commit(
@@ -246,7 +246,7 @@ def test_a_commit_from_another_position_changes_nothing(model: ReadModel) -> Non
 
 
 def test_a_paused_projection_takes_no_step(model: ReadModel) -> None:
-    """I7: a pause holds at once, also for a step that had begun; resumed, it is taken."""
+    """I7: a pause applies at once, also to a computed step; resumed, the step is applied."""
     token = begin_and_claim(model)
     model.set_status("seats", "paused")
     with pytest.raises(ProjectionMoved):
@@ -268,14 +268,14 @@ def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) 
     assert (short_rows(model), model.list_progress()[0].position) == ({}, 0)
 
 
-def test_nothing_is_committed_to_what_never_began(model: ReadModel) -> None:
-    """I8: nor to what was dropped."""
+def test_commit_to_a_missing_projection_is_refused(model: ReadModel) -> None:
+    """I8: a projection that never began or was dropped accepts no commit."""
     with pytest.raises(LeaseLost):
         model.commit(seats, make_step(0, 3), token=0)
 
 
-def test_of_two_that_commit_at_once_one_does(place: str, model: ReadModel) -> None:
-    """I2: exactly once, whoever else does the same."""
+def test_one_of_two_concurrent_commits_succeeds(place: str, model: ReadModel) -> None:
+    """I2: of two concurrent commits of one step exactly one is applied."""
     token = begin_and_claim(model)
 
     def commit(number: int) -> str:
@@ -294,7 +294,7 @@ def test_of_two_that_commit_at_once_one_does(place: str, model: ReadModel) -> No
 
 
 def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
-    """I7: what stopped a projection is stored with what was done before it."""
+    """I7: the status of a stopped projection is stored with the preceding step."""
     token = begin_and_claim(model)
     noted = [(make_failure(4), "stopped")]
     model.commit(seats, make_step(0, 3, failures=noted), token=token, status="failed")
@@ -304,7 +304,7 @@ def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
 
 
 def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
-    """I3: a fold continues with what it would have had in memory."""
+    """I3: a stored state equals the state in memory."""
     token = begin_and_claim(model, plan)
     states = {("default", "a"): (3, '{"count":1}'), ("default", "ü'\"\\"): (2, '{"count":2}')}
     model.commit(plan, make_step(0, 3, states=states), token=token)
@@ -317,7 +317,7 @@ def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
 
 
 def test_states_that_are_rows(model: ReadModel) -> None:
-    """I3: the row of a key, of its own tenant."""
+    """I3: a row that is a state is found by key and tenant."""
     token = begin_and_claim(model)
     both = seat_rows({"1a": 1, "1b": 2}, 3) | seat_rows({"1a": 5}, 3, "other")
     model.commit(seats, make_step(0, 3, state_rows=both), token=token)
@@ -407,8 +407,8 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
 # -- one moment
 
 
-def test_a_moment_stands_still(place: str, model: ReadModel) -> None:
-    """I3: rows, digest and position are of one instant, whatever is written meanwhile."""
+def test_snapshot_is_consistent(place: str, model: ReadModel) -> None:
+    """I3: rows, digest and position of a snapshot belong together during writes."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     writer = open_read_model(place)
@@ -494,7 +494,7 @@ def test_failures_are_kept_with_all_they_say(model: ReadModel) -> None:
     assert model.load_exceptions("seats", shadow=True) == (frozenset(), frozenset())
 
 
-def test_operators_say_what_becomes_of_failures(model: ReadModel) -> None:
+def test_operators_retry_or_skip_failures(model: ReadModel) -> None:
     """I7: retry marks keys to be folded again, skip omits the event permanently."""
     noted(model)
 
@@ -544,7 +544,7 @@ def test_pausing(model: ReadModel) -> None:
 
 
 def test_a_key_is_folded_anew(model: ReadModel) -> None:
-    """I7: its row, its failures and nothing of other keys; what was passed over stays so."""
+    """I7: a refold replaces the key's rows and failures, and keeps skipped events."""
     token = noted(model)
     model.commit(seats, make_step(5, 6, state_rows=seat_rows({"1a": 1, "1b": 2}, 6)), token=token)
     model.set_failure_status("seats", 2, "parked", again=True)

@@ -21,7 +21,7 @@ from tests.integration.readmodel_support import (
 def refused_cursor(**parts: Any) -> Any:
     """Make a step whose rows are fine and whose cursor violates a constraint of its table."""
     made: Any = make_step(3, 7, state_rows=seat_rows({"1a": None, "1b": 9, "1c": 4}, 7), **parts)
-    made.tip = None
+    made.last_event_id = None
     return made
 
 
@@ -48,7 +48,7 @@ def test_a_repeated_step_is_done_once(model: ReadModel) -> None:
     with pytest.raises(BackendFailure):
         model.commit(seats, refused_cursor(), token=token)
     again = refused_cursor()
-    again.tip = "e7"
+    again.last_event_id = "e7"
     model.commit(seats, again, token=token)
 
     assert short_rows(model) == {"1b": 9, "1c": 4}

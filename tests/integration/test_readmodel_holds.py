@@ -27,14 +27,14 @@ from tests.integration.readmodel_support import (
 from tests.integration.readmodel_support import stored_row as row_of
 
 
-def hold_until_killed(place: str, told: Connection) -> None:
+def hold_until_killed(place: str, connection: Connection) -> None:
     """Do what a verification does before it compares, and wait there to be killed."""
     model = open_read_model(place)
     model.create_projection(seats, "default", LOG, shadow=True)
     token = model.claim("seats", "verify", 2.0, shadow=True)
     assert token is not None
     with model.hold("seats", token):
-        told.send("held")
+        connection.send("held")
         signal.pause()
 
 

@@ -83,7 +83,7 @@ def test_payloads_of_every_form(spark: SparkSession, log_url: str) -> None:
 def test_refused_rows_are_kept_with_reasons(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """The good rows are stored, the bad ones told: code, message and row."""
+    """Valid rows are stored; invalid ones are reported with code, message and row."""
     frame = spark.createDataFrame(
         [
             Row(event_type="good", payload='{"n":1}'),
@@ -111,7 +111,7 @@ def test_refused_rows_are_kept_with_reasons(
 
 
 def test_bad_frames_store_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """L: what no event has is refused by name, before anything is stored."""
+    """L: unknown columns are refused and named before anything is stored."""
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
     frame = spark.createDataFrame([Row(event_type="a", colour="red")])
@@ -132,7 +132,7 @@ def test_a_log_is_never_overwritten(spark: SparkSession, tmp_path: Path) -> None
 def test_read_rows_can_be_written_to_another_log(
     spark: SparkSession, fill: Fill, log_url: str, tmp_path: Path
 ) -> None:
-    """Rows that were read carry what the log alone sets; it is dropped on request."""
+    """Columns that only the log sets are dropped on request."""
     fill(*make_varied_events(30))
     other = f"sqlite:///{tmp_path}/copy.db"
     seriatim.open(other).close()
@@ -217,7 +217,7 @@ def test_a_task_that_dies_and_is_tried_again(
 
 
 def test_a_missing_log_fails_the_job(spark: SparkSession, tmp_path: Path) -> None:
-    """L: a sink makes no log, and says so."""
+    """L: a sink creates no log and reports the missing one."""
     frame = spark.createDataFrame([Row(event_type="a")])
     with pytest.raises(PySparkException, match="none"):
         save(frame, f"sqlite:///{tmp_path}/none.db")

@@ -105,7 +105,7 @@ def _project(service: RunningService, url: str, tenant: str) -> None:
         assert token is not None
         failed = msgspec.structs.replace(make_failure(1), tenant_id=tenant, reason=_of(tenant))
         made = make_step(
-            0, 2, own=seat_rows({_of(tenant): 2}, 2, tenant), failures=[(failed, "parked")]
+            0, 2, state_rows=seat_rows({_of(tenant): 2}, 2, tenant), failures=[(failed, "parked")]
         )
         made.last_event_id = log.store.event_id_at(2) or ""
         model.commit(seats, made, token=token)

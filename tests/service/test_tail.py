@@ -302,7 +302,7 @@ def test_reading_ones_own_writes(service: RunningService, shared_url: str) -> No
         token = model.claim("seats", "runner", 60) or 0
 
         def pass_on() -> None:
-            made = make_step(0, last, own=seat_rows({"1a": 1}, last, "writer"))
+            made = make_step(0, last, state_rows=seat_rows({"1a": 1}, last, "writer"))
             made.last_event_id = log.store.event_id_at(last) or ""
             model.commit(seats, made, token=token)
 

@@ -112,7 +112,7 @@ class HandlerLoop:
         """
         self._registry = registry
         self.handler = handler
-        self._letters = dead_letters
+        self._dead_letters = dead_letters
         self._starts = start_lookup if handler.start else None
         # Unsafe effects are claimed one at a time: a crash leaves one unknown, not a whole chunk.
         self._chunk = 1 if handler.at_most_once else chunk
@@ -197,8 +197,8 @@ class HandlerLoop:
 
     def _send(self, dead: Iterable[tuple[Delivery, str, int]]) -> None:
         """Send dead letters to the target outside the registry, if there is one."""
-        if self._letters is not None:
-            self._letters.send(
+        if self._dead_letters is not None:
+            self._dead_letters.send(
                 [
                     DeadLetter(
                         handler=self.handler.name, delivery=one, error=error, attempts=attempts

@@ -139,7 +139,7 @@ class LimitContract:
         with assert_refused(log, "limit_exceeded", limit="condition_filters", bound=256):
             log.append([event()], [*[one] * 63, more])
 
-    def test_costly_predicates_end(self, log: Log) -> None:
+    def test_costly_predicates_are_refused(self, log: Log) -> None:
         """K3, D3: large arrays are matched; a comparison above the limit is refused."""
         texts = [f"text-{number}" for number in range(20_000)]
         objects = [{"k": {"l": number}, "m": "same"} for number in range(5_000)]

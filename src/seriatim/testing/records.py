@@ -166,7 +166,7 @@ class RecordContract:
         assert [log.event(name).payload for name in ids] == [{"n": n} for n in range(len(ids))]
         assert [one.stream_id for one in log.streams()] == ids
 
-    def test_stream_types_and_ids_do_not_run_together(self, log: Log) -> None:
+    def test_stream_types_and_ids_are_separate(self, log: Log) -> None:
         """A4: different pairs of type and id are different streams, with any separators."""
         pairs = [("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), ("a/b", "c"), ("a", "b/c")]
         for pair in pairs:

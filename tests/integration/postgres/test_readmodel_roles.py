@@ -21,8 +21,8 @@ from tests.integration.readmodel_support import (
 MakeRole = Callable[..., str]
 
 
-def test_a_role_without_rights_is_told(postgres_url: str, make_role: MakeRole) -> None:
-    """L2: what is lacking, and what to do about it."""
+def test_role_without_rights_gets_the_cure(postgres_url: str, make_role: MakeRole) -> None:
+    """L2: the error names the missing right and the command that grants it."""
     url = as_role(postgres_url, make_role())
 
     with pytest.raises(
@@ -32,8 +32,8 @@ def test_a_role_without_rights_is_told(postgres_url: str, make_role: MakeRole) -
     assert not caught.value.retryable
 
 
-def test_a_schema_that_was_made_for_it_will_do(postgres_url: str, make_role: MakeRole) -> None:
-    """F2: a role needs no right on the database, only on a schema of its own."""
+def test_existing_schema_is_enough(postgres_url: str, make_role: MakeRole) -> None:
+    """F2: a role needs rights on its schema only, not on the database."""
     role = make_role()
     with psycopg.connect(postgres_url) as connection:
         connection.execute("create schema read")

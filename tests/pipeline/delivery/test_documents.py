@@ -72,7 +72,7 @@ def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
 
 
 def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
-    """G8: what has no stable id is a dead letter, not a guess."""
+    """G8: an event without a stable id becomes a dead letter."""
     url = f"sqlite:///{tmp_path}/log.db"
     with seriatim.open(url) as log:
         log.append([NewEvent("a")])
@@ -80,12 +80,12 @@ def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
     declare = documents(
         "orders", lambda: HttpIndex(1), retry=msgspec.structs.replace(QUICK, attempts=1)
     )
-    tally = HandlerLoop(registry, declare(lambda _: {})).handle(
+    counts = HandlerLoop(registry, declare(lambda _: {})).handle(
         [seriatim.Delivery.of(one, log=LOG) for one in read_stored_events(url)]
     )
     registry.close()
 
-    assert tally.dead == 1
+    assert counts.dead == 1
 
 
 @pytest.mark.parametrize("point", ["before effect", "after effect"])
@@ -127,8 +127,8 @@ def test_a_projection_dies_before_the_offset_commit(
         finally:
             os.killpg(process.pid, signal.SIGKILL)
         before = list(index.writes)
-        tally = work(spark, index_of(index.port), None, source=target, registry=place)
+        counts = work(spark, index_of(index.port), None, source=target, registry=place)
 
         assert index.documents == expected(postgres_url)
-        assert (index.writes, tally.done) == (before, 0)
-        assert tally.duplicate > 0
+        assert (index.writes, counts.done) == (before, 0)
+        assert counts.duplicate > 0

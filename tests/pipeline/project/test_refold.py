@@ -99,7 +99,7 @@ def test_a_retried_key_equals_a_rebuild(
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_skipped_event_equals_a_rebuild(start: Start, log: Log, tmp_path: Path) -> None:
-    """I3, I7: what is passed over for a parked key is passed over in its tables, too."""
+    """I3, I7: an event skipped for a parked key is also skipped in its tables."""
     fill(log, tmp_path / "never", moves=False, own_names=False)
     job = start(books())
     job.run()

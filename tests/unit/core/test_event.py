@@ -73,7 +73,7 @@ def test_from_a_mapping() -> None:
         ({"event_type": "x", "stream": ("a", "b"), "stream_id": "b"}, "stream"),
     ],
 )
-def test_what_a_mapping_may_not_hold(given: Any, field: Any) -> None:
+def test_invalid_fields_of_a_mapping_are_named(given: Any, field: Any) -> None:
     """B2: committed, unknown and missing fields are named."""
     with pytest.raises(InvalidEvent) as caught:
         NewEvent.from_mapping(given)
@@ -96,7 +96,7 @@ def test_records_are_values() -> None:
 
 
 def test_receipts() -> Any:
-    """B1: a receipt tells its range, makes its records once, and whether it is a replay."""
+    """B1: a receipt has its range and replay flag, and makes its records once."""
     made = []
 
     def make() -> Any:

@@ -190,8 +190,8 @@ class Publisher:
         log = self._store.identity()
         if self._last is not None:
             at = self._last.position
-            tip = self._store.event_id_at(at) if at else None
-            self._checkpoints.check(self._last, log, head, tip)
+            last_event_id = self._store.event_id_at(at) if at else None
+            self._checkpoints.check(self._last, log, head, last_event_id)
         return log
 
     def _run_step(self, after: int, head: int) -> int:
@@ -263,7 +263,7 @@ class Publisher:
             epoch=log.epoch,
             target=self._target_name,
             position=reached,
-            tip=self._store.event_id_at(reached) or "",
+            last_event_id=self._store.event_id_at(reached) or "",
             written_at=format_us(time.time_ns() // 1000),
             delivered=self._lookback.checkpoint_keys,
         )

@@ -277,7 +277,7 @@ def _check_options(  # noqa: PLR0913 - options that depend on each other
     source: Target | None,
     registry: str | None,
     settings: RegistrySettings,
-    letters: Target | None,
+    dead_letters: Target | None,
 ) -> None:
     if url is None and source is None:
         raise _invalid("url", "name the log to read, or a Kafka topic as source")
@@ -296,7 +296,7 @@ def _check_options(  # noqa: PLR0913 - options that depend on each other
             f"the transactional handler {handler.name} writes in the registry's transaction, so "
             "the registry must be enabled",
         )
-    if settings.on_outage == "dlq" and letters is None:
+    if settings.on_outage == "dlq" and dead_letters is None:
         raise _invalid(
             "on_outage",
             "dlq needs a dead-letter topic, outside the registry's database: name one "

@@ -310,7 +310,7 @@ def pause_before_step(steps: Any, at: str, wait: Callable[[], None]) -> Any:
     try:
         step = next(steps)
         while True:
-            if at != "end" and at in step.text:  # "append" has an "end", too
+            if at != "end" and at in step.sql:  # "append" has an "end", too
                 wait()
             rows = yield step
             step = steps.send(rows)

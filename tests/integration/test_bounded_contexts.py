@@ -171,7 +171,7 @@ def _noted(steps: Any, texts: list[str]) -> Any:
     try:
         step = next(steps)
         while True:
-            texts.append(step.text)
+            texts.append(step.sql)
             step = steps.send((yield step))
     except StopIteration as end:
         return end.value

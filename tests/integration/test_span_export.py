@@ -8,29 +8,29 @@ from tests.fixtures.otlp_collector import collect_spans
 
 APPENDING = """
 import seriatim
-from seriatim.telemetry.span_export import current, joined, spans_sent
+from seriatim.telemetry.span_export import current_span_export, join_span_export, export_spans
 
 log = seriatim.open("memory:")
-with spans_sent("seriatim-test"{wanted}):
+with export_spans("seriatim-test"{wanted}):
     log.append([seriatim.NewEvent("a")])
-    print(current() is not None)
+    print(current_span_export() is not None)
 """
 IN_A_TASK = """
 import seriatim
-from seriatim.telemetry.span_export import Exporting, joined
+from seriatim.telemetry.span_export import SpanExport, join_span_export
 
 log = seriatim.open("memory:")
 for _ in range(2):
-    with joined(Exporting("seriatim-task", {{"OTEL_EXPORTER_OTLP_ENDPOINT": "{url}"}})):
+    with join_span_export(SpanExport("seriatim-task", {{"OTEL_EXPORTER_OTLP_ENDPOINT": "{url}"}})):
         log.append([seriatim.NewEvent("a")])
 """
 MISSING = """
 import sys
 sys.modules["opentelemetry.sdk"] = None
-from seriatim.telemetry.span_export import Exporting, joined, spans_sent
-with spans_sent("x"), joined(Exporting("x", {{}})):
+from seriatim.telemetry.span_export import SpanExport, join_span_export, export_spans
+with export_spans("x"), join_span_export(SpanExport("x", {{}})):
     print("goes on")
-with spans_sent("x", wanted=True):
+with export_spans("x", enabled=True):
     pass
 """
 
@@ -50,7 +50,7 @@ def test_spans_are_sent() -> None:
         endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
         first = run(APPENDING.format(wanted=""), **endpoint)
         second = run(APPENDING.format(wanted=""), OTEL_SERVICE_NAME="shop", **endpoint)
-        none = run(APPENDING.format(wanted=", wanted=False"), **endpoint)
+        none = run(APPENDING.format(wanted=", enabled=False"), **endpoint)
         off = run(APPENDING.format(wanted=""), OTEL_SDK_DISABLED="true", **endpoint)
         unset = run(APPENDING.format(wanted=""))
 

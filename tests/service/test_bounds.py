@@ -16,8 +16,7 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.api.read_endpoints import RESPONSE_BYTES
-from seriatim.api.schema_bounds import STREAMS_MAX
+from seriatim.api.read_endpoints import RESPONSE_BYTES, STREAMS_MAX
 from seriatim.api.service import SMALL_BODY_BYTES
 from seriatim.api.tenant_limiter import TenantLimiter
 from seriatim.core.errors import TimedOut

@@ -45,7 +45,7 @@ def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
 
 
 def put(
-    service: RunningService, who: Caller, position: int, tip: str, **more: Any
+    service: RunningService, who: Caller, position: int, event_id: str, **more: Any
 ) -> ServiceResponse:
     """Put a cursor."""
     identity = service.service.log.identity()
@@ -55,14 +55,14 @@ def put(
         "position": position,
         "log_id": identity.log_id,
         "epoch": identity.epoch,
-        "tip": tip,
+        "last_event_id": event_id,
     }
     return who("POST", "/v1/cursors", body | more)
 
 
-def tip_at(who: Caller, position: int) -> str:
+def event_id_at(who: Caller, position: int) -> str:
     """Return what a caller is shown at a position."""
-    found: str = who("GET", "/v1/tip", position=position).json["tip"]
+    found: str = who("GET", "/v1/last-event-id", position=position).json["last_event_id"]
     return found
 
 
@@ -75,7 +75,7 @@ def test_a_mark_given_back_stays_one(
     service: RunningService, who: Caller, how: str, position: int
 ) -> None:
     """K2: whichever way a cursor is put, its answer and every later one show what was given."""
-    name, tip = f"mark-{next(_names)}", tip_at(who, position)
+    name, event_id = f"mark-{next(_names)}", event_id_at(who, position)
     more: dict[str, Any] = {"name": name}
     if how == "leased":
         lease = {"name": name, "owner": "me", "seconds": 60}
@@ -83,17 +83,17 @@ def test_a_mark_given_back_stays_one(
     elif how in ("only_new", "reset"):
         more[how] = True
     if how == "again":
-        put(service, who, position, tip, **more)
+        put(service, who, position, event_id, **more)
         more["only_new"] = True
 
-    answer = put(service, who, position, tip, **more)
+    answer = put(service, who, position, event_id, **more)
     read = who("GET", "/v1/cursors", purpose="subscription", name=name)
     every = who("GET", "/v1/cursors", purpose="subscription")
 
     assert answer.status == 200, answer
-    assert answer.json["cursor"]["tip"] == tip
-    assert read.json["cursors"][0]["tip"] == tip
-    assert {one["name"]: one["tip"] for one in every.json["cursors"]}[name] == tip
+    assert answer.json["cursor"]["last_event_id"] == event_id
+    assert read.json["cursors"][0]["last_event_id"] == event_id
+    assert {one["name"]: one["last_event_id"] for one in every.json["cursors"]}[name] == event_id
     stored = service.service.log.store.cursor(OURS, "subscription", name)
     assert stored is not None
     assert stored.last_event_id == service.service.log.store.event_id_at(position)
@@ -109,10 +109,10 @@ def test_a_guessed_id_is_answered_like_any_other(service: RunningService, who: C
         (FOREIGN, f"{THEIRS}-x"),  # the very event
         (FOREIGN, f"{THEIRS}-y"),
         (FOREIGN, f"{OURS}-shown"),  # one's own, elsewhere
-        (FOREIGN, tip_at(scoped, HIDDEN)),  # a mark of another position
-        (FOREIGN, tip_at(theirs, HIDDEN)),  # a mark for another tenant
-        (HIDDEN, tip_at(theirs, HIDDEN)),
-        (FOREIGN, "tip:" + "0" * 32),
+        (FOREIGN, event_id_at(scoped, HIDDEN)),  # a mark of another position
+        (FOREIGN, event_id_at(theirs, HIDDEN)),  # a mark for another tenant
+        (HIDDEN, event_id_at(theirs, HIDDEN)),
+        (FOREIGN, "opaque:" + "0" * 32),
         (99, f"{THEIRS}-x"),
         (0, f"{THEIRS}-x"),
     ]
@@ -130,7 +130,7 @@ def test_marks_are_of_one_reader_and_one_position(service: RunningService) -> No
     one, other = make_caller(service, tenant_id=OURS), make_caller(service, tenant_id="none")
     mark = service.service.opaque_event_id
 
-    assert tip_at(one, FOREIGN) != tip_at(other, FOREIGN)
+    assert event_id_at(one, FOREIGN) != event_id_at(other, FOREIGN)
     assert mark("a", "t", 1) != mark("a", "t", 2)
     assert mark("a:b", "c", 1) != mark("a", "b:c", 1)
 
@@ -145,11 +145,11 @@ def test_a_hidden_id_is_not_taken_by_its_name(service: RunningService) -> None:
     assert hidden.comparable == absent.comparable
 
 
-def test_a_cursor_needs_no_tip(service: RunningService, who: Caller) -> None:
+def test_a_cursor_needs_no_last_event_id(service: RunningService, who: Caller) -> None:
     """F8: without one it says how far, and no more."""
     answer = put(service, who, FOREIGN, "")
 
-    assert answer.json["cursor"]["tip"] == ""
+    assert answer.json["cursor"]["last_event_id"] == ""
 
 
 # -- subscriptions on them

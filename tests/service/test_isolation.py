@@ -234,13 +234,13 @@ async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.Mo
     async def run_for(_: str, act: Callable[[], int]) -> int:
         return act()
 
-    monkeypatch.setattr(tail_endpoints, "_held_past", read)
+    monkeypatch.setattr(tail_endpoints, "_read_page_in_memory", read)
     log = SimpleNamespace(head=lambda: 6, identity=lambda: None)
     hub, memory = SimpleNamespace(stopped=False), MemoryBudget(1)
     service: Any = SimpleNamespace(log=log, hub=hub, memory=memory, run_for=run_for)
     identity: Any = None
     sent = 0
-    async for piece in tail_endpoints._caught_up(
+    async for piece in tail_endpoints._read_stored(
         service, TailBuffer("t", Query(), 0, 10), identity
     ):
         sent += len(piece.records)
@@ -474,13 +474,13 @@ def test_work_ends_with_its_request(
 
 STUCK = """
 import sys, threading, time
-from seriatim.api import reading
+from seriatim.api import read_endpoints
 
 def forever(*_: object) -> None:
     while True:
         time.sleep(0.01)
 
-reading.first_records = forever
+read_endpoints.read_first_records = forever
 from seriatim.cli import main
 main()
 """
@@ -521,7 +521,7 @@ def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
             service.process.send_signal(signal.SIGTERM)
             service.process.wait(25)
             took = time.monotonic() - began
-        wait_until(lambda: any("ending now" in line for line in service.text), "it says so")
+        wait_until(lambda: any("ending the process" in line for line in service.text), "it says so")
 
     assert took < 20  # without a deadline it never ends
 

@@ -450,7 +450,7 @@ def test_no_answer_tells_where_files_lie(
     body = {"appends": [{"events": [make_event()]}]}
     several = who("POST", "/v1/appends", body)
 
-    assert (ready.status, ready.json["detail"]) == (503, "the log's store does not answer")
+    assert (ready.status, ready.json["detail"]) == (503, "the log's store does not respond")
     for answer in (who.append(make_event()), who("GET", "/v1/events")):
         assert (answer.status, answer.code) == (503, "backend_failure")
         assert answer.json["detail"].startswith("log.db was moved")

@@ -18,7 +18,6 @@ from tests.service.test_service_faults import raw
 # Warns, fails in a thread, and breaks in a request: none of it is to be seen as plain text.
 NOISY = """
 import asyncio, logging, sys, threading, warnings
-from seriatim.api import operating, serving
 
 def fail() -> None:
     raise RuntimeError("in a thread")
@@ -70,7 +69,7 @@ def test_json_logs_are_only_json(tmp_path: Path) -> None:
     messages = " ".join(line["message"] for line in lines)
     for said in (*expected, "a line of asyncio", "AUTHENTICATION IS OFF", "serving sqlite"):
         assert said in messages
-    failed = next(line for line in lines if "unforeseen" in line["message"])
+    failed = next(line for line in lines if "unexpected" in line["message"])
     assert failed["exception"].endswith("in a request")
 
 
@@ -121,7 +120,7 @@ def test_a_token_tells_when_it_was_used(service: RunningService) -> None:
     first = access.token(token_id)
     for _ in range(5):
         assert who.append(make_event()).status == 201
-    service.run(service.service._admission.write_uses())
+    service.run(service.service._authenticator.write_uses())
 
     assert access.token(token_id) == first
     assert next(one for one in access.tokens() if one.token_id == token_id) == first

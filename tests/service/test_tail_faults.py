@@ -58,7 +58,7 @@ def test_a_failing_read_doubles_nothing(
 ) -> None:
     """E5: a tail that was sent away by a failing read has each append once, as it continues."""
     who = make_caller(quick, tenant_id="failing")
-    real = hub_module._groups
+    real = hub_module._read_new_appends
     failures = iter(range(1))
 
     def failing(log: Any, tenant_id: str, *rest: Any) -> Any:
@@ -66,7 +66,7 @@ def test_a_failing_read_doubles_nothing(
             raise BackendFailure("for a moment")
         return real(log, tenant_id, *rest)
 
-    monkeypatch.setattr(hub_module, "_groups", failing)
+    monkeypatch.setattr(hub_module, "_read_new_appends", failing)
     hub = quick.service.hub
     with open_tail(who, after=0, keep_alive_s=60) as tail:
         lines = tail.lines()

@@ -13,6 +13,7 @@ import pytest
 from seriatim.access.rights import RIGHTS
 from seriatim.api.routes import ROUTES, Route
 from seriatim.api.server import ServiceLocation
+from seriatim.api.service import OPAQUE_ID_PREFIX
 from seriatim.cli.command_session import CommandSession, CommonOptions
 from seriatim.cli.serve import _allows_anonymous
 from seriatim.core.fold import Failure
@@ -241,24 +242,30 @@ def test_lists_hold_only_ones_own(service: RunningService, ours: Caller, path: s
     assert f"{THEIRS}-stream".encode() not in answer.body
 
 
-def test_positions_tell_nothing_but_growth(service: RunningService, ours: Caller) -> None:
-    """K2: at a foreign position stands a mark that can be compared; one's own shows its id."""
-    tips = [ours("GET", "/v1/tip", position=position).json["tip"] for position in range(1, 7)]
-    theirs = make_caller(service, tenant_id=THEIRS)("GET", "/v1/tip", position=4).json["tip"]
+def event_id_at(who: Caller, position: int) -> str:
+    """Return the id, or the opaque value, that the caller receives for a position."""
+    found: str = who("GET", "/v1/last-event-id", position=position).json["last_event_id"]
+    return found
 
-    assert tips[:3] == [f"{OURS}-{name}" for name in ("one", "dead", "more")]
+
+def test_positions_reveal_only_growth(service: RunningService, ours: Caller) -> None:
+    """K2: positions of other tenants have an opaque but stable value instead of an id."""
+    ids = [event_id_at(ours, position) for position in range(1, 7)]
+    theirs = event_id_at(make_caller(service, tenant_id=THEIRS), 4)
+
+    assert ids[:3] == [f"{OURS}-{name}" for name in ("one", "dead", "more")]
     assert theirs == f"{THEIRS}-one"
-    assert all(tip.startswith("tip:") for tip in tips[3:])
-    assert ours("GET", "/v1/tip", position=4).json["tip"] == tips[3]
+    assert all(one.startswith(OPAQUE_ID_PREFIX) for one in ids[3:])
+    assert event_id_at(ours, 4) == ids[3]
 
 
 def test_a_scope_of_types_hides_ids_at_positions(service: RunningService) -> None:
     """K4: an event of a type outside the scope is as hidden as a foreign one."""
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=[f"{OURS}.one"])
-    tips = [scoped("GET", "/v1/tip", position=position).json["tip"] for position in (1, 2)]
+    ids = [event_id_at(scoped, position) for position in (1, 2)]
 
-    assert tips[0] == f"{OURS}-one"
-    assert tips[1].startswith("tip:")
+    assert ids[0] == f"{OURS}-one"
+    assert ids[1].startswith(OPAQUE_ID_PREFIX)
 
 
 def test_ids_and_keys_of_others_are_free(service: RunningService, ours: Caller) -> None:

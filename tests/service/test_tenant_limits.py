@@ -149,7 +149,7 @@ async def test_turns_are_taken_in_order_and_bounded() -> None:
     async with turns.slot("t", 60):
         waiting = [asyncio.create_task(act(n)) for n in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(LimitExceeded, match="wait already") as caught:
+        with pytest.raises(LimitExceeded, match="queued already") as caught:
             await act(9)
         async with turns.slot("other", 60):
             pass

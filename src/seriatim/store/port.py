@@ -174,7 +174,7 @@ class StreamSummary(msgspec.Struct, frozen=True):
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """The position up to which a consumer has processed the log, and the identity of that log.
 
-    `tip` is the id of the event at `position`; it reveals that a log was replaced.
+    `last_event_id` is the id of the event at `position`; it reveals that a log was replaced.
     """
 
     tenant_id: str
@@ -183,7 +183,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     log_id: str
     epoch: int
-    last_event_id: str = msgspec.field(default="", name="tip")  # the name on the wire
+    last_event_id: str = ""
     query: str = ""
     updated_at: str = ""
 

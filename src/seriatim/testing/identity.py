@@ -82,7 +82,7 @@ class IdentityContract:
             {"log_id": "0190b5e2-0000-7000-8000-000000000001"},
             {"epoch": 7},
             {"position": 3},
-            {"tip": "another-event"},
+            {"last_event_id": "another-event"},
         ],
     )
     def test_another_past_is_noticed(self, log: Log, changes: dict[str, Any]) -> None:

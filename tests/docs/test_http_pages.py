@@ -2,11 +2,18 @@
 
 import pytest
 
+from seriatim.api.routes import ROUTES, Route
 from seriatim.core.errors import ALL_ERRORS, SeriatimError
 from seriatim.wire.problems import STATUS_BY_CODE, TOO_MANY_REQUESTS, status_for_error
 from tests.docs.error_examples import raise_documented_errors
 from tests.docs.http_pages import OPENAPI, PAGE, http_page, openapi_text
 from tests.docs.pages import read, rows
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda one: one.endpoint)
+def test_every_route_has_a_section(route: Route) -> None:
+    """The overview links to a section with the right, the parameters and the response."""
+    assert f"\n### {route.endpoint}\n" in PAGE.read_text("utf-8")
 
 
 def test_http_page_is_current() -> None:
@@ -15,13 +22,13 @@ def test_http_page_is_current() -> None:
 
 
 def test_description_is_current() -> None:
-    """The committed OpenAPI document is what a service shows."""
+    """The committed OpenAPI document is what a service returns."""
     assert openapi_text() == OPENAPI.read_text("utf-8"), "run: make reference"
 
 
 @pytest.mark.parametrize("kind", ALL_ERRORS, ids=lambda kind: kind.code)
 def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
-    """L1: Each code is shown as the code raises it; one that has two statuses, with both."""
+    """L1: each code has an example of each of its statuses, raised by the code itself."""
     expected = {
         STATUS_BY_CODE[kind.code],
         *([TOO_MANY_REQUESTS] if kind.code == "limit_exceeded" else []),
@@ -33,7 +40,7 @@ def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
 
 
 def test_statuses_are_documented() -> None:
-    """The page of errors tells each code's status."""
+    """The page of errors lists the status of each code."""
     codes, _, _ = read("docs/reference/errors.md").partition("## Connections")
     shown = {row[0].strip("`"): row[3] for row in rows(codes)}
     expected = {code: str(status) for code, status in STATUS_BY_CODE.items()}

@@ -69,7 +69,7 @@ async def list_cursors(
 
 
 async def put_cursor(service: Service, request: HttpRequest, body: CursorBody) -> CursorResponse:
-    """Create or move a cursor; it moves backwards only with `reset`, and needs a valid lease."""
+    """Create or move a cursor; backwards only with `reset`, and never with a lost lease."""
     check_name("name", body.name)
     check_position("position", body.position)
     _check_cursor(body, service.settings.cursor_query_bytes)

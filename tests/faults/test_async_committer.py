@@ -123,7 +123,7 @@ def test_time_runs_out(proxy_to: StartProxy, postgres_url: str) -> None:
     check_log_complete(postgres_url)
 
 
-def test_cancelled_under_way(proxy_to: StartProxy, postgres_url: str) -> None:
+def test_cancelled_while_in_progress(proxy_to: StartProxy, postgres_url: str) -> None:
     """B13: a cancelled append that was sent may be stored; a repeat finds its one copy."""
     proxy = proxy_to(postgres_url)
 
@@ -148,7 +148,7 @@ def test_cancelled_under_way(proxy_to: StartProxy, postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
-def test_closing_answers_what_is_under_way(
+def test_closing_completes_appends_in_progress(
     proxy_to: StartProxy, postgres_url: str, where: str
 ) -> None:
     """B13: closing drains what was accepted, whichever thread closes the log."""

@@ -109,8 +109,8 @@ def test_request_lines_have_fields(tmp_path: Path) -> None:
 # -- tokens
 
 
-def test_a_token_tells_when_it_was_used(service: RunningService) -> None:
-    """K2: its last use is kept soon after, and not at each request."""
+def test_the_last_use_of_a_token_is_stored(service: RunningService) -> None:
+    """K2: the last use is stored soon afterwards, but not at each request."""
     who = make_caller(service, tenant_id="used")
     access = service.service.access
     token_id = who.token.split("_")[1] if who.token else ""

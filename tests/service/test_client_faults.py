@@ -208,9 +208,9 @@ def requests(count: int) -> list[AppendRequest]:
 def sent(
     script: Script, *answers: ScriptedResponse, count: int = 1, seconds: float = AMPLE_S
 ) -> list[Outcome]:
-    """Send appends to a service that answers so."""
-    url, sent_requests = script
-    sent_requests.answers[:] = answers
+    """Send appends to a service with scripted responses, and return their outcomes."""
+    url, handler = script
+    handler.answers[:] = answers
     http = HttpClient(url, token="x", timeout_s=seconds)
     try:
         return send_appends(http, requests(count), seconds)

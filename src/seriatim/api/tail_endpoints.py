@@ -169,7 +169,7 @@ async def _stream_tail(
         while not hub.stopped:
             async with aclosing(_read_stored(service, tail, identity)) as stored:
                 async for chunk in stored:
-                    for part in encoder.chunk(chunk):
+                    for part in encoder.encode_append(chunk):
                         yield part
                     del chunk  # release its text while waiting for the next one
             if tail.failure is not None:
@@ -177,15 +177,15 @@ async def _stream_tail(
             if not hub.add_tail(tail):
                 continue
             try:
-                yield encoder.position(tail.position)  # all stored events have been sent
+                yield encoder.encode_position(tail.position)  # all stored events have been sent
                 async for chunk in _read_new(service, request, tail, identity, keep_alive_s):
-                    for part in encoder.chunk(chunk):
+                    for part in encoder.encode_append(chunk):
                         yield part
                     del chunk
             finally:
                 hub.remove_tail(tail)
     except SeriatimError as error:
-        yield encoder.problem(_encode(service.problem(error, request.request_id)))
+        yield encoder.encode_problem(_encode(service.problem(error, request.request_id)))
     finally:
         tail.close()
         hub.open_tails -= 1
@@ -316,21 +316,21 @@ def _split_parts(before: bytes, records: bytes, after: bytes) -> list[bytes]:
 class _SseEncoder:
     """Server-Sent Events; the id is the position to continue from."""
 
-    def position(self, position: int) -> bytes:
+    def encode_position(self, position: int) -> bytes:
         """Advance the client's Last-Event-ID without an event."""
         return b": at %d\nid: %d\n\n" % (position, position)
 
-    def chunk(self, chunk: TailChunk) -> list[bytes]:
+    def encode_append(self, chunk: TailChunk) -> list[bytes]:
         """Encode one append."""
         if not chunk.records:
-            return [self.position(chunk.position)]
+            return [self.encode_position(chunk.position)]
         before = b'id: %d\nevent: append\ndata: {"position":%d,"records":[' % (
             chunk.position,
             chunk.position,
         )
         return _split_parts(before, chunk.records, b"]}\n\n")
 
-    def problem(self, text: bytes) -> bytes:
+    def encode_problem(self, text: bytes) -> bytes:
         """Encode the error that ends the tail."""
         return b"event: problem\ndata: %b\n\n" % text
 
@@ -338,16 +338,16 @@ class _SseEncoder:
 class _NdjsonEncoder:
     """NDJSON: a line for each append, and for a position without one."""
 
-    def position(self, position: int) -> bytes:
+    def encode_position(self, position: int) -> bytes:
         """Encode a position without an append."""
         return b'{"position":%d}\n' % position
 
-    def chunk(self, chunk: TailChunk) -> list[bytes]:
+    def encode_append(self, chunk: TailChunk) -> list[bytes]:
         """Encode one append."""
         if not chunk.records:
-            return [self.position(chunk.position)]
+            return [self.encode_position(chunk.position)]
         return _split_parts(b'{"position":%d,"records":[' % chunk.position, chunk.records, b"]}\n")
 
-    def problem(self, text: bytes) -> bytes:
+    def encode_problem(self, text: bytes) -> bytes:
         """Encode the error that ends the tail."""
         return b'{"problem":%b}\n' % text

@@ -32,7 +32,7 @@ class Deferred(Exception):  # noqa: N818 - not an error, but a request to use an
 
 
 class LogClosed(BackendFailure):
-    """Raised by every operation after the log was closed."""
+    """The log is closed."""
 
     retryable_by_default = False
 

@@ -17,7 +17,7 @@ def check(url: str) -> None:
         found = log.query(Query([Filter(types=["seat.reserved"])])).records
     finally:
         log.close()
-    assert [record.data for record in found] == [{"seat": "12A"}], found
+    assert [record.payload for record in found] == [{"seat": "12A"}], found
     sys.stdout.write(f"   {url.partition(':')[0]}: one event appended and read\n")
 
 

@@ -15,7 +15,7 @@ ORDER_COLUMNS: dict[str, type] = {
 
 def fold_order(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
     """Return the state of an order after one more event."""
-    payload = event.data
+    payload = event.payload
     return {
         "customer": payload["customer"],
         "status": event.event_type,

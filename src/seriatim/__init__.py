@@ -6,7 +6,7 @@ Example:
     with seriatim.open("memory:") as log:
         receipt = log.append([seriatim.NewEvent("order.placed", {"total": 12})])
         for record in log.read():
-            print(record.position, record.event_type, record.data)
+            print(record.position, record.event_type, record.payload)
 """
 
 from seriatim.config import Settings

@@ -243,7 +243,7 @@ def diagnose(url: str, settings: Settings | None = None) -> Iterator[Finding]:
             yield from log.store.doctor()
         return
     if url.startswith(("postgresql:", "postgres:")):
-        yield from _import_postgres().examine(url, log_settings)
+        yield from _import_postgres().examine_database(url, log_settings)
         return
     try:
         store = open_store(url, log_settings, create=False)

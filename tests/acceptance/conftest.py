@@ -17,7 +17,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
 
 
 @pytest.fixture
-def lone(tmp_path: Path) -> Program:
+def program_without_log(tmp_path: Path) -> Program:
     """The program in an empty folder, without a configured log."""
     return Program(None, tmp_path)
 

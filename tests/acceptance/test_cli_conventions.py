@@ -40,50 +40,54 @@ def test_an_error_has_its_code_and_one_shape(
     sqlite: Program, args: tuple[str, ...], code: int, error: str
 ) -> None:
     """L1: stdout stays empty, stderr holds the error, and the exit code says what kind it is."""
-    told = sqlite(*args, "--json")
+    result = sqlite(*args, "--json")
 
-    assert (told.code, told.out) == (code, "")
-    assert told.error["code"] == error
-    assert set(told.error) == {"code", "message", "details", "retryable"}
-    assert "hunter2" not in told.err
+    assert (result.code, result.out) == (code, "")
+    assert result.error["code"] == error
+    assert set(result.error) == {"code", "message", "details", "retryable"}
+    assert "hunter2" not in result.err
 
 
-def test_people_get_one_line_with_what_to_do(sqlite: Program) -> None:
+def test_text_errors_are_one_line_with_the_cure(sqlite: Program) -> None:
     """L1: no traceback, no box: the code, the message, the cure."""
     sqlite("append", "x", "--stream", "s", "a")
-    told = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
+    result = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
 
     error = "event_sequence_invalid: the stream's last sequence number is 1, expected 7"
-    assert told.err == f"{error} → read the stream again and retry\n"
+    assert result.err == f"{error} → read the stream again and retry\n"
 
 
-def test_a_missing_log_is_named_and_never_made_by_a_read(lone: Program) -> None:
+def test_a_missing_log_is_named_and_never_made_by_a_read(program_without_log: Program) -> None:
     """L3: a wrong folder shows itself, with the cure."""
-    told = lone("read")
+    result = program_without_log("read")
 
-    assert told.code == 4
-    assert "seriatim init" in told.err
-    assert "using sqlite:///seriatim.db" in told.err
-    assert list(lone.folder.iterdir()) == []
+    assert result.code == 4
+    assert "seriatim init" in result.err
+    assert "using sqlite:///seriatim.db" in result.err
+    assert list(program_without_log.folder.iterdir()) == []
 
 
-def test_options_may_stand_before_the_command(lone: Program) -> None:
+def test_options_may_stand_before_the_command(program_without_log: Program) -> None:
     """The log can be named before the command and after it; the nearer one counts."""
-    assert lone("--url", "sqlite:///a.db", "--json", "init").json["backend"] == "sqlite"
-    assert lone("--url", "sqlite:///b.db", "init", "--url", "sqlite:///c.db").code == 0
-    assert {path.suffix for path in lone.folder.glob("c.db")} == {".db"}
-    assert not (lone.folder / "b.db").exists()
+    assert (
+        program_without_log("--url", "sqlite:///a.db", "--json", "init").json["backend"] == "sqlite"
+    )
+    assert (
+        program_without_log("--url", "sqlite:///b.db", "init", "--url", "sqlite:///c.db").code == 0
+    )
+    assert {path.suffix for path in program_without_log.folder.glob("c.db")} == {".db"}
+    assert not (program_without_log.folder / "b.db").exists()
 
 
-def test_a_password_is_never_shown(lone: Program) -> None:
+def test_a_password_is_never_shown(program_without_log: Program) -> None:
     """K1: neither a result nor an error repeats the password of a URL."""
-    told = lone("init", "--url", "postgresql://app:topsecret@localhost:1/x")
+    result = program_without_log("init", "--url", "postgresql://app:topsecret@localhost:1/x")
 
-    assert told.code == 4
-    assert "topsecret" not in told.out + told.err
+    assert result.code == 4
+    assert "topsecret" not in result.out + result.err
 
 
-def test_tenants_do_not_meet(sqlite: Program) -> None:
+def test_each_tenant_reads_its_own_events(sqlite: Program) -> None:
     """K2: each tenant reads its own events."""
     sqlite("append", "x", "--tenant", "a")
 
@@ -106,18 +110,16 @@ def test_tenants_do_not_meet(sqlite: Program) -> None:
         ("lake", "delta", "cold"),
     ],
 )
-def test_what_is_of_all_tenants_is_not_taken_for_one(
-    sqlite: Program, args: tuple[str, ...]
-) -> None:
-    """K2: who names a tenant expects no other's events, so the whole log is not shown or copied."""
-    told = sqlite(*args, "--tenant", "acme", "--json")
+def test_commands_on_all_tenants_refuse_a_tenant(sqlite: Program, args: tuple[str, ...]) -> None:
+    """K2: a command that reads the whole log refuses the option for one tenant."""
+    result = sqlite(*args, "--tenant", "acme", "--json")
 
-    assert (told.code, told.error["code"]) == (2, "invalid_argument")
-    assert told.error["details"]["argument"] == "tenant"
+    assert (result.code, result.error["code"]) == (2, "invalid_argument")
+    assert result.error["details"]["argument"] == "tenant"
 
 
 def test_text_cannot_steer_the_terminal(sqlite: Program) -> None:
-    """K1: what is not printable is escaped, and markup is only text."""
+    """K1: unprintable characters are escaped, and markup is plain text."""
     sqlite("append", "x", '{"t": "[red]\\u009b31m\\u202e"}', "--tag", "\x1b[31m", "--event-id", "e")
 
     shown = sqlite("read").out + sqlite("read", "--event-id", "e").out
@@ -149,17 +151,21 @@ def test_import_reports_what_it_refused(sqlite: Program) -> None:
     (sqlite.folder / "mixed.ndjson").write_text(mixed)
     (sqlite.folder / "broken.ndjson").write_text('{"event_type":"x","event_id":"1"}\n{"event')
 
-    told = sqlite("import", "mixed.ndjson")
+    result = sqlite("import", "mixed.ndjson")
     read = sqlite("import", "-", "--json", given=mixed)
     broken = sqlite("import", "broken.ndjson", "--json")
 
-    assert (told.code, "1 appended" in told.out, "invalid_event" in told.out) == (1, True, True)
+    assert (result.code, "1 appended" in result.out, "invalid_event" in result.out) == (
+        1,
+        True,
+        True,
+    )
     assert (read.code, read.json["reused"], read.json["refused"]) == (1, 1, 1)
     assert (broken.code, broken.error["details"]["line"]) == (3, 2)
 
 
 def test_verify_finds_a_changed_byte(sqlite: Program) -> None:
-    """F2: a log that was changed behind its back does not pass, and the exit code says so."""
+    """F2: a log that was changed outside Seriatim fails, and the exit code reports it."""
     sqlite("append", "x", '{"n":1234567}')
     file = sqlite.folder / "log.db"
     with_wal = [file, Path(f"{file}-wal")]
@@ -167,40 +173,42 @@ def test_verify_finds_a_changed_byte(sqlite: Program) -> None:
         if each.exists():
             each.write_bytes(each.read_bytes().replace(b"1234567", b"7654321"))
 
-    told = sqlite("verify", "--json")
+    result = sqlite("verify", "--json")
 
-    assert told.code in (1, 4)
-    if told.code == 1:
-        assert told.json["ok"] is False
+    assert result.code in (1, 4)
+    if result.code == 1:
+        assert result.json["ok"] is False
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_every_option_and_the_exit_codes(lone: Program, command: str) -> None:
+def test_help_names_every_option_and_the_exit_codes(
+    program_without_log: Program, command: str
+) -> None:
     """Each command's help is complete."""
     from typer.main import get_command
 
     from seriatim.cli.app import app
 
-    told = lone(command, "--help")
+    result = program_without_log(command, "--help")
     group = get_command(app)
     params = group.commands[command].params  # type: ignore[attr-defined] # a group has commands
     options = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
 
-    assert told.code == 0
-    assert [name for name in options if name.startswith("--") and name not in told.out] == []
-    assert "--json" in told.out
-    assert "130 stopped by Ctrl-C" in told.out
+    assert result.code == 0
+    assert [name for name in options if name.startswith("--") and name not in result.out] == []
+    assert "--json" in result.out
+    assert "130 stopped by Ctrl-C" in result.out
 
 
-def test_the_version_is_told(lone: Program) -> None:
+def test_version_is_printed_without_a_log(program_without_log: Program) -> None:
     """`--version` needs no log."""
-    assert lone("--version").out == f"seriatim {seriatim.__version__}\n"
-    assert lone("nonsense").code == 2
-    assert lone("read", "--nonsense").code == 2
+    assert program_without_log("--version").out == f"seriatim {seriatim.__version__}\n"
+    assert program_without_log("nonsense").code == 2
+    assert program_without_log("read", "--nonsense").code == 2
 
 
 def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> None:
-    """The core installs without Typer and Rich, and says so."""
+    """Without Typer and Rich the program names the extra to install."""
     code = "import sys; sys.modules['typer'] = None\nfrom seriatim.cli import main\nmain()"
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, cwd=tmp_path, text=True, check=False
@@ -210,14 +218,14 @@ def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> Non
     assert "pip install 'seriatim[cli]'" in ran.stderr
 
 
-def test_the_demo_holds_what_it_claims(lone: Program) -> None:
-    """The demo plays through on a log of its own, keeps it, and fits 100 columns."""
-    told = lone("demo", "--svg", "demo.svg")
-    shown = lone("demo", "--json").json
+def test_the_demo_holds_what_it_claims(program_without_log: Program) -> None:
+    """The demo runs on its own log, keeps it, and fits 100 columns."""
+    result = program_without_log("demo", "--svg", "demo.svg")
+    shown = program_without_log("demo", "--json").json
 
-    assert told.code == 0
-    assert max(map(len, told.out.splitlines())) <= 100
-    assert "claims held" in told.out
-    assert (lone.folder / "demo.svg").read_text().startswith("<svg")
+    assert result.code == 0
+    assert max(map(len, result.out.splitlines())) <= 100
+    assert "claims held" in result.out
+    assert (program_without_log.folder / "demo.svg").read_text().startswith("<svg")
     assert shown["ok"]
-    assert lone("verify", "--url", shown["url"], "--json").json["ok"]
+    assert program_without_log("verify", "--url", shown["url"], "--json").json["ok"]

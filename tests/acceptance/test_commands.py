@@ -83,7 +83,7 @@ def test_append_keeps_every_field_it_is_given(program: Program) -> None:
     assert "a/b c" in program("read", "--event-id", "E-1").out
 
 
-def test_append_again_with_its_key_is_answered_not_stored(program: Program) -> None:
+def test_repeated_append_returns_the_first_receipt(program: Program) -> None:
     """C4: a retry gets the receipt of the first call; other content is a conflict."""
     first = program("append", "paid", SEAT, "--key", "k", "--json").json
     again = program("append", "paid", SEAT, "--key", "k", "--json").json
@@ -107,7 +107,7 @@ def test_append_on_a_condition(program: Program) -> None:
 
 
 def test_read_narrows_and_pages(program: Program) -> None:
-    """E1: filters, bounds and limits; a person is told how to continue."""
+    """E1: filters, bounds and limits; text output says how to continue."""
     fill(program)
 
     everything = program("read", "--json").lines
@@ -124,7 +124,7 @@ def test_read_narrows_and_pages(program: Program) -> None:
     assert "--after 1" in limited.err
 
 
-def test_streams_lists_them(program: Program) -> None:
+def test_streams_are_listed(program: Program) -> None:
     """E2: each stream with its last number and event."""
     fill(program)
 
@@ -135,7 +135,7 @@ def test_streams_lists_them(program: Program) -> None:
     assert program("streams", "--type", "other", "--json").out == ""
 
 
-def test_query_finds_and_tells_the_context_version(program: Program) -> None:
+def test_query_returns_records_and_context_version(program: Program) -> None:
     """D1: records and version are separate; min_position does not change the version."""
     fill(program)
 
@@ -150,7 +150,7 @@ def test_query_finds_and_tells_the_context_version(program: Program) -> None:
     assert (none["context_version"], none["records"]) == (None, [])
 
 
-def test_tail_goes_on_under_its_name(program: Program) -> None:
+def test_named_tail_continues(program: Program) -> None:
     """E5: a named tail starts where it was stopped, whole appends at a time."""
     fill(program)
     named = ("tail", "--name", "mailer", "--json", "--idle-timeout", "0.3")
@@ -179,7 +179,7 @@ def test_tail_receives_live_and_stops_by_ctrl_c(program: Program) -> None:
     assert (tail.returncode, err) == (130, b"")
 
 
-def test_export_and_import_carry_a_log_over(program: Program) -> None:
+def test_export_and_import_copy_a_log(program: Program) -> None:
     """C3: every event arrives once, however often the file is imported."""
     fill(program)
     program("append", "noted", "--tenant", "other")
@@ -296,21 +296,21 @@ def test_verify_finds_nothing_wrong(program: Program) -> None:
     fill(program)
 
     report = program("verify", "--full", "--json").json
-    told = program("verify")
+    result = program("verify")
 
     assert (report["ok"], report["events"], report["appends"]) == (True, 3, 2)
-    assert (told.code, "the log is sound" in told.out) == (0, True)
+    assert (result.code, "the log is sound" in result.out) == (0, True)
 
 
 def test_doctor_names_what_is_unsafe_and_its_cure(program: Program) -> None:
     """F9: the exit code follows the errors; the server of these tests runs without fsync."""
     health = program("doctor", "--json")
-    told = program("doctor")
+    result = program("doctor")
 
     findings = health.json["findings"]
     errors = [each for each in findings if each["level"] == "error"]
     assert all(set(each) == {"level", "check", "message", "cure"} for each in findings)
     assert all("fsync is off" in each["message"] for each in errors)
-    assert health.code == told.code == (1 if errors else 0)
+    assert health.code == result.code == (1 if errors else 0)
     assert health.json["ok"] is (not errors)
-    assert all(each["cure"] in told.out for each in errors)
+    assert all(each["cure"] in result.out for each in errors)

@@ -20,10 +20,10 @@ from seriatim import RetryPolicy, handler
 
 @handler("seats", events=["seat.*"], effect="keyed", retry=RetryPolicy(attempts=1))
 def seats(event, context):
-    if event.data["seat"] == "13F" and not Path("mended").exists():
+    if event.payload["seat"] == "13F" and not Path("mended").exists():
         raise ValueError("there is no row 13")
     with Path("effects").open("a") as file:
-        file.write(f"{event.data['seat']} {context.key}\\n")
+        file.write(f"{event.payload['seat']} {context.key}\\n")
 """
 
 
@@ -40,26 +40,26 @@ def effects(program: Program) -> list[str]:
     return [line.split()[0] for line in lines]
 
 
-def test_a_handler_from_its_declaration_to_its_dead_letter(sqlite: Program) -> None:
+def test_handler_lifecycle(sqlite: Program) -> None:
     """G5: work, status, a dead letter shown, retried after the fix; errors in plain words."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     missing = sqlite("registry", "status")
     fill(sqlite, "1A", "13F", "1C")
     ran = sqlite("work", "shop:seats", "--json")
     status = sqlite("registry", "status").out
-    letters = sqlite("dlq", "list", "--json").lines
-    shown = sqlite("dlq", "show", letters[0]["event_id"])
+    dead_letters = sqlite("dlq", "list", "--json").lines
+    shown = sqlite("dlq", "show", dead_letters[0]["event_id"])
     waiting = sqlite("registry", "waiting", "--json").lines
     both = sqlite("dlq", "retry")
     Path(sqlite.folder, "mended").touch()
-    retried = sqlite("dlq", "retry", "--event", letters[0]["event_id"], "--json")
+    retried = sqlite("dlq", "retry", "--event", dead_letters[0]["event_id"], "--json")
     again = sqlite("work", "shop:seats", "--json")
 
     assert (missing.code, "there is no registry" in missing.err) == (3, True)
     assert (ran.code, ran.json["done"], ran.json["dead"], ran.json["kept"]) == (0, 1, 1, 1)
     assert "dead" in status
     assert "blocked" in status
-    assert letters[0]["error"] == "ValueError: there is no row 13"
+    assert dead_letters[0]["error"] == "ValueError: there is no row 13"
     assert "13F" in shown.out
     assert [one["stream_seq"] for one in waiting] == [3]
     assert (both.code, "must be one event id, or use --all" in both.err) == (2, True)
@@ -74,8 +74,8 @@ def test_a_handler_from_its_declaration_to_its_dead_letter(sqlite: Program) -> N
     assert "Traceback" not in missing.err + both.err + paused.err
 
 
-def test_what_operators_name_and_see(sqlite: Program) -> None:
-    """L3, G9: a named event that is not there is `not_found`; a reset reports what it does."""
+def test_operator_commands_report_missing_events(sqlite: Program) -> None:
+    """L3, G9: a missing event is `not_found`; a reset reports its changes."""
     fill(sqlite, "1A", "1B")
     url = sqlite.env["SERIATIM_URL"]
     seats = handler("seats", effect="keyed")(lambda _event, _context: None)
@@ -112,7 +112,7 @@ def test_what_operators_name_and_see(sqlite: Program) -> None:
 
 
 def test_brackets_are_no_markup(sqlite: Program) -> None:
-    """L3: ids and errors are listed as they are, also where they look like rich's markup."""
+    """L3: ids and errors are printed unchanged, also if they resemble rich's markup."""
     url = sqlite.env["SERIATIM_URL"]
     error = "KeyError: [red]row[/] of orders[3] [/nowhere]"
 
@@ -166,8 +166,8 @@ def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
     ],
     ids=["address", "secret", "setting", "module", "name", "role"],
 )
-def test_what_is_typed_wrong(sqlite: Program, command: tuple[str, ...], said: str) -> None:
-    """K: what cannot be meant is refused before anything starts, with the reason."""
+def test_invalid_options_are_refused(sqlite: Program, command: tuple[str, ...], said: str) -> None:
+    """K: invalid options are refused before anything starts, with the reason."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     ran = sqlite(*command)
 

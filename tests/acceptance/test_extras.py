@@ -75,18 +75,20 @@ def test_a_missing_extra_is_named(
         ("doctor",),
     ],
 )
-def test_reading_creates_no_file(lone: Program, tmp_path: Path, args: tuple[str, ...]) -> None:
+def test_reading_creates_no_file(
+    program_without_log: Program, tmp_path: Path, args: tuple[str, ...]
+) -> None:
     """L3: a mistyped path is an error, and leaves nothing behind."""
-    ran = lone(*args, "--url", "sqlite:///missing.db")
+    ran = program_without_log(*args, "--url", "sqlite:///missing.db")
 
     assert ran.code in (3, 4), ran
     assert "Traceback" not in ran.err
     assert list(tmp_path.glob("missing*")) == []
 
 
-def test_doctor_on_a_missing_log(lone: Program) -> None:
-    """F9: what cannot be opened at all ends with exit code 4, and the cure is named."""
-    ran = lone("doctor", "--url", "sqlite:///missing.db", "--json")
+def test_doctor_on_a_missing_log(program_without_log: Program) -> None:
+    """F9: a log that cannot be opened ends with exit code 4 and a cure."""
+    ran = program_without_log("doctor", "--url", "sqlite:///missing.db", "--json")
 
     assert ran.code == 4
     [finding] = ran.json["findings"]
@@ -94,7 +96,7 @@ def test_doctor_on_a_missing_log(lone: Program) -> None:
 
 
 def test_pipes_get_whole_lines(sqlite: Program) -> None:
-    """A4: into a pipe nothing is wrapped or cut, whatever COLUMNS says; ids stay whole."""
+    """A4: output into a pipe is never wrapped or cut, whatever COLUMNS is."""
     stream = "s-" + "0123456789" * 12
     sqlite.env["COLUMNS"] = "40"
     payload = '{"text":"' + "x" * 300 + '"}'

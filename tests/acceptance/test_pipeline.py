@@ -21,7 +21,7 @@ import seriatim
 
 @seriatim.projection("seats", key="stream_id", events=["seat.*"], columns={"taken": int})
 def seats(state, event):
-    if event.data["seat"] == "13F":
+    if event.payload["seat"] == "13F":
         raise ValueError("there is no row 13")
     return {"taken": (state["taken"] if state else 0) + 1}
 """
@@ -35,8 +35,8 @@ def fill(program: Program, seats: list[str]) -> None:
             log.append([NewEvent("seat.reserved", {"seat": seat}, stream=stream)])
 
 
-def test_a_projection_from_its_declaration_to_its_proof(sqlite: Program) -> None:
-    """I1, I3, I7: run, status, a failure told and passed over, verify; errors in plain words."""
+def test_projection_lifecycle(sqlite: Program) -> None:
+    """I1, I3, I7: run, status, a failure reported and skipped, verify; errors in plain words."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     fill(sqlite, ["1A", "1B", "13F", "1C"])
     stopped = sqlite("project", "run", "shop:seats")
@@ -87,8 +87,10 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
         (("lake", "iceberg", "a.b", "--catalog", "uri"), "must be given as KEY=VALUE"),
     ],
 )
-def test_wrong_commands_are_told(sqlite: Program, command: tuple[str, ...], said: str) -> None:
-    """Bad input of any kind: one line that says what was wrong."""
+def test_invalid_commands_are_reported(
+    sqlite: Program, command: tuple[str, ...], said: str
+) -> None:
+    """Invalid input of any kind is reported in one line."""
     ran = sqlite(*command)
     assert ran.code in (2, 3)
     assert said in ran.err.replace("\n", " ")
@@ -113,7 +115,7 @@ def prices(given):
 
 
 def test_an_error_inside_a_task_is_one_line(sqlite: Program) -> None:
-    """L2: what a user's function raised in a task is told in one line, not in pages of Java."""
+    """L2: an error that a user's function raised in a task is reported in one line."""
     Path(sqlite.folder, "shop.py").write_text(FRAMES)
     fill(sqlite, ["1A"])
     failed = sqlite("project", "run", "shop:prices")
@@ -165,7 +167,7 @@ def test_ctrl_c_while_spark_starts_leaves_nothing_behind(sqlite: Program) -> Non
 
 def check_quiet(interrupted: subprocess.Popen[bytes]) -> None:
     """Wait for a command that got Ctrl-C, and for all processes that it started."""
-    _, told = interrupted.communicate(timeout=120)  # the JVM has the same streams
+    _, output = interrupted.communicate(timeout=120)  # the JVM has the same streams
     assert interrupted.returncode == 130
     for trace in (b"Traceback", b"Exception", b"KeyboardInterrupt", b"\tat ", b"java"):
-        assert trace not in told, told
+        assert trace not in output, output

@@ -108,14 +108,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_no_function_takes_it_as_a_tenant(place: Place, entry: str) -> None:
+def test_functions_refuse_the_reserved_tenant(place: Place, entry: str) -> None:
     """K2: `*` is refused with `invalid_argument` that names the argument."""
     with pytest.raises(InvalidArgument, match=r"name one tenant: \* stands for all") as refused:
         ENTRIES[entry](place)
     assert refused.value.details["argument"] in ("tenant_id", "tenant")
 
 
-def test_an_imported_event_cannot_be_of_it(place: Place) -> None:
+def test_import_refuses_the_reserved_tenant(place: Place) -> None:
     """K2: an export that holds the reserved name is refused event by event, and stores nothing."""
     lines = [line.replace(b'"tenant_id":"default"', b'"tenant_id":"*"') for line in place.lines()]
     assert lines != place.lines()
@@ -125,7 +125,7 @@ def test_an_imported_event_cannot_be_of_it(place: Place) -> None:
         assert [one.code for one in report.refusals] == ["invalid_argument"]
 
 
-def test_a_message_cannot_be_of_it(place: Place) -> None:
+def test_message_of_the_reserved_tenant_is_a_dead_letter(place: Place) -> None:
     """K2: a message of the reserved tenant is no event, and becomes a dead letter."""
     with pytest.raises(ValueError, match="stands for all"):
         decode_record(encode_value(place.record))
@@ -148,7 +148,7 @@ def test_a_message_cannot_be_of_it(place: Place) -> None:
     ],
     ids=" ".join,
 )
-def test_no_command_takes_it_as_a_tenant(sqlite: Program, command: tuple[str, ...]) -> None:
+def test_commands_refuse_the_reserved_tenant(sqlite: Program, command: tuple[str, ...]) -> None:
     """K2: `--tenant '*'` ends a command with one line before it does anything."""
     Path(sqlite.folder, "export.ndjson").write_bytes(b"")
     ran = sqlite(*command, "--tenant", ALL)

@@ -36,7 +36,7 @@ def token(program: Program, *args: str) -> str:
     return made
 
 
-def test_a_token_from_its_making_to_its_end(program: Program) -> None:
+def test_token_lifecycle(program: Program) -> None:
     """K4: created, listed without its secret, used, revoked; then it is refused."""
     made = program(
         *("token", "create", "--service", "shop", "--tenant", "acme", "--rights", "append,read"),
@@ -45,7 +45,7 @@ def test_a_token_from_its_making_to_its_end(program: Program) -> None:
     text = made["token"]
     listed = program("token", "list", "--json")
     [known] = listed.lines
-    told = program("token", "list").out
+    output = program("token", "list").out
     with serving(program) as (port, _):
         who = Caller(port, text)
         assert who.append(make_event("order.placed")).status == 201
@@ -59,8 +59,8 @@ def test_a_token_from_its_making_to_its_end(program: Program) -> None:
         "acme",
         ["append", "read"],
     )
-    assert text.split("_", 2)[2] not in listed.out + told
-    assert "the shop" in told
+    assert text.split("_", 2)[2] not in listed.out + output
+    assert "the shop" in output
     assert program("token", "revoke", made["token_id"]).code != 0
     assert program("token", "list", "--json").lines[0]["revoked_at"]
 
@@ -81,7 +81,7 @@ def test_tokens_that_make_no_sense_are_refused(sqlite: Program) -> None:
         assert (ran.code, ran.error["code"], ran.out) == (2, "invalid_argument", "")
 
 
-def test_a_quota_from_its_setting_to_its_removal(program: Program) -> None:
+def test_quota_lifecycle(program: Program) -> None:
     """K4: set, listed, felt by its tenant alone, removed."""
     calm = token(program, "--service", "s", "--tenant", "calm", "--rights", "append")
     loud = token(program, "--service", "s", "--tenant", "loud", "--rights", "append")
@@ -100,7 +100,7 @@ def test_a_quota_from_its_setting_to_its_removal(program: Program) -> None:
     assert program("quota", "remove", *of_loud).code != 0
 
 
-def test_serving_says_where_and_ends_when_told(program: Program) -> None:
+def test_serve_prints_its_address_and_stops_on_sigterm(program: Program) -> None:
     """F5: the address is on stderr and takes calls at once; SIGTERM ends it with 0."""
     text = token(program, "--service", "s", "--tenant", "t", "--rights", "append,read")
     with serving(program, "--processes", "2") as (port, process):
@@ -111,7 +111,7 @@ def test_serving_says_where_and_ends_when_told(program: Program) -> None:
 
 
 def test_an_embedded_log_is_open_until_the_first_token(sqlite: Program) -> None:
-    """K4: that nothing is asked for is told loudly; the first token ends it."""
+    """K4: a service without tokens warns clearly; the first token ends that."""
     with serving(sqlite) as (port, process):
         anybody = Caller(port)
         assert anybody.append(make_event()).status == 201

@@ -114,7 +114,7 @@ def test_every_contract_runs() -> None:
 
 
 @pytest.mark.parametrize("contract", testing.CONTRACTS, ids=lambda one: one.__name__)
-def test_every_test_names_its_line(contract: type) -> None:
+def test_every_test_cites_a_contract_line(contract: type) -> None:
     """F1: a test's docstring begins with the numbers of the contract it proves."""
     tests = [value for name, value in vars(contract).items() if name.startswith("test_")]
 

@@ -54,7 +54,7 @@ class TestTenantWithoutRowSecurity(testing.TenantContract):
 
 
 @pytest.mark.parametrize(("role", "seen"), [("superuser", 2), ("bypassing", 2), ("confined", 1)])
-def test_roles_are_what_they_are_called(
+def test_roles_have_the_expected_row_security(
     request: pytest.FixtureRequest, role: str, seen: int
 ) -> None:
     """K2: in a transaction for one tenant, row-level security hides the other from one role."""
@@ -136,7 +136,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Log]:
 
 
 def test_every_read_is_of_one_tenant(shared: Log) -> None:
-    """K2: whatever is read, under any role: one's own events, and no other."""
+    """K2: under every role, every read returns only events of the tenant."""
     found = {
         name: (read(shared.for_tenant(OURS)), read(shared.for_tenant(THEIRS)))
         for name, read in READS.items()

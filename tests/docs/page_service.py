@@ -12,7 +12,7 @@ PORT = "8420"  # what pages show; each run takes a free one instead
 SERVE = "seriatim serve"
 _SAID = "serving "
 _PATIENCE_S = 60.0
-_ENDS = (0, 130, -signal.SIGTERM)  # it was told to
+_ENDS = (0, 130, -signal.SIGTERM)  # stopped on request
 
 
 def free_port() -> str:

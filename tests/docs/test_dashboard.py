@@ -30,7 +30,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
 
 
 def test_labels_are_those_of_the_metrics() -> None:
-    """M2: what a panel groups, filters or names by is a label that its metric has."""
+    """M2: panels group, filter and label only by labels of their metrics."""
     known = {one.name: {*one.labels, "instance", "le"} for one in FAMILIES}
     for panel in PANELS:
         for target in panel["targets"]:
@@ -64,7 +64,7 @@ def test_the_shape_that_grafana_takes() -> None:
 
 
 def test_panels_do_not_cover_each_other() -> None:
-    """M2: each panel has a place of its own."""
+    """M2: no two panels overlap."""
     taken: set[tuple[int, int]] = set()
     for one in DASHBOARD["panels"]:
         place = one["gridPos"]

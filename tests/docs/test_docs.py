@@ -58,7 +58,7 @@ def own_environment() -> Iterator[None]:
 def test_examples_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Every page runs from top to bottom in a folder of its own."""
+    """Every page runs from top to bottom in its own folder."""
     monkeypatch.chdir(tmp_path)
     space: dict[str, Any] = {"__name__": "__docs__"}
     port = free_port()
@@ -197,7 +197,7 @@ def test_every_page_is_reached() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """The README is read in a few minutes; everything else has a page of its own."""
+    """The README can be read in a few minutes; details are on other pages."""
     assert len(read("README.md").split()) <= 1500
 
 
@@ -207,20 +207,20 @@ def test_benchmarks_are_those_of_the_results() -> None:
 
 
 def test_make_targets_exist() -> None:
-    """What a page tells the reader to `make` is in the Makefile."""
+    """Every make target that a page mentions exists."""
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
-    told = {
+    mentioned = {
         (name, target)
         for name, page in PAGES.items()
         for target in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text("utf-8"))
     }
 
-    assert told, "the README tells to make something"
-    assert [one for one in told if one[1] not in targets] == []
+    assert mentioned, "the README tells to make something"
+    assert [one for one in mentioned if one[1] not in targets] == []
 
 
 def test_named_source_files_exist() -> None:
-    """A path of our own source that stands in a page as code is there."""
+    """Every source path that a page formats as code exists."""
     pattern = re.compile(r"`((?:src|tests|bench|docs)/[\w./-]+)`")
     gone = {
         f"{name}: {path}"
@@ -251,7 +251,7 @@ def test_promises_have_their_proof() -> None:
 
 
 def test_cited_lines_of_the_contract_exist() -> None:
-    """A contract line that a page cites in brackets stands in the contract's own page."""
+    """Every contract line that a page cites in brackets exists."""
     known = set(
         re.findall(r"^\*\*([A-Z]\d+)\*\*", read("docs/reference/contract.md"), re.MULTILINE)
     )

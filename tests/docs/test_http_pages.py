@@ -22,7 +22,7 @@ def test_http_page_is_current() -> None:
 
 
 def test_description_is_current() -> None:
-    """The committed OpenAPI document is what a service returns."""
+    """The committed OpenAPI document equals that of the service."""
     assert openapi_text() == OPENAPI.read_text("utf-8"), "run: make reference"
 
 

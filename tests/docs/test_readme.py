@@ -18,7 +18,7 @@ TIMEOUT_S = 300  # an example on Spark starts a JVM, on a machine that may be bu
 def test_examples_run_alone_and_again(
     block: Block, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Every snippet is a program of its own, and running it twice is no error."""
+    """Every snippet is a complete program that can run twice."""
     port = free_port()
     environment = os.environ | {"NO_PROXY": "*", "PYTHONPATH": str(tmp_path)}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"

@@ -89,7 +89,7 @@ def leaves(group: Any, before: str = "") -> dict[str, Any]:
 COMMANDS = leaves(GROUP)
 
 
-def told(page: str, heading: str | None = None) -> list[str]:
+def list_documented(page: str, heading: str | None = None) -> list[str]:
     """Return the names in the first cells of a page's tables, or of those under a heading."""
     text = read(f"docs/{page}")
     return first_cells(text if heading is None else section(text, heading))
@@ -101,7 +101,7 @@ def public(kind: type) -> set[str]:
 
 
 def test_every_error_is_documented() -> None:
-    """Each code stands with its class and whether it is retryable, and no other does."""
+    """Each code is listed with its class and whether it is retryable, and no other."""
     expected = [
         [f"`{one.code}`", f"`{one.__name__}`", "yes" if one.retryable_by_default else "no"]
         for one in ALL_ERRORS
@@ -122,7 +122,7 @@ def test_every_error_is_documented() -> None:
     ids=["limits", "settings", "registering", "publishing"],
 )
 def test_every_default_is_documented(page: str, kind: type[msgspec.Struct]) -> None:
-    """Each limit and setting stands with its default, in the order of the code."""
+    """Each limit and setting is listed with its default, in the order of the code."""
     text = read(f"docs/reference/{page}.md")
     shown = [row[:2] for row in rows(text) if row[0].strip("`") in kind.__struct_fields__]
     fresh = kind()
@@ -136,13 +136,13 @@ def test_every_default_is_documented(page: str, kind: type[msgspec.Struct]) -> N
 
 
 def test_limits_has_no_others() -> None:
-    """The page of limits names no limit that is not there."""
-    assert list(Limits.__struct_fields__) == told("reference/limits.md")
+    """The page of limits lists no limit that does not exist."""
+    assert list(Limits.__struct_fields__) == list_documented("reference/limits.md")
 
 
 def test_environment_is_documented() -> None:
-    """The variables that are read stand in the settings, and no others."""
-    page = told("reference/settings.md", "Environment")
+    """The settings page lists the environment variables that are read, and no others."""
+    page = list_documented("reference/settings.md", "Environment")
     own = [URL_VARIABLE, TOKEN_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
 
     assert own == page[: len(own)]
@@ -156,7 +156,9 @@ def test_arguments_of_open_are_documented() -> None:
     code = seriatim.open.__code__
     expected = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
-    assert list(expected) == told("reference/settings.md", "Arguments of `seriatim.open`")
+    assert list(expected) == list_documented(
+        "reference/settings.md", "Arguments of `seriatim.open`"
+    )
 
 
 def receipt_fields() -> tuple[str, ...]:
@@ -177,20 +179,20 @@ def receipt_fields() -> tuple[str, ...]:
     ids=["new event", "record", "receipt", "query result"],
 )
 def test_every_field_is_documented(page: str, heading: str, names: tuple[str, ...]) -> None:
-    """Each field has its row, and no row has a field that is not there."""
-    assert sorted(names) == sorted(told(f"reference/{page}", heading))
+    """Each field has a row, and each row is a field."""
+    assert sorted(names) == sorted(list_documented(f"reference/{page}", heading))
 
 
 def test_sides_of_filters_are_documented() -> None:
     """Each side of a filter and of a query has its row."""
     known = {*Filter.__struct_fields__, *Query.__struct_fields__}
 
-    assert known <= set(told("reference/queries.md"))
+    assert known <= set(list_documented("reference/queries.md"))
 
 
 def test_every_telemetry_event_is_documented() -> None:
     """Each name that telemetry emits is documented, and no other."""
-    assert list(typing.get_args(EventName)) == told("reference/telemetry.md", "Events")
+    assert list(typing.get_args(EventName)) == list_documented("reference/telemetry.md", "Events")
 
 
 def test_every_metric_is_documented() -> None:
@@ -203,7 +205,7 @@ def test_every_metric_is_documented() -> None:
 
 def test_every_exported_name_is_documented() -> None:
     """The names of the package and those of the page are the same."""
-    page = told("reference/api.md", "Exported by `seriatim`")
+    page = list_documented("reference/api.md", "Exported by `seriatim`")
 
     assert sorted(seriatim.__all__) == sorted(page)
 
@@ -211,7 +213,7 @@ def test_every_exported_name_is_documented() -> None:
 def test_every_method_is_documented() -> None:
     """Each method of a log, its asyncio form, its profiles and related classes is documented."""
     page = read("docs/reference/api.md")
-    doors: list[tuple[str, type]] = [
+    facades: list[tuple[str, type]] = [
         ("Log", Log),
         ("Log.aio", AsyncLog),
         ("Log.projections", Projections),
@@ -220,12 +222,12 @@ def test_every_method_is_documented() -> None:
     ]
     for name in ("traces", "facts", "aggregates"):
         kind = typing.get_type_hints(getattr(Log, name).fget)["return"]
-        doors.append((f"Log.{name}", kind))
+        facades.append((f"Log.{name}", kind))
     missing = [
-        f"{door}.{name}"
-        for door, kind in doors
+        f"{facade}.{name}"
+        for facade, kind in facades
         for name in public(kind) - public(Profile) - {"append_draft"}
-        if not re.search(rf"`{name}\b", section(page, f"`{door}`"))
+        if not re.search(rf"`{name}\b", section(page, f"`{facade}`"))
     ]
 
     assert missing == []
@@ -258,7 +260,7 @@ def test_every_command_is_documented() -> None:
 
 
 def test_common_options_are_documented() -> None:
-    """What every command takes is told once, and every command takes it."""
+    """Options of every command are documented once, and every command takes them."""
     head = read(CLI).partition("## seriatim")[0]
 
     assert {*COMMON, *options_of(GROUP)} == set(first_cells(head))
@@ -279,7 +281,7 @@ def test_every_guard_and_rule_is_documented() -> None:
     """The built-in guards and the rules that they are made of are documented, and no others."""
     rules = {rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)}  # one may have several patterns
 
-    assert sorted([*BUILT_IN_GUARDS, *rules]) == sorted(told("howto/guard.md"))
+    assert sorted([*BUILT_IN_GUARDS, *rules]) == sorted(list_documented("howto/guard.md"))
 
 
 def test_every_contract_is_documented() -> None:
@@ -287,12 +289,12 @@ def test_every_contract_is_documented() -> None:
     testing = importlib.import_module("seriatim.testing")
     names = [one.__name__ for one in testing.CONTRACTS]
 
-    assert names == told("howto/contract-suite.md")
+    assert names == list_documented("howto/contract-suite.md")
 
 
 def test_trace_types_are_documented() -> None:
     """The ten types of traces are documented, in their order."""
-    assert list(TRACE_TYPES) == told("reference/contract.md", "The trace catalogue")
+    assert list(TRACE_TYPES) == list_documented("reference/contract.md", "The trace catalogue")
 
 
 @pytest.mark.parametrize(("backend", "heading"), [("postgres", "Postgres"), ("sqlite", "SQLite")])
@@ -310,7 +312,7 @@ def test_tables_and_indexes_are_documented(backend: str, heading: str) -> None:
     ):
         made |= set(re.findall(pattern, source))
 
-    assert made == set(told("reference/schema.md", heading))
+    assert made == set(list_documented("reference/schema.md", heading))
 
 
 def test_tables_of_read_models_are_documented() -> None:
@@ -319,7 +321,7 @@ def test_tables_of_read_models_are_documented() -> None:
     source = (folder / "statements.sql").read_text("utf-8")
     made = re.findall(r"create table if not exists \{at\}(\w+)", source)
 
-    assert made == told("reference/schema.md", "Read models")
+    assert made == list_documented("reference/schema.md", "Read models")
 
 
 def test_tables_of_the_registry_are_documented() -> None:
@@ -327,13 +329,15 @@ def test_tables_of_the_registry_are_documented() -> None:
     source = (ROOT / "src/seriatim/delivery/statements.sql").read_text("utf-8")
     tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
     indexes = re.findall(r"create index if not exists (\w+)", source)
-    shown = told("reference/schema.md", "The registry")
+    shown = list_documented("reference/schema.md", "The registry")
     body = source.partition("{at}seriatim_handled (")[2].partition("primary key")[0]
     columns = re.findall(r"^    (\w+) +(?:text|bigint|integer)\b", body, re.MULTILINE)
 
     assert sorted([*tables, *indexes]) == sorted(n for n in shown if n.startswith("seriatim_"))
-    assert columns == told("reference/schema.md", "Columns of `seriatim_handled`")
-    assert list(typing.get_args(Status)) == told("reference/schema.md", "Statuses of events")
+    assert columns == list_documented("reference/schema.md", "Columns of `seriatim_handled`")
+    assert list(typing.get_args(Status)) == list_documented(
+        "reference/schema.md", "Statuses of events"
+    )
 
 
 def test_tables_of_the_service_are_documented() -> None:
@@ -342,12 +346,12 @@ def test_tables_of_the_service_are_documented() -> None:
     tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
     indexes = re.findall(r"create index if not exists (\w+)", source)
 
-    assert [*tables, *indexes] == told("reference/schema.md", "The service")
+    assert [*tables, *indexes] == list_documented("reference/schema.md", "The service")
 
 
 def test_rights_are_documented() -> None:
     """The rights that a token may carry are documented, and no others."""
-    assert list(RIGHTS) == told("howto/tokens.md", "Rights")
+    assert list(RIGHTS) == list_documented("howto/tokens.md", "Rights")
 
 
 @pytest.mark.parametrize(
@@ -360,19 +364,19 @@ def test_rights_are_documented() -> None:
 )
 def test_every_option_of_the_format_is_documented(heading: str, names: tuple[str, ...]) -> None:
     """Options of reads and writes and the columns are documented, in their order, and no others."""
-    assert list(names) == told("howto/spark.md", heading)
+    assert list(names) == list_documented("howto/spark.md", heading)
 
 
 def test_arguments_of_projections_are_documented() -> None:
     """Each argument of a declaration is documented, in its order."""
-    page = told("howto/projections.md", "Declare one")
+    page = list_documented("howto/projections.md", "Declare one")
 
     assert list(inspect.signature(seriatim.projection).parameters) == page
 
 
 def test_shipped_projections_are_documented() -> None:
     """The shipped projections are documented, and no others."""
-    assert list(SHIPPED) == told("howto/projections.md", "Shipped ones")
+    assert list(SHIPPED) == list_documented("howto/projections.md", "Shipped ones")
 
 
 def pipeline_names() -> list[str]:
@@ -382,8 +386,8 @@ def pipeline_names() -> list[str]:
 
 
 @pytest.mark.parametrize("shown", pipeline_names())
-def test_names_on_spark_are_true(shown: str) -> None:
-    """What the reference tells of the pipeline can be imported, and takes these arguments."""
+def test_spark_reference_matches_the_code(shown: str) -> None:
+    """Documented names of the pipeline can be imported and take the documented arguments."""
     path, _, arguments = shown.removesuffix(")").partition("(")
     module, _, name = path.rpartition(".")
     found = getattr(importlib.import_module(module), name)
@@ -395,7 +399,7 @@ def test_names_on_spark_are_true(shown: str) -> None:
 
 
 def test_exports_of_the_pipeline_are_documented() -> None:
-    """What the package offers by itself is in the list."""
+    """The exported names of the package are listed."""
     paths = {shown.partition("(")[0] for shown in pipeline_names()}
 
     assert {f"seriatim.pipeline.{name}" for name in seriatim.pipeline.__all__} <= paths
@@ -418,7 +422,7 @@ def test_exports_of_the_pipeline_are_documented() -> None:
     ],
 )
 def test_fields_of_reports_are_documented(kind: type[msgspec.Struct]) -> None:
-    """Each field of a report stands in its row."""
+    """Each field of a report has a row."""
     table = rows(section(read("docs/reference/api.md"), "On Spark"))
     [row] = [row for row in table if row[0] == f"`{kind.__name__}`"]
     shown = re.findall(r"`(\w+)`", row[1])
@@ -426,8 +430,8 @@ def test_fields_of_reports_are_documented(kind: type[msgspec.Struct]) -> None:
     assert public(kind) - set(shown) == set()
 
 
-def test_fields_of_standings_are_documented() -> None:
-    """What `log.projections.status` tells of a projection stands in its row."""
+def test_fields_of_projection_status_are_documented() -> None:
+    """Each field of `log.projections.status` has a row."""
     table = rows(section(read("docs/reference/api.md"), "`Log.projections`"))
     [row] = [row for row in table if row[0] == "`status()`"]
 

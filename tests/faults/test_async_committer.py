@@ -41,7 +41,9 @@ def run(url: str, act: Callable[[seriatim.Log], Awaitable[Any]]) -> Any:
     return asyncio.run(whole())
 
 
-def test_no_thread_takes_part(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_loop_commits_without_threads(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B9: on a warm log the loop commits whole groups by itself, in order."""
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -55,8 +57,8 @@ def test_no_thread_takes_part(postgres_url: str, monkeypatch: pytest.MonkeyPatch
     check_log_complete(postgres_url)
 
 
-def test_one_bad_append_fails_no_neighbour(postgres_url: str) -> None:
-    """B9, L2: what the statement refuses is decided again, and each gets its own answer."""
+def test_one_invalid_append_does_not_fail_the_group(postgres_url: str) -> None:
+    """B9, L2: a group with a refused append is decided again, and each gets its own result."""
 
     async def act(log: seriatim.Log) -> list[Any]:
         await log.aio.append(make_event("known"))
@@ -98,8 +100,8 @@ def test_a_lost_answer_is_ambiguous_for_all(proxy_to: StartProxy, postgres_url: 
     assert check_log_complete(postgres_url) == before + 6
 
 
-def test_time_runs_out(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: sent and not answered is ambiguous; what never had its turn left nothing."""
+def test_timeout_before_and_after_the_send(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B13: after the send a timeout is ambiguous; before it nothing is stored."""
     proxy = proxy_to(postgres_url)
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -123,7 +125,7 @@ def test_time_runs_out(proxy_to: StartProxy, postgres_url: str) -> None:
     check_log_complete(postgres_url)
 
 
-def test_cancelled_while_in_progress(proxy_to: StartProxy, postgres_url: str) -> None:
+def test_cancelled_append_after_the_send(proxy_to: StartProxy, postgres_url: str) -> None:
     """B13: a cancelled append that was sent may be stored; a repeat finds its one copy."""
     proxy = proxy_to(postgres_url)
 
@@ -148,10 +150,10 @@ def test_cancelled_while_in_progress(proxy_to: StartProxy, postgres_url: str) ->
 
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
-def test_closing_completes_appends_in_progress(
+def test_close_completes_appends_in_flight(
     proxy_to: StartProxy, postgres_url: str, where: str
 ) -> None:
-    """B13: closing drains what was accepted, whichever thread closes the log."""
+    """B13: close waits for accepted appends, in whichever thread it is called."""
     proxy = proxy_to(postgres_url)
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -167,7 +169,7 @@ def test_closing_completes_appends_in_progress(
     check_log_complete(postgres_url)
 
 
-def test_a_loop_that_ends_leaves_nothing(proxy_to: StartProxy, postgres_url: str) -> None:
+def test_ended_loop_releases_its_connection(proxy_to: StartProxy, postgres_url: str) -> None:
     """B13: a loop that ends in the middle of an append is forgotten with its connections."""
     proxy = proxy_to(postgres_url)
     loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []

@@ -75,7 +75,7 @@ def warmed_up(proxy: TcpProxy) -> seriatim.Log:
 def test_commit_lost_on_its_way(
     proxy_to: StartProxy, postgres_url: str, append: Callable[..., Any], marker: bytes, count: int
 ) -> None:
-    """B10: what the server never saw is not stored; the repeat stores it once."""
+    """B10: a COMMIT that never reached the server stores nothing; the retry stores it once."""
     proxy = proxy_to(postgres_url)
     with warmed_up(proxy) as log:
         fault: Fault = proxy.drop_requests_with(marker)
@@ -119,7 +119,7 @@ def test_answer_to_commit_lost(
 def test_connection_lost_before_commit_is_clear(
     proxy_to: StartProxy, postgres_url: str, marker: bytes
 ) -> None:
-    """B10, B13: lost before COMMIT was sent, nothing is stored, and the failure says so."""
+    """B10, B13: a connection lost before COMMIT is reported as not stored."""
     proxy = proxy_to(postgres_url)
     with warmed_up(proxy) as log:
         fault = proxy.drop_requests_with(marker)
@@ -143,7 +143,7 @@ def refusal_of(ticket: QueuedAppend) -> Exception | None:
     return None
 
 
-def test_neighbours_of_a_lost_group_are_all_told(proxy_to: StartProxy, postgres_url: str) -> None:
+def test_all_appends_of_a_lost_group_are_ambiguous(proxy_to: StartProxy, postgres_url: str) -> None:
     """B10, L2: all appends that shared a lost commit are ambiguous, and all repeats resolve."""
     proxy = proxy_to(postgres_url)
     with warmed_up(proxy) as log:

@@ -107,7 +107,7 @@ def problems_with_held_writer(
 
 
 @pytest.mark.parametrize("at", STEPS)
-def test_held_writer_hides_nothing(
+def test_delayed_writer_causes_no_gap(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """B3: with a writer held at any step and long transactions open, readers see 1, 2, 3, …."""
@@ -134,10 +134,10 @@ def test_writers_and_readers_go_on_beside_long_transactions(
         assert [position for line in follower.lines[1:] for position in line] == list(range(1, 21))
 
 
-def test_caller_who_holds_the_lock_hides_nothing(
+def test_caller_with_the_lock_causes_no_gap(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
-    """B3, B12: appended in an open transaction: unseen, and nobody passes it; then in order."""
+    """B3, B12: an append in an open transaction is invisible and blocks later positions."""
     with (
         long_transactions(postgres_server, postgres_url),
         seriatim.open(postgres_url, settings=SETTINGS) as log,
@@ -237,7 +237,7 @@ def without_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_lock_the_scenario_fails(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B3: take the lock away and a writer held before its insert no longer succeeds."""
+    """B3: without the lock, a writer held before its insert fails."""
     without_lock(postgres_url, monkeypatch)
 
     assert problems_with_held_writer(postgres_url, "append_offset", monkeypatch) != []

@@ -42,7 +42,7 @@ def forked(scenario: str, **arguments: Any) -> Any:
 
 
 def test_fork_in_mid_load(url: str) -> None:
-    """B13: forks while threads append: nobody hangs, and every append of both sides is there."""
+    """B13: forks during appends hang neither process and lose no append."""
     with Worker("fork", url=url, forks=FORKS) as worker:
         [found] = worker.wait_end()
 
@@ -57,7 +57,7 @@ def test_fork_in_mid_load(url: str) -> None:
 
 
 def test_subscription_made_before_a_fork(url: str) -> None:
-    """E5: each acquisition has an owner of its own, so one child handles, the other waits."""
+    """E5: each acquisition has its own owner: one child handles, the other waits."""
     first, second = forked("subscription", url=url, appends=5)
 
     assert sorted(first + second) == [1, 2, 3, 4, 5]
@@ -73,7 +73,7 @@ def test_fork_while_a_batch_is_handled(url: str) -> None:
 
 
 def test_registry_made_before_a_fork(url: str, tmp_path: Path) -> None:
-    """G1: each process claims under an owner of its own, on a connection of its own."""
+    """G1: each process claims with its own owner and connection."""
     place = url if url.startswith("postgresql") else f"sqlite:///{tmp_path}/registry.db"
     owner, (first, won), (second, rest) = forked("registry", url=place, events=400)
 

@@ -27,7 +27,7 @@ Append = Callable[..., Any]
 
 
 @pytest.fixture
-def lossy(
+def lossy_pooler(
     proxy_to: StartProxy, pgbouncer_to: StartPooler, postgres_url: str
 ) -> tuple[TcpProxy, str]:
     """A proxy between pgbouncer and Postgres, and the log's URL through pgbouncer."""
@@ -37,10 +37,10 @@ def lossy(
 
 @pytest.mark.parametrize(("append", "marker", "count"), WAYS)
 def test_answer_lost_behind_a_pooler_is_ambiguous(
-    lossy: tuple[TcpProxy, str], postgres_url: str, append: Append, marker: bytes, count: int
+    lossy_pooler: tuple[TcpProxy, str], postgres_url: str, append: Append, marker: bytes, count: int
 ) -> None:
     """B10: pgbouncer answers 08P01 for a stored append, which is ambiguous; a repeat finds it."""
-    proxy, url = lossy
+    proxy, url = lossy_pooler
     with seriatim.open(url) as log:
         log.append([NewEvent("first", {})])
         fault = proxy.drop_replies_after(marker)
@@ -58,10 +58,10 @@ def test_answer_lost_behind_a_pooler_is_ambiguous(
 
 @pytest.mark.parametrize(("append", "marker", "count"), WAYS)
 def test_request_lost_behind_a_pooler_is_stored_once(
-    lossy: tuple[TcpProxy, str], postgres_url: str, append: Append, marker: bytes, count: int
+    lossy_pooler: tuple[TcpProxy, str], postgres_url: str, append: Append, marker: bytes, count: int
 ) -> None:
     """B10: pgbouncer cannot tell what its server saw, so neither do we; a repeat stores it."""
-    proxy, url = lossy
+    proxy, url = lossy_pooler
     with seriatim.open(url) as log:
         log.append([NewEvent("first", {})])
         fault = proxy.drop_requests_with(marker)
@@ -77,10 +77,10 @@ def test_request_lost_behind_a_pooler_is_stored_once(
 
 @pytest.mark.parametrize("appends", [1, 40], ids=["one", "group"])
 def test_asyncio_answers_lost_behind_a_pooler(
-    lossy: tuple[TcpProxy, str], postgres_url: str, appends: int
+    lossy_pooler: tuple[TcpProxy, str], postgres_url: str, appends: int
 ) -> None:
     """B10: an event loop's appends that were not ambiguous are not stored; repeats store once."""
-    proxy, url = lossy
+    proxy, url = lossy_pooler
 
     async def scenario() -> None:
         with seriatim.open(url) as log:
@@ -107,10 +107,10 @@ def test_asyncio_answers_lost_behind_a_pooler(
 
 
 def test_service_behind_a_pooler_reports_ambiguity(
-    lossy: tuple[TcpProxy, str], postgres_url: str
+    lossy_pooler: tuple[TcpProxy, str], postgres_url: str
 ) -> None:
     """B10: `ambiguous` reaches a plain HTTP caller, and the same event id finds the stored copy."""
-    proxy, url = lossy
+    proxy, url = lossy_pooler
     with run_service(url) as service:
         caller = Caller(service.port, service.token())
         first = {"events": [{"event_type": "first", "payload": {}}]}
@@ -129,10 +129,10 @@ def test_service_behind_a_pooler_reports_ambiguity(
 
 
 def test_client_of_a_service_behind_a_pooler_stores_once(
-    lossy: tuple[TcpProxy, str], postgres_url: str
+    lossy_pooler: tuple[TcpProxy, str], postgres_url: str
 ) -> None:
     """B10: the client's own next attempt finds what the lost one stored, and is no replay."""
-    proxy, url = lossy
+    proxy, url = lossy_pooler
     with run_service(url) as service, seriatim.open(service.url, token=service.token()) as log:
         log.append([NewEvent("first", {})])
         fault = proxy.drop_replies_after(b"append_group")
@@ -151,10 +151,10 @@ PURPOSE = EnginePurpose(
 @pytest.mark.parametrize("behind_pooler", [True, False], ids=["pooler", "direct"])
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_lost_commit_of_a_read_model_is_ambiguous(
-    lossy: tuple[TcpProxy, str], lost: str, *, behind_pooler: bool
+    lossy_pooler: tuple[TcpProxy, str], lost: str, *, behind_pooler: bool
 ) -> None:
-    """B10, L2: a lost COMMIT beside the log is never reported as certainly not done."""
-    proxy, url = lossy
+    """B10, L2: a lost COMMIT of a read model is never reported as not stored."""
+    proxy, url = lossy_pooler
     at = parse_url(url if behind_pooler else proxy.url, seriatim.Settings())
     engine = PostgresEngine(at, PURPOSE)
     with engine.transaction() as session:
@@ -172,9 +172,9 @@ def test_lost_commit_of_a_read_model_is_ambiguous(
     assert stored == (0 if lost == "request" else 1)
 
 
-def test_read_model_lost_before_commit_is_clear(lossy: tuple[TcpProxy, str]) -> None:
+def test_read_model_lost_before_commit_is_clear(lossy_pooler: tuple[TcpProxy, str]) -> None:
     """B10: a transaction whose COMMIT was never sent is certainly not stored."""
-    proxy, url = lossy
+    proxy, url = lossy_pooler
     engine = PostgresEngine(parse_url(url, seriatim.Settings()), PURPOSE)
     with engine.transaction() as session:
         session.run("create table kept (n bigint)")
@@ -216,10 +216,10 @@ async def _gathered(log: seriatim.Log, event: NewEvent) -> tuple[Any, ...]:
 
 
 def test_a_raised_epoch_whose_answer_is_lost_is_ambiguous(
-    lossy: tuple[TcpProxy, str], postgres_url: str
+    lossy_pooler: tuple[TcpProxy, str], postgres_url: str
 ) -> None:
     """B10, F8: an epoch that was raised is not reported as certainly the old one."""
-    proxy, url = lossy
+    proxy, url = lossy_pooler
     with seriatim.open(url) as log:
         before = log.identity().epoch
         fault = proxy.drop_replies_after(b"raise_epoch")

@@ -22,7 +22,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-def test_one_racer_wins_a_stream(url: str) -> None:
+def test_exactly_one_process_wins_a_stream(url: str) -> None:
     """B9: of racers with the same ExpectedSeq on one stream exactly one wins, every round."""
     rounds = 30
 
@@ -33,7 +33,7 @@ def test_one_racer_wins_a_stream(url: str) -> None:
     assert check_log_complete(url) == rounds
 
 
-def test_one_racer_wins_a_context(url: str) -> None:
+def test_exactly_one_process_wins_a_context(url: str) -> None:
     """B9: of racers with the same ExpectedContext exactly one wins, every round."""
     rounds = 30
 
@@ -48,7 +48,9 @@ def test_one_racer_wins_a_context(url: str) -> None:
     ("repeat", "count"),
     [(workers.repeat_by_key, 1), (workers.repeat_by_id, 1), (workers.repeat_batch, 60)],
 )
-def test_identical_appends_are_one(url: str, repeat: Callable[..., object], count: int) -> None:
+def test_identical_appends_store_one_record(
+    url: str, repeat: Callable[..., object], count: int
+) -> None:
     """C4: 24 identical appends at once, from threads and processes: one record, equal answers."""
     rounds = 6
 
@@ -61,7 +63,7 @@ def test_identical_appends_are_one(url: str, repeat: Callable[..., object], coun
     assert check_log_complete(url) == rounds * count
 
 
-def test_unconditional_appends_all_win(url: str) -> None:
+def test_unconditional_appends_all_succeed(url: str) -> None:
     """B9: appends without a condition to a log-numbered stream all win, in some order."""
     numbers = race(workers.append_without_condition, 4, url, 25)
 
@@ -70,5 +72,5 @@ def test_unconditional_appends_all_win(url: str) -> None:
     with seriatim.open(url) as log:
         stream = list(log.read_stream(("counter", "one")))
     for racer in range(4):
-        mine = [record.data["n"] for record in stream if record.data["by"] == racer]
+        mine = [record.payload["n"] for record in stream if record.payload["by"] == racer]
         assert mine == list(range(25))

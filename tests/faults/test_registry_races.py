@@ -39,7 +39,7 @@ def effects(registry: Registry) -> Counter[int]:
 
 
 def settle(registry: Registry, place: str) -> None:
-    """Handle what waits in the registry until nothing does."""
+    """Handle the waiting events of the registry until none is left."""
     handler = consumers.make_ledger_handler(place)
     loop = HandlerLoop(registry, handler)
     deadline = time.monotonic() + 60
@@ -52,7 +52,7 @@ def settle(registry: Registry, place: str) -> None:
 @pytest.mark.parametrize(
     ("backend", "processes", "count"), [("postgres", 50, 10_000), ("sqlite", 8, 1000)]
 )
-def test_many_processes(
+def test_many_processes_handle_each_event_once(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str, processes: int, count: int
 ) -> None:
     """G1: 003 §6.5: 50 processes, 10,000 events, in any order and again and again: each once."""
@@ -77,14 +77,14 @@ def test_many_processes(
 
 
 class Aside:
-    """Letters that are only remembered."""
+    """Keeps dead received in memory."""
 
     def __init__(self) -> None:
-        self.letters: list[DeadLetter] = []
+        self.received: list[DeadLetter] = []
 
     def send(self, dead_letters: list[DeadLetter]) -> None:
-        """Remember letters."""
-        self.letters += dead_letters
+        """Keep dead received."""
+        self.received += dead_letters
 
 
 class Outage:
@@ -99,18 +99,18 @@ class Outage:
         self.loop = HandlerLoop(
             self.used, consumers.make_ledger_handler(self.place), dead_letters=self.aside, chunk=10
         )
-        self.tally: Counts | None = None
+        self.counts: Counts | None = None
         self.raised: BaseException | None = None
 
     def handle(self, count: int) -> None:
         """Handle events; what comes of it is kept."""
         try:
-            self.tally = self.loop.handle(consumers.make_events(count))
+            self.counts = self.loop.handle(consumers.make_events(count))
         except BackendFailure as error:
             self.raised = error
 
 
-def test_an_outage_is_waited_for(
+def test_pause_policy_waits_for_an_outage(
     own_postgres: Callable[..., PostgresServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     """G6: 003 §6.8: pause: consumers wait, it is visible, and nothing is lost or doubled."""
@@ -139,7 +139,7 @@ def test_an_outage_is_waited_for(
 def test_a_server_that_is_killed_while_it_works(
     own_postgres: Callable[..., PostgresServer], round_: int
 ) -> None:
-    """G6: the registry's server dies in the middle of effects and comes back: each is had once."""
+    """G6: the registry's server is killed during effects: each effect happens once."""
     server = own_postgres()
     outage = Outage(server, "pause")
     thread = threading.Thread(target=outage.handle, args=(3000,))
@@ -160,8 +160,8 @@ def test_a_server_that_is_killed_while_it_works(
     outage.used.close()
 
 
-def test_an_outage_that_fails_fast(own_postgres: Callable[..., PostgresServer]) -> None:
-    """G6: 003 §6.8: fail_fast: it says so at once; delivered again, nothing is lost."""
+def test_fail_fast_policy_reports_an_outage(own_postgres: Callable[..., PostgresServer]) -> None:
+    """G6: 003 §6.8: fail_fast reports the outage at once; a redelivery loses nothing."""
     server = own_postgres()
     outage = Outage(server, "fail_fast")
     server.stop(immediate=True)
@@ -175,7 +175,7 @@ def test_an_outage_that_fails_fast(own_postgres: Callable[..., PostgresServer]) 
     outage.used.close()
 
 
-def test_an_outage_that_goes_to_the_dead_letters(
+def test_dlq_policy_diverts_events_during_an_outage(
     own_postgres: Callable[..., PostgresServer],
 ) -> None:
     """G6: 003 §6.8: dlq: events are put aside whole, and replayed from there they have effect."""
@@ -185,8 +185,8 @@ def test_an_outage_that_goes_to_the_dead_letters(
     outage.handle(20)
     server.start()
 
-    assert outage.tally == Counts(diverted=20)
-    replayed = [letter.delivery for letter in outage.aside.letters]
+    assert outage.counts == Counts(diverted=20)
+    replayed = [letter.delivery for letter in outage.aside.received]
     assert [one.event_id for one in replayed] == [one.event_id for one in consumers.make_events(20)]
     outage.loop.handle(replayed)
     assert effects(outage.registry) == dict.fromkeys(range(20), 1)

@@ -124,7 +124,7 @@ def drain(tail: Any) -> int:
 
 @pytest.mark.parametrize("more", [0, 8])
 def test_restore_from_an_older_copy(own_postgres: StartServer, more: int) -> None:
-    """F8: behind a restore, shorter or grown past with other events, consumers stop and say so."""
+    """F8: after a restore, shorter or with other events, consumers stop and report it."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:
@@ -253,12 +253,12 @@ def test_copied_database_is_another_epoch(own_postgres: StartServer) -> None:
         append(log, 3)
         before = log.identity()
         assert consume(log) == 3
-    server.create_database("twin", template="log")
+    server.create_database("copy", template="log")
     server.run_tool("pg_dump", "-Fc", "-f", server.home / "log.dump", "log")
     server.create_database("restored")
     server.run_tool("pg_restore", "-d", "restored", server.home / "log.dump")
 
-    for name in ("twin", "restored"):
+    for name in ("copy", "restored"):
         with seriatim.open(server.url(name)) as copy:
             assert copy.identity().log_id == before.log_id
             assert copy.identity().epoch == before.epoch + 1
@@ -272,7 +272,7 @@ def test_copied_database_is_another_epoch(own_postgres: StartServer) -> None:
 
 
 def test_reset_accepts_the_new_epoch(own_postgres: StartServer) -> None:
-    """F8, E5: after the operator's look, a reset takes the cursor into the new epoch."""
+    """F8, E5: an operator's reset moves the cursor into the new epoch."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:

@@ -130,7 +130,7 @@ async def test_awaited_timeouts(proxy_to: StartProxy, postgres_url: str) -> None
 
 
 def test_full_queue_refuses_at_once(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: a full queue is `limit_exceeded`, retryable, at once; what was accepted is stored."""
+    """B13: a full queue refuses with a retryable `limit_exceeded`; accepted appends are stored."""
     proxy = proxy_to(postgres_url)
     stuck = Stuck(proxy, Settings(writers=1, limits=Limits(queue_events=3)))
     queued = [stuck.pool.submit(stuck.log.append, event(f"q-{number}")) for number in range(3)]

@@ -30,8 +30,8 @@ def timed_append(log: seriatim.Log) -> float:
     return time.monotonic() - started
 
 
-def test_stopped_lean_writer_holds_nothing(postgres_url: str, tmp_path: Path) -> None:
-    """B14: a writer of single appends, stopped anywhere in mid-load, never keeps the lock."""
+def test_stopped_fast_path_writer_releases_the_lock(postgres_url: str, tmp_path: Path) -> None:
+    """B14: a fast-path writer that is stopped under load never keeps the lock."""
     notes = tmp_path / "notes"
     with (
         Worker("load", url=postgres_url, notes=str(notes), name="one", settings=SMALL) as worker,
@@ -60,8 +60,8 @@ def test_stopped_lean_writer_holds_nothing(postgres_url: str, tmp_path: Path) ->
         ("append_offset", 100),
     ],
 )
-def test_stopped_decider_is_ended(postgres_url: str, at: str, count: int) -> None:
-    """B14, B10: stopped behind the lock: others continue, and its repeat is stored once."""
+def test_stopped_validated_append_is_terminated(postgres_url: str, at: str, count: int) -> None:
+    """B14, B10: a stopped lock holder blocks nobody, and its retry is stored once."""
     with (
         Worker("hold", url=postgres_url, at=at, name="h", count=count, settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,
@@ -90,8 +90,8 @@ def test_stopped_decider_is_ended(postgres_url: str, at: str, count: int) -> Non
         ("restore", "as nth"),
     ],
 )
-def test_stopped_holder_of_any_kind_is_ended(postgres_url: str, act: str, at: str) -> None:
-    """B14: stopped with the log's lock, whatever it does with it: others go on, and it repeats."""
+def test_any_stopped_lock_holder_is_terminated(postgres_url: str, act: str, at: str) -> None:
+    """B14: a process stopped with the lock is terminated; others continue, and it retries."""
     with (
         Worker("pause", url=postgres_url, act=act, at=at, settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,
@@ -110,8 +110,8 @@ def test_stopped_holder_of_any_kind_is_ended(postgres_url: str, act: str, at: st
     assert check_log_complete(postgres_url) == 1
 
 
-def test_stopped_owner_of_a_cursor_is_ended(postgres_url: str) -> None:
-    """B14: stopped while it moves a cursor, it delays others who move it by a bounded time."""
+def test_stopped_cursor_owner_is_terminated(postgres_url: str) -> None:
+    """B14: a process stopped while it moves a cursor delays others for a bounded time."""
     with (
         Worker("pause", url=postgres_url, act="cursor", at=".cursors\n", settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,
@@ -128,7 +128,7 @@ def test_stopped_owner_of_a_cursor_is_ended(postgres_url: str) -> None:
     assert took < BOUND_S
 
 
-def test_stopped_migration_is_ended(empty_postgres_url: str) -> None:
+def test_stopped_migration_is_terminated(empty_postgres_url: str) -> None:
     """B14, F3: stopped in a migration that locks the events, it delays others by lock_hold_s."""
     migrate(empty_postgres_url, target=2)
     look = "select count(*) from seriatim.events"
@@ -152,7 +152,7 @@ def test_stopped_migration_is_ended(empty_postgres_url: str) -> None:
     assert took < 2 * Settings().lock_hold_s
 
 
-def test_caller_with_the_lock_is_never_ended(postgres_url: str) -> None:
+def test_callers_transaction_is_never_terminated(postgres_url: str) -> None:
     """B12, B14: waiting writers ask again and again, and leave a caller's transaction in peace."""
     events = [NewEvent("mine", {"n": n}) for n in range(200)]
     with (
@@ -170,7 +170,7 @@ def test_caller_with_the_lock_is_never_ended(postgres_url: str) -> None:
     assert check_log_complete(postgres_url) == 201
 
 
-def test_writer_that_waited_long_is_not_ended(
+def test_time_in_the_queue_does_not_terminate_a_writer(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B14: only time spent holding counts; a writer fresh from a long queue is no stopped one."""
@@ -202,7 +202,7 @@ def test_writer_that_waited_long_is_not_ended(
     assert check_log_complete(postgres_url) == 3
 
 
-def test_two_logs_in_one_database_never_meet(empty_postgres_url: str) -> None:
+def test_locks_of_two_logs_are_independent(empty_postgres_url: str) -> None:
     """B14: a lock held in one log does not delay another log of the same database."""
     urls = [f"{empty_postgres_url}?schema={name}" for name in ("one", "two")]
     for url in urls:

@@ -28,7 +28,7 @@ def wait_for(file: Path, wanted: int) -> None:
 
 
 def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_path: Path) -> None:
-    """F3: writers of the version before go on through the migration, without an error or a stop."""
+    """F3: writers of the previous version continue through a migration without errors."""
     older = SCHEMA_VERSION - 1
     assert migrate(empty_postgres_url, target=older) == older
     files = [tmp_path / "one", tmp_path / "two"]
@@ -66,7 +66,7 @@ def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_pat
 
 
 def test_index_builds_beside_writers(empty_postgres_url: str) -> None:
-    """F3, E7: while an index waits for a long transaction, appends go on and wait for nothing."""
+    """F3, E7: while an index build waits for a long transaction, appends do not wait."""
     migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
     insert = (
         "insert into seriatim.events (position, append_position, recorded_us, event_version,"
@@ -141,7 +141,7 @@ def test_migration_steps_aside_for_a_long_append(empty_postgres_url: str) -> Non
             " (tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us) values"
             " ('default', 'projection', gen_random_uuid(), 1, gen_random_uuid(), 1, '', '', 1)"
         )
-        caller.execute(command)  # what a consumer holds that moves its cursor
+        caller.execute(command)  # the lock of a consumer that moves its cursor
         migrating = pool.submit(migrate, empty_postgres_url)
         worst = 0.0
         for _ in range(20):
@@ -158,7 +158,7 @@ def test_migration_steps_aside_for_a_long_append(empty_postgres_url: str) -> Non
 
 @pytest.mark.parametrize("start", [0, SCHEMA_VERSION - 1])
 def test_migrations_at_once_are_safe(empty_postgres_url: str, start: int) -> None:
-    """F3: several programs that migrate or create at the same moment do it once."""
+    """F3: concurrent migrations and creations are done once."""
     if start:
         migrate(empty_postgres_url, target=start)
     barrier = threading.Barrier(5)

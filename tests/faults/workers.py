@@ -274,13 +274,13 @@ def hold_append(arguments: dict[str, Any]) -> None:
     from seriatim.store.postgres import append, writer
 
     def drive(connection: Any, steps: Any) -> Any:
-        vars(writer)["drive"] = append.run_steps  # only the first time
+        vars(writer)["run_steps"] = append.run_steps  # only the first time
         if arguments["at"] == "within a message":
             wait = partial(_stop_in_message, connection)
             return append.run_steps(connection, pause_before_step(steps, "append_offset", wait))
         return append.run_steps(connection, pause_before_step(steps, arguments["at"], stop_self))
 
-    vars(writer)["drive"] = drive
+    vars(writer)["run_steps"] = drive
     stream = ("held", arguments["name"])
     events = [
         NewEvent("held", {"n": n}, stream=stream, event_id=f"{arguments['name']}-{n}")

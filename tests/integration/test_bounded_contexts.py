@@ -99,7 +99,7 @@ def _time_is_up(_: object) -> None:
 
 
 def test_events_under_the_lock_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: of many newer events only the newest are read; a change among them is still told."""
+    """K3: of many newer events only the newest are read; a change among them is still reported."""
     for module in (memory, lookups, append):
         monkeypatch.setattr(module, "NEWEST_EVENTS_MAX", 3)
     late = looked(log, ExpectedContext(RARE, None))
@@ -215,7 +215,7 @@ def _endless(log: Log) -> Callable[[], object]:
 
 
 def test_a_cancelled_read_ends(log: Log) -> None:
-    """K3: whoever ends a request ends its read, in the database and in Python."""
+    """K3: cancelling a request ends its read in the database and in Python."""
     seats(log, "free")
     cancellation = Cancellation()
     read = _endless(log)
@@ -254,7 +254,7 @@ async def _within(seconds: float, awaited: Coroutine[Any, Any, object]) -> objec
 def test_a_long_transaction_on_sqlite_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B14: whoever holds the file's write lock for too long is ended, and nothing is stored."""
+    """B14: a transaction that holds the write lock too long is rolled back."""
     monkeypatch.setattr(sqlite_writer, "_HELD_LEAST_S", 0.2)
     quick = seriatim.Settings(lock_wait_s=0.1, lock_hold_s=0.1)
     with seriatim.open(f"sqlite:///{tmp_path}/log.db", settings=quick) as log:

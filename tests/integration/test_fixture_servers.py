@@ -53,7 +53,7 @@ def test_server_answers_on_tcp_and_socket(postgres_server: PostgresServer) -> No
 
 
 def test_server_does_not_run_as_root(postgres_server: PostgresServer) -> None:
-    """A plain user owns the data, whoever runs the tests."""
+    """An unprivileged user owns the data directory."""
     assert postgres_server.data_dir.stat().st_uid != 0
     assert postgres_server.data_dir.stat().st_mode & 0o077 == 0
 
@@ -76,20 +76,20 @@ def test_each_test_has_a_fresh_clone(
 
 
 def test_tools_run_against_the_server(postgres_server: PostgresServer, table_url: str) -> None:
-    """Client tools find the server without being told where it is."""
+    """Client tools find the server without connection settings."""
     dump = postgres_server.run_tool("pg_dump", "--data-only", table_url.rsplit("/", 1)[1])
 
     assert "COPY public.t (n)" in dump.stdout
 
 
 def test_missing_database_is_reported_by_tools(postgres_server: PostgresServer) -> None:
-    """A tool that fails raises with what it said."""
+    """A failing tool raises with its output."""
     with pytest.raises(RuntimeError, match="no_such_database"):
         postgres_server.run_tool("pg_dump", "no_such_database")
 
 
 def test_committed_data_survives_kill9(own_postgres: StartServer) -> None:
-    """After SIGKILL of the whole server, start recovers what was committed and nothing else."""
+    """After SIGKILL of the whole server, a start recovers exactly the committed data."""
     server = own_postgres()
     with psycopg.connect(server.url()) as connection:
         connection.execute("CREATE TABLE t (n int)")

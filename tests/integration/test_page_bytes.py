@@ -83,12 +83,12 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def numbers(records: list[EventRecord]) -> list[int]:
     """Return which events were read."""
-    return [record.data["n"] for record in records]
+    return [record.payload["n"] for record in records]
 
 
 def size(records: list[EventRecord]) -> int:
     """Return the bytes of the records' payloads."""
-    return sum(len(record.payload.encode()) for record in records)
+    return sum(len(record.payload_json.encode()) for record in records)
 
 
 def is_bounded(log: Log, page: list[EventRecord]) -> bool:
@@ -121,7 +121,7 @@ def test_a_query_page_ends_at_its_bytes(log: Log, query: Query, newest_first: bo
 def test_a_read_page_ends_at_its_bytes(
     log: Log, filters: dict[str, Any], newest_first: bool
 ) -> None:
-    """K3, E1: no page of a read holds more than its bytes and one event; scanned is told right."""
+    """K3, E1: no page of a read holds more than its bytes and one event; last_scanned is right."""
     spec = ReadSpec(
         tenant_id=log.tenant_id,
         limit=1000,
@@ -138,7 +138,7 @@ def test_a_read_page_ends_at_its_bytes(
 
 
 def test_pages_go_on_after_a_page_cut_by_its_bytes(log: Log) -> None:
-    """K3: a page with fewer events than asked for is the last one only if it is light."""
+    """K3: a short page is the last one only if it is below its limit of bytes."""
 
     def read(after: int, limit: int, max_bytes: int) -> list[EventRecord]:
         assert limit <= 33
@@ -172,7 +172,7 @@ def test_an_answer_ends_when_its_size_is_reached(log: Log) -> None:
 def test_candidates_of_a_costly_predicate_are_read_in_small_pages(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: what the matcher tests beside the server is held a few events at a time."""
+    """K3: events that the matcher must test are held a few at a time."""
     held: list[int] = []
     monkeypatch.setattr(queries, "CANDIDATE_PAGE_BYTES", BOUND)
     with seriatim.open(postgres_url) as log:
@@ -181,7 +181,7 @@ def test_candidates_of_a_costly_predicate_are_read_in_small_pages(
 
         def counted(reader: TenantReader, *arguments: Any) -> Rows:
             rows = run(reader, *arguments)
-            held.append(sum(len(decode_record(row).payload.encode()) for row in rows))
+            held.append(sum(len(decode_record(row).payload_json.encode()) for row in rows))
             return rows
 
         monkeypatch.setattr(TenantReader, "fetch_rows", counted)

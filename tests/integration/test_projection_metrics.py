@@ -35,7 +35,7 @@ def shown(metrics: Metrics) -> dict[str, float]:
 
 
 def test_projection_lag(url: str) -> None:
-    """M2: lag, failures and whether it runs, of the projections beside the log."""
+    """M2: lag, failures and running state of the log's projections."""
     metrics = Metrics()
     with seriatim.open(url) as log:
         LogMetrics(metrics).observe(log, cache_s=0)
@@ -45,7 +45,7 @@ def test_projection_lag(url: str) -> None:
             model.create_projection(seats, "default", log.identity())
             token = model.claim("seats", "runner", 60)
             assert token is not None
-            made = make_step(0, 2, own=seat_rows({"1a": 2}, 2))
+            made = make_step(0, 2, state_rows=seat_rows({"1a": 2}, 2))
             made.last_event_id = log.store.event_id_at(2) or ""
             model.commit(seats, made, token=token)
 

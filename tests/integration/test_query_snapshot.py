@@ -60,7 +60,7 @@ def append_after_each_read(patch: pytest.MonkeyPatch, log: Log, most: int = 1000
     return reads
 
 
-def test_a_version_covers_the_returned_records_alone(opened: Opened) -> None:
+def test_version_covers_only_returned_records(opened: Opened) -> None:
     """D1: events appended between the reads of a query are neither returned nor covered."""
     log, beside = opened
     log.append([NewEvent("seat.taken", {"n": n}) for n in range(3)])
@@ -90,7 +90,7 @@ def test_pages_keep_the_first_page_s_version(opened: Opened) -> None:
     assert {page.context_version for page in pages} == {5}
 
 
-def test_what_was_not_returned_fails_the_condition(opened: Opened) -> None:
+def test_unreturned_event_fails_the_condition(opened: Opened) -> None:
     """D1: an append on the version of such a query conflicts with the events it did not return."""
     log, beside = opened
     log.append([NewEvent("seat.taken", {"n": 1})])

@@ -46,7 +46,7 @@ def _filled(url: str) -> str:
     ids=["query", "condition"],
 )
 def test_a_read_is_ended(url: str, read: Callable[[Log], object]) -> None:
-    """K3: it is a timeout, not a failure of the store; nothing is stored, and the log goes on."""
+    """K3: a slow read is a timeout, not a backend failure, and the log keeps working."""
     with seriatim.open(url, settings=Settings(read_timeout_s=PATIENCE_S)) as log:
         before = log.head()
         with pytest.raises(TimedOut, match=r"more than 0\.01 s"):
@@ -62,7 +62,7 @@ def _first_three(log: Log) -> list[int] | None:
         return None
 
 
-def test_a_service_opens_its_log_so(url: str) -> None:
+def test_service_limits_the_time_of_reads(url: str) -> None:
     """K3: nothing that a request asks for outlives the time of a request by much."""
     with run_service(url, request_timeout_s=7.0) as service:
         assert service.service.log.settings.read_timeout_s == 7.0

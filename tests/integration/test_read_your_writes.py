@@ -65,7 +65,7 @@ class Runner:
 
     def move(self, until: int, **parts: Any) -> None:
         """Pass the events up to a position."""
-        made = make_step(self.position, until, own=seat_rows({"1a": until}, until), **parts)
+        made = make_step(self.position, until, state_rows=seat_rows({"1a": until}, until), **parts)
         made.last_event_id = self.log.store.event_id_at(until) or ""
         self.model.commit(seats, made, token=self.token)
         self.position = until
@@ -88,8 +88,8 @@ def later(seconds: float, act: Callable[[], Any]) -> threading.Timer:
     return timer
 
 
-def test_a_passed_position_is_not_waited_for(log: Log, runner: Runner) -> None:
-    """I6: what is there is there."""
+def test_wait_returns_at_once_for_a_reached_position(log: Log, runner: Runner) -> None:
+    """I6: a wait for a reached position returns immediately."""
     for position in (0, 1, 2):
         assert log.projections.wait_for("seats", position, timeout_s=0.001).position == 2
         assert log.projections.demand("seats", position).position == 2
@@ -109,7 +109,7 @@ def test_waiting_ends_when_the_projection_has_passed(log: Log, runner: Runner) -
 
 
 def test_waiting_is_bounded(log: Log, runner: Runner) -> None:
-    """I6: projection_timeout, with how far it came and how it stands; to be tried again."""
+    """I6: projection_timeout has position and status, and is retryable."""
     began = time.monotonic()
     with pytest.raises(ProjectionTimeout, match=r"has reached 2, not 3, within 0\.3 s") as caught:
         log.projections.wait_for("seats", 3, timeout_s=0.3)
@@ -124,7 +124,7 @@ def test_waiting_is_bounded(log: Log, runner: Runner) -> None:
     assert (caught.value.code, caught.value.retryable) == ("projection_timeout", True)
 
 
-def test_freshness_is_demanded(log: Log, runner: Runner) -> None:
+def test_require_raises_for_an_outdated_projection(log: Log, runner: Runner) -> None:
     """I6: projection_out_of_date at once; not so when it has passed."""
     began = time.monotonic()
     with pytest.raises(ProjectionOutOfDate, match="has reached 2, not 5") as caught:
@@ -146,15 +146,15 @@ def test_a_write_is_found_by_its_receipt(log: Log, runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("position", [6, -1, True, "3", None, 2.0])
-def test_positions_are_of_this_log(log: Log, runner: Runner, position: Any) -> None:
-    """L2: nothing waits for what is not there."""
+def test_position_beyond_the_head_is_refused(log: Log, runner: Runner, position: Any) -> None:
+    """L2: a wait for a position beyond the head is refused."""
     for act in (log.projections.wait_for, log.projections.demand):
         with pytest.raises(InvalidArgument, match="position"):
             act("seats", position)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, True, "1", float("nan"), float("inf"), None])
-def test_a_timeout_is_a_time(log: Log, runner: Runner, timeout: Any) -> None:
+def test_invalid_wait_timeouts_are_refused(log: Log, runner: Runner, timeout: Any) -> None:
     """L2: a wait has an end."""
     with pytest.raises(InvalidArgument, match="timeout_s must be a positive number of seconds"):
         log.projections.wait_for("seats", 1, timeout_s=timeout)
@@ -188,7 +188,7 @@ def test_a_first_rebuild_is_not_there_yet(log: Log, url: str) -> None:
     assert log.projections.status() == []
 
 
-def test_where_every_projection_stands(log: Log, runner: Runner) -> None:
+def test_status_of_every_projection(log: Log, runner: Runner) -> None:
     """I7: position, lag, time, status, whether it runs, and its failures."""
     runner.move(3, failures=[(make_failure(3), "parked")])
     runner.model.create_projection(plan, "default", log.identity())
@@ -213,8 +213,8 @@ def test_no_projection_yet(log: Log) -> None:
     assert log.projections.status() == []
 
 
-def test_tenants_have_their_own(log: Log, url: str, runner: Runner) -> None:
-    """K1: a tenant's view of the log looks beside it for its own read models only."""
+def test_tenants_have_their_own_read_models(log: Log, url: str, runner: Runner) -> None:
+    """K1: a tenant's log looks up only the read models of that tenant."""
     other = log.for_tenant("other")
     with pytest.raises(NotFound):
         other.projections.demand("seats", 0)
@@ -229,7 +229,7 @@ def test_tenants_have_their_own(log: Log, url: str, runner: Runner) -> None:
     model.close()
 
 
-def test_another_place(log: Log, tmp_path: Path) -> None:
+def test_read_model_at_another_url(log: Log, tmp_path: Path) -> None:
     """I6: also one of every tenant, and on another database than the log's."""
     target = f"sqlite:///{tmp_path}/elsewhere.db"
     model = open_read_model(target)
@@ -278,7 +278,7 @@ def test_a_log_in_memory_can_be_given_a_place(tmp_path: Path) -> None:
     model.close()
 
 
-def test_a_closed_log_has_let_go(url: str) -> None:
+def test_closed_log_closes_its_read_models(url: str) -> None:
     """F9: connections to read models end with the log (a lost one would be a warning)."""
     with seriatim.open(url) as log:
         model = open_read_model(read_model_url(url))
@@ -291,7 +291,7 @@ def test_a_closed_log_has_let_go(url: str) -> None:
 
 
 def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
-    """I6: many who wait at once all hear of it."""
+    """I6: concurrent waits share a connection and all return."""
     found: list[int] = []
     threads = [
         threading.Thread(target=lambda: found.append(log.projections.wait_for("seats", 5).position))
@@ -307,14 +307,14 @@ def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
     assert len(log.read_models._open) == (log.store.name != "http")
 
 
-def test_a_fork_looks_for_itself(log: Log, runner: Runner) -> None:
+def test_fork_opens_its_own_connection(log: Log, runner: Runner) -> None:
     """I6: a child does not use its parent's connection."""
     log.projections.demand("seats", 2)
     child = os.fork()
     if child == 0:
         try:
             os._exit(0 if log.projections.demand("seats", 2).position == 2 else 1)
-        except BaseException:  # noqa: BLE001 - the parent is told by the status
+        except BaseException:  # noqa: BLE001 - the exit status tells the parent
             os._exit(2)
     _, status = os.waitpid(child, 0)
 
@@ -325,7 +325,7 @@ def test_a_fork_looks_for_itself(log: Log, runner: Runner) -> None:
 # -- awaited
 
 
-async def test_awaited(log: Log, runner: Runner) -> None:
+async def test_async_wait_require_and_status(log: Log, runner: Runner) -> None:
     """I6: the same for asyncio: wait, demand, status, failures."""
     projections = log.aio.projections
     assert (await projections.demand("seats", 2)).position == 2
@@ -349,13 +349,13 @@ async def test_awaited(log: Log, runner: Runner) -> None:
         await projections.wait_for("seats", 1, timeout_s=0)
 
 
-async def test_an_awaited_wait_can_be_given_up(log: Log, runner: Runner) -> None:
+async def test_async_wait_can_be_cancelled(log: Log, runner: Runner) -> None:
     """F5: a cancelled wait ends."""
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(log.aio.projections.wait_for("seats", 5, 60), 0.2)
 
 
-async def test_awaited_at_another_place(log: Log, tmp_path: Path) -> None:
+async def test_async_read_model_at_another_url(log: Log, tmp_path: Path) -> None:
     """I6: as in the sync call."""
     target = f"sqlite:///{tmp_path}/elsewhere.db"
     assert await log.aio.projections_at(target).status() == []

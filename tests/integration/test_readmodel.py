@@ -57,7 +57,7 @@ def together(count: int, act: Callable[[int], Any]) -> list[Any]:
 
 
 def test_a_projection_begins_before_the_first_event(model: ReadModel) -> None:
-    """I2: a cursor for each projection, which stands before everything."""
+    """I2: a new projection has a cursor at position 0."""
     made = model.create_projection(seats, "default", LOG)
 
     assert (made.position, made.last_event_id, made.status, made.owner, made.token) == (
@@ -74,9 +74,9 @@ def test_a_projection_begins_before_the_first_event(model: ReadModel) -> None:
 
 
 def test_beginning_again_changes_nothing(model: ReadModel) -> None:
-    """I2: neither position nor declaration nor log: those are what the rows came from."""
+    """I2: beginning again keeps position, declaration and log."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 5, own=seat_rows({"1a": 1}, 5)), token=token)
+    model.commit(seats, make_step(0, 5, state_rows=seat_rows({"1a": 1}, 5)), token=token)
     changed = msgspec.structs.replace(seats, version=2)
     again = model.create_projection(changed, "default", LogIdentity("other", 9))
 
@@ -122,7 +122,7 @@ def test_tenants_do_not_share_a_place(model: ReadModel) -> None:
 
 @pytest.mark.usefixtures("slow_tables")
 def test_two_tenants_that_begin_at_once(place: str) -> None:
-    """K1: also when both look before either writes: one wins, the other gets a conflict."""
+    """K1: of two tenants that begin concurrently one gets a conflict."""
 
     def begin(number: int) -> str:
         model = open_read_model(place)
@@ -149,8 +149,8 @@ def test_projections_do_not_share_a_table(model: ReadModel) -> None:
 
 
 @pytest.mark.parametrize("words", [("select", "group"), ("order", "user"), ("table", "end")])
-def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> None:
-    """I1: any plain name will do, whatever it means to a database."""
+def test_sql_keywords_are_valid_names(model: ReadModel, words: tuple[str, str]) -> None:
+    """I1: SQL keywords are valid names of tables and columns."""
     name, column = words
     made = projection(
         name,
@@ -160,13 +160,13 @@ def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> Non
     token = begin_and_claim(model, made)
     row = {"key": "a", column: 1, "rowid": 5, "oid": 6, "excluded": "x", "t": "y", "o": "z"}
     rows = {("default", "a"): stored_row(made.tables[0], 1, **row)}
-    model.commit(made, make_step(0, 1, own=rows), token=token)
-    model.commit(made, make_step(1, 2, own=rows), token=token)
+    model.commit(made, make_step(0, 1, state_rows=rows), token=token)
+    model.commit(made, make_step(1, 2, state_rows=rows), token=token)
 
     assert rows_of(model, made) == [row]
     assert model.load_states(made, [("default", "a")]) == {("default", "a"): row}
     shadow = begin_and_claim(model, made, shadow=True)
-    model.commit(made, make_step(0, 2, own=rows), token=shadow, shadow=True)
+    model.commit(made, make_step(0, 2, state_rows=rows), token=shadow, shadow=True)
     assert model.switch(made)
     assert rows_of(model, made) == [row]
 
@@ -178,7 +178,7 @@ def test_rows_and_cursor_move_together(model: ReadModel) -> None:
     """I2: position, last event id and time of the cursor are stored with the rows."""
     token = begin_and_claim(model)
     before = model.progress("seats")
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
     after = model.progress("seats")
 
     assert before is not None
@@ -188,12 +188,14 @@ def test_rows_and_cursor_move_together(model: ReadModel) -> None:
     assert short_rows(model) == {"1a": 1, "1b": 2}
 
 
-def test_rows_change_and_go(model: ReadModel) -> None:
-    """I1: a row of a key is replaced, and taken away where the fold says None."""
+def test_rows_are_replaced_and_deleted(model: ReadModel) -> None:
+    """I1: a row is replaced, and deleted if the fold returns None."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
     model.commit(
-        seats, make_step(3, 6, own=seat_rows({"1a": None, "1b": 7, "1c": None}, 6)), token=token
+        seats,
+        make_step(3, 6, state_rows=seat_rows({"1a": None, "1b": 7, "1c": None}, 6)),
+        token=token,
     )
 
     assert short_rows(model) == {"1b": 7}
@@ -210,44 +212,48 @@ def test_a_batch_without_rows_moves_the_cursor(model: ReadModel) -> None:
 def broken(after: int) -> Any:
     """Make a step whose last part the database refuses."""
     bad = (make_failure(7), "nonsense")
-    return make_step(after, 7, own=seat_rows({"1a": None, "1b": 9, "1d": 4}, 7), failures=[bad])
+    return make_step(
+        after, 7, state_rows=seat_rows({"1a": None, "1b": 9, "1d": 4}, 7), failures=[bad]
+    )
 
 
 def test_a_commit_is_all_or_nothing(model: ReadModel) -> None:
     """I2: an error at the end of a commit leaves rows, failures and cursor as they were."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
 
     with pytest.raises(BackendFailure):
         model.commit(seats, broken(3), token=token)
     assert short_rows(model) == {"1a": 1, "1b": 2}
     assert [one.position for one in model.list_progress()] == [3]
     assert model.failures("seats") == []
-    model.commit(seats, make_step(3, 7, own=seat_rows({"1a": 5}, 7)), token=token)
+    model.commit(seats, make_step(3, 7, state_rows=seat_rows({"1a": 5}, 7)), token=token)
     assert short_rows(model) == {"1a": 5, "1b": 2}
 
 
 def test_a_commit_from_another_position_changes_nothing(model: ReadModel) -> None:
     """I2: a batch that was done already, or that leaves a gap, is not done."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
 
     for after in (0, 2, 4):
         with pytest.raises(ProjectionMoved):
-            model.commit(seats, make_step(after, 8, own=seat_rows({"1a": 2}, 8)), token=token)
+            model.commit(
+                seats, make_step(after, 8, state_rows=seat_rows({"1a": 2}, 8)), token=token
+            )
     assert short_rows(model) == {"1a": 1}
     assert [one.position for one in model.list_progress()] == [3]
 
 
 def test_a_paused_projection_takes_no_step(model: ReadModel) -> None:
-    """I7: a pause holds at once, also for a step that had begun; resumed, it is taken."""
+    """I7: a pause applies at once, also to a computed step; resumed, the step is applied."""
     token = begin_and_claim(model)
     model.set_status("seats", "paused")
     with pytest.raises(ProjectionMoved):
-        model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+        model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     assert short_rows(model) == {}
     model.set_status("seats", "ready")
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     assert short_rows(model) == {"1a": 1}
 
 
@@ -257,25 +263,27 @@ def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) 
     token = begin_and_claim(model)
 
     with pytest.raises(LeaseLost, match="another runner has claimed projection seats") as caught:
-        model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token + off)
+        model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token + off)
     assert caught.value.details == {"projection": "seats"}
     assert (short_rows(model), model.list_progress()[0].position) == ({}, 0)
 
 
-def test_nothing_is_committed_to_what_never_began(model: ReadModel) -> None:
-    """I8: nor to what was dropped."""
+def test_commit_to_a_missing_projection_is_refused(model: ReadModel) -> None:
+    """I8: a projection that never began or was dropped accepts no commit."""
     with pytest.raises(LeaseLost):
         model.commit(seats, make_step(0, 3), token=0)
 
 
-def test_of_two_that_commit_at_once_one_does(place: str, model: ReadModel) -> None:
-    """I2: exactly once, whoever else does the same."""
+def test_one_of_two_concurrent_commits_succeeds(place: str, model: ReadModel) -> None:
+    """I2: of two concurrent commits of one step exactly one is applied."""
     token = begin_and_claim(model)
 
     def commit(number: int) -> str:
         mine = open_read_model(place)
         try:
-            mine.commit(seats, make_step(0, 3, own=seat_rows({"1a": number}, 3)), token=token)
+            mine.commit(
+                seats, make_step(0, 3, state_rows=seat_rows({"1a": number}, 3)), token=token
+            )
         except ProjectionMoved:
             return "moved"
         finally:
@@ -286,7 +294,7 @@ def test_of_two_that_commit_at_once_one_does(place: str, model: ReadModel) -> No
 
 
 def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
-    """I7: what stopped a projection is stored with what was done before it."""
+    """I7: the status of a stopped projection is stored with the preceding step."""
     token = begin_and_claim(model)
     noted = [(make_failure(4), "stopped")]
     model.commit(seats, make_step(0, 3, failures=noted), token=token, status="failed")
@@ -296,7 +304,7 @@ def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
 
 
 def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
-    """I3: a fold continues with what it would have had in memory."""
+    """I3: a stored state equals the state in memory."""
     token = begin_and_claim(model, plan)
     states = {("default", "a"): (3, '{"count":1}'), ("default", "ü'\"\\"): (2, '{"count":2}')}
     model.commit(plan, make_step(0, 3, states=states), token=token)
@@ -309,10 +317,10 @@ def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
 
 
 def test_states_that_are_rows(model: ReadModel) -> None:
-    """I3: the row of a key, of its own tenant."""
+    """I3: a row that is a state is found by key and tenant."""
     token = begin_and_claim(model)
     both = seat_rows({"1a": 1, "1b": 2}, 3) | seat_rows({"1a": 5}, 3, "other")
-    model.commit(seats, make_step(0, 3, own=both), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=both), token=token)
 
     assert model.load_states(seats, [("default", "1a"), ("other", "1a"), ("default", "9")]) == {
         ("default", "1a"): {"stream_id": "1a", "taken": 1},
@@ -383,7 +391,7 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
     token = begin_and_claim(model)
     rows = seat_rows({f"k{number:05}": number for number in range(50_000)}, 1)
     began = time.monotonic()
-    model.commit(seats, make_step(0, 1, own=rows), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=rows), token=token)
 
     assert time.monotonic() - began < 30
     with model.snapshot() as moment:
@@ -392,22 +400,24 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
     owners = [("default", f"k{number:05}") for number in range(0, 60_000, 2)]
     assert len(model.load_states(seats, owners)) == 25_000
     gone = seat_rows({f"k{number:05}": None for number in range(49_999)}, 2)
-    model.commit(seats, make_step(1, 2, own=gone), token=token)
+    model.commit(seats, make_step(1, 2, state_rows=gone), token=token)
     assert short_rows(model) == {"k49999": 49_999}
 
 
 # -- one moment
 
 
-def test_a_moment_stands_still(place: str, model: ReadModel) -> None:
-    """I3: rows, digest and position are of one instant, whatever is written meanwhile."""
+def test_snapshot_is_consistent(place: str, model: ReadModel) -> None:
+    """I3: rows, digest and position of a snapshot belong together during writes."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     writer = open_read_model(place)
     with model.snapshot() as moment:
         assert (at := moment.progress("seats")) is not None
         before = moment.compute_digest(seats)
-        writer.commit(seats, make_step(1, 2, own=seat_rows({"1a": 2, "1b": 3}, 2)), token=token)
+        writer.commit(
+            seats, make_step(1, 2, state_rows=seat_rows({"1a": 2, "1b": 3}, 2)), token=token
+        )
         after = moment.compute_digest(seats)
         still = moment.progress("seats")
         assert moment.progress("other") is None
@@ -423,18 +433,24 @@ def test_digests_are_of_rows(model: ReadModel) -> None:
     """I3: the same rows by another way have the same digest; other rows have another."""
     token = begin_and_claim(model)
     shadow = begin_and_claim(model, shadow=True)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
-    model.commit(seats, make_step(1, 2, own=seat_rows({"1a": 3, "1b": 2}, 2)), token=token)
-    model.write_shadow_part(seats, make_step(0, 0, own=seat_rows({"1b": 2, "1a": 3}, 9)), "me")
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(1, 2, state_rows=seat_rows({"1a": 3, "1b": 2}, 2)), token=token)
+    model.write_shadow_part(
+        seats, make_step(0, 0, state_rows=seat_rows({"1b": 2, "1a": 3}, 9)), "me"
+    )
     with model.snapshot() as moment:
         pair = moment.compute_digest(seats).text(), moment.compute_digest(seats, shadow=True).text()
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1b": 4}, 1)), token=shadow, shadow=True)
+    model.commit(
+        seats, make_step(0, 1, state_rows=seat_rows({"1b": 4}, 1)), token=shadow, shadow=True
+    )
     with model.snapshot() as moment:
         newer = moment.compute_digest(seats, shadow=True).text()
 
     assert pair[0] == pair[1]
     assert newer == pair[0], "an older row does not replace a newer one"
-    model.commit(seats, make_step(1, 20, own=seat_rows({"1b": 4}, 20)), token=shadow, shadow=True)
+    model.commit(
+        seats, make_step(1, 20, state_rows=seat_rows({"1b": 4}, 20)), token=shadow, shadow=True
+    )
     with model.snapshot() as moment:
         assert moment.compute_digest(seats, shadow=True).text() != pair[0]
 
@@ -443,7 +459,9 @@ def test_rows_come_in_the_order_of_their_key(model: ReadModel) -> None:
     """I3: code points, on both databases, so that two tables can be walked side by side."""
     token = begin_and_claim(model)
     keys = ["Z", "a", "ä", "B", "_", "é", "zz", "\U0001f30d", "\ufffd", "10", "9", "a b"]
-    model.commit(seats, make_step(0, 1, own=seat_rows(dict.fromkeys(keys, 1), 1)), token=token)
+    model.commit(
+        seats, make_step(0, 1, state_rows=seat_rows(dict.fromkeys(keys, 1), 1)), token=token
+    )
 
     assert list(short_rows(model)) == sorted(keys)
 
@@ -476,7 +494,7 @@ def test_failures_are_kept_with_all_they_say(model: ReadModel) -> None:
     assert model.load_exceptions("seats", shadow=True) == (frozenset(), frozenset())
 
 
-def test_operators_say_what_becomes_of_failures(model: ReadModel) -> None:
+def test_operators_retry_or_skip_failures(model: ReadModel) -> None:
     """I7: retry marks keys to be folded again, skip omits the event permanently."""
     noted(model)
 
@@ -526,12 +544,16 @@ def test_pausing(model: ReadModel) -> None:
 
 
 def test_a_key_is_folded_anew(model: ReadModel) -> None:
-    """I7: its row, its failures and nothing of other keys; what was passed over stays so."""
+    """I7: a refold replaces the key's rows and failures, and keeps skipped events."""
     token = noted(model)
-    model.commit(seats, make_step(5, 6, own=seat_rows({"1a": 1, "1b": 2}, 6)), token=token)
+    model.commit(seats, make_step(5, 6, state_rows=seat_rows({"1a": 1, "1b": 2}, 6)), token=token)
     model.set_failure_status("seats", 2, "parked", again=True)
     model.refold(
-        seats, ("default", "1a"), make_step(6, 6, own=seat_rows({"1a": 9}, 6)), [], token=token
+        seats,
+        ("default", "1a"),
+        make_step(6, 6, state_rows=seat_rows({"1a": 9}, 6)),
+        [],
+        token=token,
     )
     model.refold(seats, ("default", "1c"), make_step(6, 6), [], token=token)
 
@@ -542,7 +564,10 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
         seats,
         ("default", "1b"),
         make_step(
-            6, 6, own=seat_rows({"1b": None}, 6), failures=[(make_failure(3, "1b"), "parked")]
+            6,
+            6,
+            state_rows=seat_rows({"1b": None}, 6),
+            failures=[(make_failure(3, "1b"), "parked")],
         ),
         [],
         token=token,
@@ -554,7 +579,7 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
 def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
     """I2, I8: not after a batch came in between, nor by a runner that lost its lease."""
     token = noted(model)
-    model.commit(seats, make_step(5, 6, own=seat_rows({"1a": 1}, 6)), token=token)
+    model.commit(seats, make_step(5, 6, state_rows=seat_rows({"1a": 1}, 6)), token=token)
 
     for wrong in ({"token": token, "until": 5}, {"token": token + 1, "until": 6}):
         until = wrong["until"]
@@ -562,7 +587,7 @@ def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
             model.refold(
                 seats,
                 ("default", "1a"),
-                make_step(until, until, own=seat_rows({"1a": 9}, until)),
+                make_step(until, until, state_rows=seat_rows({"1a": 9}, until)),
                 [],
                 token=wrong["token"],
             )
@@ -633,7 +658,7 @@ def test_a_runner_may_claim_again(model: ReadModel) -> None:
 def test_a_place_is_opened_again(place: str, model: ReadModel) -> None:
     """I2: everything is there for the next process."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     model.close()
     again = open_read_model(place)
 

@@ -41,7 +41,9 @@ def switched(model: ReadModel, made: Any = seats) -> None:
 @pytest.fixture
 def filled(model: ReadModel) -> ReadModel:
     """A read model with a row."""
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=begin_and_claim(model))
+    model.commit(
+        seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=begin_and_claim(model)
+    )
     return model
 
 
@@ -142,7 +144,7 @@ def _added(server: psycopg.Connection[Any]) -> dict[str, Any]:
 def test_postgres_refuses_to_lose_the_rest(
     filled: ReadModel, place: str, added: str, what: str
 ) -> None:
-    """I4: what cannot be carried over blocks a rebuild before its work, and is named."""
+    """I4: additions that cannot be carried over block a rebuild before it starts."""
     with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
         server.execute(added.encode())
         for act in (filled.check_replaceable, lambda made: switched(filled, made)):
@@ -196,7 +198,7 @@ def _settings(server: psycopg.Connection[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
 def test_default_privileges_add_no_grants(filled: ReadModel, place: str) -> None:
-    """I4, K2: a right that users took from a table is not there again after a switch."""
+    """I4, K2: a revoked right is not granted again by a switch."""
     with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
         server.execute("alter default privileges in schema read grant select on tables to public")
         shown = "select relacl::text from pg_class where oid = 'read.seats'::regclass"

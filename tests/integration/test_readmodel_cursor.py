@@ -20,8 +20,8 @@ from tests.integration.readmodel_support import (
 
 def refused_cursor(**parts: Any) -> Any:
     """Make a step whose rows are fine and whose cursor violates a constraint of its table."""
-    made: Any = make_step(3, 7, own=seat_rows({"1a": None, "1b": 9, "1c": 4}, 7), **parts)
-    made.tip = None
+    made: Any = make_step(3, 7, state_rows=seat_rows({"1a": None, "1b": 9, "1c": 4}, 7), **parts)
+    made.last_event_id = None
     return made
 
 
@@ -29,7 +29,7 @@ def refused_cursor(**parts: Any) -> Any:
 def test_rows_are_rolled_back_with_their_cursor(model: ReadModel, shadow: bool) -> None:
     """I2: a step whose cursor cannot be moved leaves no row, no failure and no status behind."""
     token = begin_and_claim(model, shadow=shadow)
-    first = make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3))
+    first = make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3))
     model.commit(seats, first, token=token, shadow=shadow)
     refused = refused_cursor(failures=[(make_failure(7), "parked")])
 
@@ -44,11 +44,11 @@ def test_rows_are_rolled_back_with_their_cursor(model: ReadModel, shadow: bool) 
 def test_a_repeated_step_is_done_once(model: ReadModel) -> None:
     """I2: the same events again, after their cursor was refused, count once."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     with pytest.raises(BackendFailure):
         model.commit(seats, refused_cursor(), token=token)
     again = refused_cursor()
-    again.tip = "e7"
+    again.last_event_id = "e7"
     model.commit(seats, again, token=token)
 
     assert short_rows(model) == {"1b": 9, "1c": 4}

@@ -55,24 +55,22 @@ def cut(url: str) -> None:
             time.sleep(0.01)
 
 
-def test_a_connection_lost_between_acts_is_made_again(
-    server_model: ReadModel, empty_postgres_url: str
-) -> None:
-    """I2: nobody notices."""
+def test_lost_connection_is_reopened(server_model: ReadModel, empty_postgres_url: str) -> None:
+    """I2: a connection lost between transactions is reopened without an error."""
     token = begin_and_claim(server_model)
     cut(empty_postgres_url)
-    server_model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    server_model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     cut(empty_postgres_url)
 
     assert short_rows(server_model) == {"1a": 1}
 
 
-def test_a_connection_lost_within_an_act_leaves_nothing(
+def test_connection_lost_in_a_transaction_stores_nothing(
     server_model: ReadModel, empty_postgres_url: str
 ) -> None:
     """I2: an error that may be tried again; then it is done once."""
     token = begin_and_claim(server_model)
-    batch = make_step(0, 3, own=seat_rows({"1a": 1}, 3))
+    batch = make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3))
 
     def interrupted() -> None:
         with server_model.engine.transaction() as session:
@@ -87,8 +85,8 @@ def test_a_connection_lost_within_an_act_leaves_nothing(
     assert short_rows(server_model) == {"1a": 1}
 
 
-def test_a_server_that_is_away_is_told(own_postgres: Callable[..., PostgresServer]) -> None:
-    """L2: an error of ours, without the password, and all continues when it is back."""
+def test_unreachable_server_is_reported(own_postgres: Callable[..., PostgresServer]) -> None:
+    """L2: the error has no password, and work continues when the server is back."""
     server = own_postgres()
     model = open_read_model(f"{server.create_database('gone')}?schema=read")
     token = begin_and_claim(model)
@@ -116,8 +114,8 @@ def test_a_log_is_no_place_for_a_read_model(tmp_path: Path) -> None:
     assert find_read_model(url) is None
 
 
-def test_a_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
-    """I2: rows are not written to a file that nobody will find."""
+def test_removed_file_is_reported(tmp_path: Path) -> None:
+    """I2: rows are not written to a removed file."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     token = begin_and_claim(model)
     (tmp_path / "read.db").unlink()
@@ -133,19 +131,19 @@ def test_a_fork_has_a_connection_of_its_own(tmp_path: Path) -> None:
     """I2: parent and child continue, and neither harms the other's locks."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     child = os.fork()
     if child == 0:
         try:
-            model.commit(seats, make_step(1, 2, own=seat_rows({"1a": 2}, 2)), token=token)
+            model.commit(seats, make_step(1, 2, state_rows=seat_rows({"1a": 2}, 2)), token=token)
             os._exit(0 if short_rows(model) == {"1a": 2} else 1)
-        except BaseException:  # noqa: BLE001 - the parent is told by the status
+        except BaseException:  # noqa: BLE001 - the exit status tells the parent
             os._exit(2)
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert short_rows(model) == {"1a": 2}
-    model.commit(seats, make_step(2, 3, own=seat_rows({"1a": 3}, 3)), token=token)
+    model.commit(seats, make_step(2, 3, state_rows=seat_rows({"1a": 3}, 3)), token=token)
     assert short_rows(model) == {"1a": 3}
     model.close()
 
@@ -155,7 +153,9 @@ def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     begin_and_claim(model)
     with model.engine.transaction() as session:
-        model.write(session, seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), shadow=False)
+        model.write(
+            session, seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), shadow=False
+        )
         child = os.fork()
         if child == 0:
             os._exit(0)
@@ -168,7 +168,7 @@ def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
 # -- where they are
 
 
-def test_what_is_not_there_is_not_made(place: str) -> None:
+def test_lookup_creates_no_read_model(place: str) -> None:
     """I6: looking for a read model leaves nothing behind."""
     assert find_read_model(place) is None
     assert find_read_model(place) is None
@@ -232,7 +232,7 @@ def test_every_tenant_has_its_own_place(tenants: set[str], schema: str) -> None:
     assert all(re.fullmatch(r"d/app(\.[a-z0-9_]+)?\.read\.db", path) for path in paths)
 
 
-def test_long_schemas_are_told_apart() -> None:
+def test_long_schema_names_do_not_collide() -> None:
     """K1: also two logs whose schemas begin alike."""
     made = {read_model_url(f"{URL}?schema={'x' * 40}{end}", t) for end in "ab" for t in ("a", "b")}
 
@@ -240,7 +240,7 @@ def test_long_schemas_are_told_apart() -> None:
 
 
 def test_the_longest_schema_can_be_used(empty_postgres_url: str) -> None:
-    """K1: the place beside a log with the longest name opens, for a tenant with an odd id."""
+    """K1: the read model of a log with the longest schema name can be opened."""
     model = open_read_model(read_model_url(f"{empty_postgres_url}?schema={'x' * 41}", "Ünï"))
     begin_and_claim(model)
 

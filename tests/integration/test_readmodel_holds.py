@@ -27,14 +27,14 @@ from tests.integration.readmodel_support import (
 from tests.integration.readmodel_support import stored_row as row_of
 
 
-def hold_until_killed(place: str, told: Connection) -> None:
+def hold_until_killed(place: str, connection: Connection) -> None:
     """Do what a verification does before it compares, and wait there to be killed."""
     model = open_read_model(place)
     model.create_projection(seats, "default", LOG, shadow=True)
     token = model.claim("seats", "verify", 2.0, shadow=True)
     assert token is not None
     with model.hold("seats", token):
-        told.send("held")
+        connection.send("held")
         signal.pause()
 
 
@@ -54,9 +54,9 @@ def test_a_killed_job_holds_nothing_for_long(model: ReadModel, place: str) -> No
     assert standing.status == "ready"
     if standing.held_until is not None:
         with pytest.raises(ProjectionMoved):
-            model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+            model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     wait_for(lambda: operations.get_progress(model, "seats").held_until is None)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     assert short_rows(model) == {"1a": 1}
 
 

@@ -38,7 +38,7 @@ from tests.integration.readmodel_support import (
 def shadowed(model: ReadModel, rows: dict[str, Any], until: int) -> None:
     """Make a shadow that stands at a position."""
     token = begin_and_claim(model, shadow=True)
-    model.write_shadow_part(seats, make_step(0, 0, own=seat_rows(rows, until)), "me")
+    model.write_shadow_part(seats, make_step(0, 0, state_rows=seat_rows(rows, until)), "me")
     model.commit(seats, make_step(0, until), token=token, shadow=True)
 
 
@@ -54,15 +54,15 @@ def reader_of(place: str) -> Iterator[Callable[[], list[tuple[Any, ...]]]]:
         yield lambda: server.execute("select stream_id, taken from read.seats").fetchall()
 
 
-def test_the_shadow_takes_the_place(model: ReadModel) -> None:
+def test_switch_replaces_the_live_tables(model: ReadModel) -> None:
     """I4: rows, position, declaration and log of the shadow; the old ones are gone."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 1}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 1}, 3)), token=token)
     newer = msgspec.structs.replace(seats, version=2)
     model.create_projection(newer, "default", LOG, shadow=True)
     shadow = model.claim("seats", "rebuild", 60, shadow=True)
     assert shadow is not None
-    model.write_shadow_part(newer, make_step(0, 0, own=seat_rows({"1a": 7}, 5)), "rebuild")
+    model.write_shadow_part(newer, make_step(0, 0, state_rows=seat_rows({"1a": 7}, 5)), "rebuild")
     model.commit(newer, make_step(0, 5), token=shadow, shadow=True)
 
     assert short_rows(model) == {"1a": 1, "1b": 1}
@@ -74,7 +74,7 @@ def test_the_shadow_takes_the_place(model: ReadModel) -> None:
 
 
 def test_tokens_go_on_rising(model: ReadModel) -> None:
-    """I8: who ran the old tables writes nothing to the new ones before they claim again."""
+    """I8: a runner of the old tables cannot write to the new ones before it claims again."""
     token = begin_and_claim(model)
     shadowed(model, {"1a": 1}, 5)
     assert model.switch(seats)
@@ -85,7 +85,7 @@ def test_tokens_go_on_rising(model: ReadModel) -> None:
 
 
 def test_a_first_rebuild_needs_no_live_tables(model: ReadModel) -> None:
-    """I4: what was never run can be rebuilt."""
+    """I4: a projection that never ran can be rebuilt."""
     shadowed(model, {"1a": 1}, 5)
 
     assert model.switch(seats)
@@ -94,9 +94,9 @@ def test_a_first_rebuild_needs_no_live_tables(model: ReadModel) -> None:
 
 
 def test_a_switch_never_goes_backwards(model: ReadModel) -> None:
-    """I4: a shadow behind the live tables, or behind what is asked for, stays a shadow."""
+    """I4: a shadow that lags the live tables or the required position is not switched to."""
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 6, own=seat_rows({"1a": 6}, 6)), token=token)
+    model.commit(seats, make_step(0, 6, state_rows=seat_rows({"1a": 6}, 6)), token=token)
     shadowed(model, {"1a": 5}, 5)
 
     assert not model.switch(seats)
@@ -130,7 +130,7 @@ def test_a_paused_projection_stays_paused(model: ReadModel) -> None:
 
 
 def test_tables_of_an_older_declaration_go(model: ReadModel, place: str) -> None:
-    """I4: a table that is no more declared is no more there, and states go with theirs."""
+    """I4: tables that are no longer declared are dropped with their states."""
     begin_and_claim(model, plan)
     newer = projection(
         "plan", key="stream_id", tables=[Table("others", {"k": str}, {})], state=dict
@@ -171,7 +171,7 @@ def statuses(model: ReadModel) -> dict[int, tuple[str, bool]]:
 
 
 def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadModel) -> None:
-    """I7: what fails no more is forgotten; what an operator passed over stays passed over."""
+    """I7: fixed failures are removed; skipped events stay skipped."""
     token = begin_and_claim(model)
     live: Any = [
         (make_failure(1), "parked"),
@@ -190,7 +190,7 @@ def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadMode
     assert model.failures("seats", shadow=True) == []
 
 
-def test_what_is_passed_over_during_a_rebuild_stays_so(model: ReadModel) -> None:
+def test_skip_during_a_rebuild_is_kept(model: ReadModel) -> None:
     """I7: a skip during a rebuild is applied: its key is folded again after the switch."""
     token = begin_and_claim(model)
     live: Any = [(make_failure(1), "parked"), (make_failure(2, "1b"), "parked")]
@@ -207,7 +207,7 @@ def test_what_is_passed_over_during_a_rebuild_stays_so(model: ReadModel) -> None
 # -- readers
 
 
-def test_a_reader_sees_the_old_or_the_new(place: str, model: ReadModel) -> None:
+def test_reader_sees_old_or_new_tables(place: str, model: ReadModel) -> None:
     """I4: never none, never both, never an error, over many switches."""
     begin_and_claim(model)
     shadowed(model, {"0": 0}, 1)
@@ -238,8 +238,8 @@ def test_a_reader_sees_the_old_or_the_new(place: str, model: ReadModel) -> None:
     assert len({repr(rows) for rows in seen}) > 2, "the readers saw several switches"
 
 
-def test_a_moment_is_of_one_side_of_a_switch(place: str, model: ReadModel) -> None:
-    """I3, I4: who looks at a moment sees position and rows that belong together."""
+def test_snapshot_is_before_or_after_a_switch(place: str, model: ReadModel) -> None:
+    """I3, I4: position and rows of a snapshot belong to the same side of a switch."""
     begin_and_claim(model)
     shadowed(model, {"0": 1}, 1)
     assert model.switch(seats)
@@ -297,10 +297,8 @@ def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) ->
     model.close()
 
 
-def test_a_switch_does_not_wait_for_ever(
-    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I4: then it says who is in the way, and the old tables continue serving."""
+def test_switch_wait_is_bounded(empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4: the error names the blocking session, and the old tables stay in use."""
     monkeypatch.setattr(model_module, "_SWITCH_S", 0.0)
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     token = begin_and_claim(model)
@@ -316,7 +314,7 @@ def test_a_switch_does_not_wait_for_ever(
     model.close()
 
 
-def test_something_that_depends_on_a_table_is_told(empty_postgres_url: str) -> None:
+def test_dependent_view_blocks_the_switch(empty_postgres_url: str) -> None:
     """I4: a view on a table stops the switch with a clear error, and nothing has changed."""
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     begin_and_claim(model)
@@ -357,7 +355,7 @@ def test_rows_of_the_shadow_have_their_position(model: ReadModel) -> None:
     """I1: so that the parts of a rebuild may come in any order."""
     shadowed(model, {"1a": 1}, 5)
     older = {("default", "1a"): ReadModelRow("default", 4, {"stream_id": "1a", "taken": 0})}
-    model.write_shadow_part(seats, make_step(0, 0, own=older), "me")
+    model.write_shadow_part(seats, make_step(0, 0, state_rows=older), "me")
 
     assert short_rows(model, shadow=True) == {"1a": 1}
 
@@ -367,9 +365,9 @@ def test_a_task_that_outlived_its_rebuild_writes_nothing(model: ReadModel) -> No
     begin_and_claim(model, shadow=True)
     with pytest.raises(LeaseLost, match="has ended meanwhile"):
         model.write_shadow_part(
-            seats, make_step(0, 0, own=seat_rows({"1a": 1}, 1)), "somebody else"
+            seats, make_step(0, 0, state_rows=seat_rows({"1a": 1}, 1)), "somebody else"
         )
     assert rows_of(model, shadow=True) == []
     model.drop(seats, shadow=True)
     with pytest.raises(LeaseLost, match="has ended meanwhile"):
-        model.write_shadow_part(seats, make_step(0, 0, own=seat_rows({"1a": 1}, 1)), "me")
+        model.write_shadow_part(seats, make_step(0, 0, state_rows=seat_rows({"1a": 1}, 1)), "me")

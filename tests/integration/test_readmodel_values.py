@@ -65,7 +65,7 @@ def test_values_come_back(model: ReadModel, kind: type) -> None:
     values = [*SAMPLES[kind], None]
     rows = [shape.normalize({"key": f"{n:02}", "value": value}) for n, value in enumerate(values)]
     keyed = {("default", row["key"]): ReadModelRow("default", 1, row) for row in rows}
-    model.commit(made, make_step(0, 1, own=keyed), token=token)
+    model.commit(made, make_step(0, 1, state_rows=keyed), token=token)
     found = rows_of(model, made)
 
     assert found == rows
@@ -82,7 +82,7 @@ def test_values_come_back(model: ReadModel, kind: type) -> None:
 
 @pytest.mark.parametrize("kind", list(SAMPLES))
 def test_values_come_back_alone(model: ReadModel, kind: type) -> None:
-    """I3: what a value's neighbours are makes no difference to how it travels."""
+    """I3: a value is stored independently of other values of its row."""
     made = projection("one", key="payload.key", columns={"value": kind})(keep_state)
     token = begin_and_claim(model, made)
     shape = RowFormat(column_of(kind))
@@ -92,7 +92,9 @@ def test_values_come_back_alone(model: ReadModel, kind: type) -> None:
     for n, row in enumerate(rows):
         model.commit(
             made,
-            make_step(n, n + 1, own={("default", row["key"]): ReadModelRow("default", n + 1, row)}),
+            make_step(
+                n, n + 1, state_rows={("default", row["key"]): ReadModelRow("default", n + 1, row)}
+            ),
             token=token,
         )
     assert list(map(repr, rows_of(model, made))) == list(map(repr, rows))
@@ -118,7 +120,7 @@ def test_keys_come_back_in_their_order(model: ReadModel, kind: type) -> None:
 
 
 def test_the_longest_keys_are_indexed(model: ReadModel) -> None:
-    """I7: what a fold may use as a key, Postgres can index, incompressible as it may be."""
+    """I7: Postgres can index every key that a fold may use."""
     tenant = "".join(chr(0x4E00 + n * 37 % 20_000) for n in range(170))
     key = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(666))
     model.create_projection(seats, tenant, begun_log())
@@ -128,7 +130,7 @@ def test_the_longest_keys_are_indexed(model: ReadModel) -> None:
     kept = rows[tenant, key]
     assert kept.row is not None
     assert RowFormat(seats.tables[0]).normalize(kept.row) == kept.row
-    model.commit(seats, make_step(0, 1, own=rows), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=rows), token=token)
 
     assert [row["stream_id"] for row in rows_of(model)] == [key]
 
@@ -141,7 +143,7 @@ def begun_log() -> Any:
 
 
 def test_times_under_another_time_zone(empty_postgres_url: str) -> None:
-    """I3: what the server thinks of time zones changes nothing."""
+    """I3: the time zone of the server changes nothing."""
     url = f"{empty_postgres_url}?schema=read&options=-c%20timezone%3DPacific/Kiritimati"
     model = open_read_model(url)
     made = projection("one", key="payload.key", columns={"value": datetime})(keep_state)
@@ -151,7 +153,7 @@ def test_times_under_another_time_zone(empty_postgres_url: str) -> None:
         shape.normalize({"key": str(n), "value": one}) for n, one in enumerate(SAMPLES[datetime])
     ]
     keyed = {("default", row["key"]): ReadModelRow("default", 1, row) for row in rows}
-    model.commit(made, make_step(0, 1, own=keyed), token=token)
+    model.commit(made, make_step(0, 1, state_rows=keyed), token=token)
 
     assert rows_of(model, made) == rows
     with psycopg.connect(empty_postgres_url) as connection:
@@ -195,7 +197,7 @@ def test_tables_are_plain_to_others(empty_postgres_url: str) -> None:
     ]
 
 
-def test_a_time_that_was_spoiled_by_hand_is_told(tmp_path: Path) -> None:
+def test_corrupt_time_is_reported(tmp_path: Path) -> None:
     """I3: with the table and the key, not taken for another time."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     made = projection("one", key="payload.key", columns={"value": datetime})(keep_state)
@@ -204,7 +206,9 @@ def test_a_time_that_was_spoiled_by_hand_is_told(tmp_path: Path) -> None:
         {"key": "a", "value": datetime(2026, 1, 1, tzinfo=UTC)}
     )
     model.commit(
-        made, make_step(0, 1, own={("default", "a"): ReadModelRow("default", 1, row)}), token=token
+        made,
+        make_step(0, 1, state_rows={("default", "a"): ReadModelRow("default", 1, row)}),
+        token=token,
     )
     with sqlite3.connect(tmp_path / "read.db") as connection:
         connection.execute("update one set value = 'soon'")

@@ -45,7 +45,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_spans_are_sent() -> None:
-    """M2: what is left at the end is sent, under the service's name or the environment's."""
+    """M2: remaining spans are sent at the end, under the configured service name."""
     with collect_spans() as collector:
         endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
         first = run(APPENDING.format(wanted=""), **endpoint)

@@ -26,7 +26,7 @@ CONTRACT = ROOT / "docs" / "reference" / "contract.md"
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
 def test_a_mutation_applies_once(mutation: Mutation) -> None:
-    """Its text occurs once in the source, and what it is replaced by is still a program."""
+    """Its text occurs once in the source, and the mutated source is valid Python."""
     place = locate(mutation)
 
     assert place.after != place.before

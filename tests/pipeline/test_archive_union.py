@@ -41,7 +41,7 @@ def records(frame: DataFrame) -> list[seriatim.EventRecord]:
 def test_archive_and_log_are_read_as_one(
     spark: SparkSession, log_url: str, sealed: str, fill: Fill
 ) -> None:
-    """J1: whatever the range, the events are the log's; each way of reading says the same."""
+    """J1: for every range and every reader, the events equal those of the log."""
     expected = read_stored_events(log_url)
     reader = spark.read.format("seriatim").options(url=log_url, archive=sealed)
     for after, until in ((0, 90), (0, 60), (10, 30), (55, 70), (60, 90), (70, 80), (30, 30)):
@@ -52,7 +52,7 @@ def test_archive_and_log_are_read_as_one(
 
 
 def test_filters_cross_too(spark: SparkSession, log_url: str, sealed: str) -> None:
-    """J1: what is filtered live is filtered in the archive, by either reader."""
+    """J1: filters apply to the archive as to the log, with either reader."""
     cases: list[dict[str, Any]] = [
         {"types": ["order.*", "seat taken"]},
         {"types": ["Ö'\"\\ --"]},

@@ -61,7 +61,7 @@ def environment(
 
 
 def test_every_section_is_there() -> None:
-    """What the command line offers is what runs, in its order."""
+    """The sections of the command line are those that run, in order."""
     assert tuple(SECTIONS) == NAMES
     assert NAMES[-1] == GROWTH
 

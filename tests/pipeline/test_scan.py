@@ -48,7 +48,7 @@ def test_every_column_comes_back_as_the_log_says(log_url: str, fill: Fill) -> No
 
 
 def test_records_become_the_same_batch_again(log_url: str, fill: Fill) -> None:
-    """J1: what restore reads from an archive is what the scan wrote."""
+    """J1: records read from an archive equal those that the scan wrote."""
     fill(*make_varied_events(60))
     table = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 60))
     assert pa.Table.from_batches([build_batch(read_stored_events(log_url))]).equals(table)
@@ -65,7 +65,7 @@ def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
     assert record.occurred_at == "2024-02-03T10:00:00.500000Z"  # event 2
 
 
-def test_shares_are_a_partition(log_url: str, fill: Fill) -> None:
+def test_key_partitions_are_disjoint(log_url: str, fill: Fill) -> None:
     """J1: every event is in one share, in order, and events with equal columns are in the same."""
     fill(*make_varied_events(100))
     columns = ("tenant_id", "stream_type", "stream_id")
@@ -81,7 +81,7 @@ def test_shares_are_a_partition(log_url: str, fill: Fill) -> None:
     assert all(owners)
 
 
-def test_packed_records(log_url: str, fill: Fill) -> None:
+def test_encoded_records_keep_every_field(log_url: str, fill: Fill) -> None:
     """J1: a record that is encoded into one column keeps every field."""
     fill(*make_varied_events(30))
     [batch] = scan(log_url, ScanSpec(), 0, 30)
@@ -104,7 +104,7 @@ def test_each_column_alone(log_url: str, fill: Fill, column: str) -> None:
 def test_columns_that_a_range_hardly_uses(
     log_url: str, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J1: what the ends of a range do not use travels together, and nothing of it is lost."""
+    """J1: rarely used columns are sent as one column, without loss."""
     plain = [NewEvent(event_type="a", payload={"n": n}) for n in range(40)]
     fill(*plain, *make_varied_events(50), *plain)
     whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 130))
@@ -152,7 +152,7 @@ def test_batches_stay_small(log_url: str, fill: Fill) -> None:
     ids=repr,
 )
 def test_narrowed_scans_equal_filtered_ones(log_url: str, fill: Fill, wanted: ScanSpec) -> None:
-    """J1: the database answers what a filter over all events would."""
+    """J1: a narrowed scan equals a filter over all events."""
     fill(*make_varied_events(100))
     got = [r.position for b in scan(log_url, wanted, 3, 90) for r in decode_records(b)]
     whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 3, 90)).to_pylist()
@@ -223,7 +223,7 @@ def test_names_meet_in_what_both_allow() -> None:
                 assert both.allows(word) == (one.allows(word) and other.allows(word))
 
 
-def test_a_look_shows_identity_head_and_tips(log_url: str, fill: Fill) -> None:
+def test_log_state_has_identity_head_and_event_ids(log_url: str, fill: Fill) -> None:
     """F8: what an offset must know of its log."""
     assert read_log_state(log_url).head == 0
     assert read_log_state(log_url).event_id_at_until is None
@@ -244,7 +244,7 @@ def test_a_log_that_lost_events_is_noticed(log_url: str, fill: Fill) -> None:
 
 
 def test_a_schema_in_the_url_is_honoured(empty_postgres_url: str) -> None:
-    """A log may live in a schema of its own."""
+    """A log may be in another schema."""
     url = f"{empty_postgres_url}?schema=other_log"
     migrate(url)
     assert read_head(url) == 0
@@ -283,7 +283,7 @@ def test_bad_addresses_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_reading_does_not_block_writers(log_url: str, fill: Fill) -> None:
-    """A reader in the middle of its range holds nobody up, and sees what was there."""
+    """A reader blocks no writer and sees a consistent range."""
     fill(*make_varied_events(3000))
     reading = scan(log_url, ScanSpec(columns=("position",)), 0, 3000)
     first = next(reading)
@@ -299,7 +299,7 @@ def test_reading_does_not_block_writers(log_url: str, fill: Fill) -> None:
 
 
 def test_texts_are_never_sql(log_url: str, fill: Fill) -> None:
-    """Whatever a filter holds, it is compared and not run."""
+    """Values of filters are compared, never executed."""
     fill(*make_varied_events(3))
     for text in ("'); drop table events; --", "\\'", "$$", "{schema}", "{wanted}", "ü€🎈"):
         assert list(scan(log_url, ScanSpec(types=NameFilter((text,), (text,))), 0, 3)) == []

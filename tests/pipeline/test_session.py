@@ -28,7 +28,7 @@ OWN = {
 
 
 @pytest.fixture
-def users(spark: SparkSession) -> SparkSession:
+def user_session(spark: SparkSession) -> SparkSession:
     """A session of a user with settings of their own."""
     own = spark.newSession()
     for key, value in OWN.items():
@@ -38,7 +38,7 @@ def users(spark: SparkSession) -> SparkSession:
 
 @pytest.mark.parametrize("chosen", [None, "true", "false"])
 def test_register_keeps_what_the_user_has_set(
-    users: SparkSession, tmp_path: Path, chosen: str | None
+    user_session: SparkSession, tmp_path: Path, chosen: str | None
 ) -> None:
     """J2: push-down is on unless the user has set it; the events are the same either way."""
     url = f"sqlite:///{tmp_path}/log.db"
@@ -46,21 +46,23 @@ def test_register_keeps_what_the_user_has_set(
         for number in range(6):
             log.append([NewEvent("even" if number % 2 == 0 else "odd", {"n": number})])
     if chosen is not None:
-        users.conf.set(PUSHDOWN_SETTING, chosen)
-    before = {key: users.conf.get(key) for key in OWN}
-    register(users)
-    read = users.read.format("seriatim").options(url=url, columns="position,event_type").load()
+        user_session.conf.set(PUSHDOWN_SETTING, chosen)
+    before = {key: user_session.conf.get(key) for key in OWN}
+    register(user_session)
+    read = (
+        user_session.read.format("seriatim").options(url=url, columns="position,event_type").load()
+    )
     found = read.where("event_type = 'odd' and position > 2").orderBy("position").collect()
 
-    assert users.conf.get(PUSHDOWN_SETTING) == (chosen or "true")
-    assert {key: users.conf.get(key) for key in OWN} == before
+    assert user_session.conf.get(PUSHDOWN_SETTING) == (chosen or "true")
+    assert {key: user_session.conf.get(key) for key in OWN} == before
     assert [tuple(row) for row in found] == [(4, "odd"), (6, "odd")]
-    assert events(users, url, types=["odd"]).count() == 3
+    assert events(user_session, url, types=["odd"]).count() == 3
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["same thread", "another thread"])
-def test_a_session_of_ours_leaves_the_users_alone(
-    spark: SparkSession, users: SparkSession, monkeypatch: pytest.MonkeyPatch, threaded: bool
+def test_own_session_keeps_the_users_settings(
+    spark: SparkSession, user_session: SparkSession, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     """J2: where Spark runs already, ours is another session on it, from any thread."""
     monkeypatch.setattr(
@@ -85,7 +87,7 @@ def test_a_session_of_ours_leaves_the_users_alone(
         spark.conf.set("spark.sql.session.timeZone", str(before["spark.sql.session.timeZone"]))
 
     assert {key: spark.conf.get(key) for key in OWN} == before
-    assert {key: users.conf.get(key) for key in OWN} == OWN
+    assert {key: user_session.conf.get(key) for key in OWN} == OWN
     assert made[0].conf.get("spark.sql.session.timeZone") == "UTC"
     assert made[0].conf.get("spark.sql.shuffle.partitions") == "5"
     assert made[0].sparkContext is spark.sparkContext
@@ -93,7 +95,7 @@ def test_a_session_of_ours_leaves_the_users_alone(
 
 
 def test_jobs_do_not_depend_on_the_users_settings(
-    spark: SparkSession, users: SparkSession, tmp_path: Path
+    spark: SparkSession, user_session: SparkSession, tmp_path: Path
 ) -> None:
     """I3: hours are those of UTC in any session, and the session is as it was."""
     url = f"sqlite:///{tmp_path}/log.db"
@@ -101,7 +103,7 @@ def test_jobs_do_not_depend_on_the_users_settings(
         for minute in (5, 35, 55):
             log.append([NewEvent("thing", occurred_at=f"2026-01-01T10:{minute:02}:00Z")])
     digests = []
-    for number, one in enumerate((spark, users)):
+    for number, one in enumerate((spark, user_session)):
         with Projector(one, activity, url, target=f"sqlite:///{tmp_path}/{number}.db") as job:
             job.run()
             digests.append(stored_digest(job))
@@ -109,6 +111,6 @@ def test_jobs_do_not_depend_on_the_users_settings(
             assert (row["hour"].isoformat(), row["events"]) == ("2026-01-01T10:00:00+00:00", 3)
             assert job.verify().equal
     assert digests[0] == digests[1]
-    told = [audit(one, url).types[0].first_recorded_at for one in (spark, users)]
-    assert told[0] == told[1]
-    assert {key: users.conf.get(key) for key in OWN} == OWN
+    times = [audit(one, url).types[0].first_recorded_at for one in (spark, user_session)]
+    assert times[0] == times[1]
+    assert {key: user_session.conf.get(key) for key in OWN} == OWN

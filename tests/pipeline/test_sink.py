@@ -53,10 +53,10 @@ def test_rows_become_events_once(spark: SparkSession, log_url: str) -> None:
     assert append_frame(frame, log_url) == AppendReport(50, 0, 0)
     assert append_frame(frame, log_url) == AppendReport(0, 50, 0)
     records = read_stored_events(log_url)
-    assert sorted(record.data["n"] for record in records) == list(range(50))
+    assert sorted(record.payload["n"] for record in records) == list(range(50))
     assert {record.occurred_at for record in records} == {"2024-01-01T00:00:00+02:00"}
     assert {record.metadata["from"] for record in records} == {"spark"}
-    assert all(record.tags == (f"n:{record.data['n']}",) for record in records)
+    assert all(record.tags == (f"n:{record.payload['n']}",) for record in records)
     # The name is part of ids: another job's equal rows are its own.
     assert append_frame(frame.limit(5), log_url, name="other") == AppendReport(5, 0, 0)
 
@@ -72,18 +72,18 @@ def test_payloads_of_every_form(spark: SparkSession, log_url: str) -> None:
     }
     for name, frame in frames.items():
         assert append_frame(frame, log_url, name=name).appended == 1, name
-    assert {record.payload for record in read_stored_events(log_url)} == {
+    assert {record.payload_json for record in read_stored_events(log_url)} == {
         '{"x":{"y":[1,2]},"z":"t"}'
     }
     maps = spark.createDataFrame([Row(event_type="a", payload={"k": 1, "none": None})])
     append_frame(maps, log_url)
-    assert read_stored_events(log_url)[-1].payload == '{"k":1,"none":null}'
+    assert read_stored_events(log_url)[-1].payload_json == '{"k":1,"none":null}'
 
 
 def test_refused_rows_are_kept_with_reasons(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """The good rows are stored, the bad ones told: code, message and row."""
+    """Valid rows are stored; invalid ones are reported with code, message and row."""
     frame = spark.createDataFrame(
         [
             Row(event_type="good", payload='{"n":1}'),
@@ -111,7 +111,7 @@ def test_refused_rows_are_kept_with_reasons(
 
 
 def test_bad_frames_store_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """L: what no event has is refused by name, before anything is stored."""
+    """L: unknown columns are refused and named before anything is stored."""
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
     frame = spark.createDataFrame([Row(event_type="a", colour="red")])
@@ -132,7 +132,7 @@ def test_a_log_is_never_overwritten(spark: SparkSession, tmp_path: Path) -> None
 def test_read_rows_can_be_written_to_another_log(
     spark: SparkSession, fill: Fill, log_url: str, tmp_path: Path
 ) -> None:
-    """Rows that were read carry what the log alone sets; it is dropped on request."""
+    """Columns that only the log sets are dropped on request."""
     fill(*make_varied_events(30))
     other = f"sqlite:///{tmp_path}/copy.db"
     seriatim.open(other).close()
@@ -211,11 +211,13 @@ def test_a_task_that_dies_and_is_tried_again(
     # A worker may still commit what it holds after its job was given up: all of that is reused.
     assert 0 < before_retry <= report.reused < 40_000
     assert (report.appended + report.reused, report.refused) == (40_000, 0)
-    assert sorted(record.data["n"] for record in read_stored_events(log_url)) == list(range(40_000))
+    assert sorted(record.payload["n"] for record in read_stored_events(log_url)) == list(
+        range(40_000)
+    )
 
 
 def test_a_missing_log_fails_the_job(spark: SparkSession, tmp_path: Path) -> None:
-    """L: a sink makes no log, and says so."""
+    """L: a sink creates no log and reports the missing one."""
     frame = spark.createDataFrame([Row(event_type="a")])
     with pytest.raises(PySparkException, match="none"):
         save(frame, f"sqlite:///{tmp_path}/none.db")

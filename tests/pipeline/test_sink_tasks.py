@@ -46,7 +46,7 @@ def test_a_window_keeps_order_and_counts(log_url: str) -> None:
     counts = run(log_url, schema, batch).counts
     assert (counts.appended, counts.reused, counts.refused) == (2500, 0, 0)
     records = read_stored_events(log_url)
-    assert [record.data["n"] for record in records] == list(range(2500))
+    assert [record.payload["n"] for record in records] == list(range(2500))
     assert [record.stream_seq for record in records] == list(range(1, 2501))
     assert len({record.append_position for record in records}) == 2500  # each its own append
     counts = run(log_url, schema, batch).counts
@@ -54,14 +54,14 @@ def test_a_window_keeps_order_and_counts(log_url: str) -> None:
 
 
 def test_equal_rows_are_one_event(log_url: str) -> None:
-    """Ids are made of all columns: who wants equal rows twice names a column that differs."""
+    """Ids are made of all columns, so equal rows are one event."""
     batch = rows({"event_type": "a", "payload": "{}"}, {"event_type": "a", "payload": "{}"})
     counts = run(log_url, PLAIN, batch).counts
     assert (counts.appended, counts.reused) == (1, 1)
 
 
 def test_refused_rows_and_their_neighbours(log_url: str, tmp_path: Path) -> None:
-    """A bad row hurts nobody else, and its file is a part until the job commits."""
+    """An invalid row affects no other, and its file is temporary until the commit."""
     batch = rows(
         {"event_type": "a", "payload": '{"n":1}'},
         {"event_type": "a", "payload": "nonsense"},
@@ -77,7 +77,7 @@ def test_refused_rows_and_their_neighbours(log_url: str, tmp_path: Path) -> None
     assert "AKIAIOSFODNN7EXAMPLE" not in str(written.reasons)
 
 
-def test_what_a_job_does_with_refused_rows(log_url: str, tmp_path: Path) -> None:
+def test_policies_for_refused_rows(log_url: str, tmp_path: Path) -> None:
     """Kept in a folder, dropped and counted, or the job fails and says how many."""
     batch = rows({"event_type": "a", "payload": "{}"}, {"event_type": "a", "payload": "{"})
     report = tmp_path / "report.json"
@@ -90,8 +90,8 @@ def test_what_a_job_does_with_refused_rows(log_url: str, tmp_path: Path) -> None
         else:
             with pytest.raises(seriatim.InvalidEvent, match="1 rows were refused, 1 appended"):
                 writer.commit(messages)
-        told = msgspec.json.decode(report.read_bytes())
-        assert (told["refused"], told["appended"] + told["reused"]) == (1, 1)
+        report_body = msgspec.json.decode(report.read_bytes())
+        assert (report_body["refused"], report_body["appended"] + report_body["reused"]) == (1, 1)
     [kept] = (tmp_path / "folder").iterdir()
     assert kept.suffix == ".jsonl"
 
@@ -109,7 +109,7 @@ def test_rules_that_change_under_way(log_url: str, tmp_path: Path) -> None:
             window.append(row, maker.build_event(row), "default")
         window.finish()
         assert (window.counts.appended, window.counts.refused) == (400, 0)
-    assert [record.data["n"] for record in read_stored_events(log_url)] == list(range(400))
+    assert [record.payload["n"] for record in read_stored_events(log_url)] == list(range(400))
 
 
 def test_a_failed_database_fails_the_task(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_failed_database_fails_the_task(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_log_make_its_events_again(log_url: str, tmp_path: Path) -> None:
-    """What was read can be written: the ids, the times and everything else a producer gives."""
+    """Rows that were read can be written with their ids, times and other fields."""
     with seriatim.open(log_url) as log:
         for event in make_varied_events(20):
             log.append([event])
@@ -197,7 +197,7 @@ def test_backfills_make_ids_of_their_sources() -> None:
     ids=str,
 )
 def test_bad_columns_are_refused(columns: list[str], shape: RowMapping, words: str) -> None:
-    """L: what no event has is refused by name."""
+    """L: unknown columns are refused and named."""
     schema = t.StructType([t.StructField(n, t.StringType()) for n in ("event_type", *columns)])
     with pytest.raises(InvalidArgument, match=words):
         check_columns(schema, shape)

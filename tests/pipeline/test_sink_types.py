@@ -64,9 +64,9 @@ def test_columns_of_another_type_are_refused_at_once(
 ) -> None:
     """A2, B2: a column whose type an event does not have is refused before anything is stored."""
     frame = spark.range(3).select(f.lit("a").alias("event_type"), f.expr(made).alias(column))
-    with pytest.raises(InvalidArgument, match=column) as told:
+    with pytest.raises(InvalidArgument, match=column) as caught:
         append_frame(frame, log_url)
-    assert words in told.value.message
+    assert words in caught.value.message
     with pytest.raises(PySparkException, match=column):
         frame.write.format("seriatim").option("url", log_url).mode("append").save()
     assert read_head(log_url) == 0
@@ -152,8 +152,8 @@ def test_values_that_python_has_not_are_refused_as_rows(
 
 
 def test_a_refusal_reaches_python_whole(spark: SparkSession, log_url: str) -> None:
-    """L1: what the driver refuses is an error of ours, also through Spark."""
+    """L1: an error of the driver is a Seriatim error, also through Spark."""
     frame = spark.range(1).selectExpr("'a' as event_type", "'x' as hat")
-    with pytest.raises(SeriatimError, match="no column 'hat'") as told:
+    with pytest.raises(SeriatimError, match="no column 'hat'") as caught:
         append_frame(frame, log_url)
-    assert told.value.code == "invalid_argument"
+    assert caught.value.code == "invalid_argument"

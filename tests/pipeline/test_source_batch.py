@@ -125,7 +125,7 @@ _FILTERS = [
 
 
 def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
-    """J1: a filter answers the same, whoever applies it."""
+    """J1: pushed filters and Spark's own give the same rows."""
     fill(*make_varied_events(60))
     whole = read().cache()  # Spark reads all of it, then filters
     try:
@@ -137,7 +137,7 @@ def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
 
 
 def test_pushed_filters_leave_spark_nothing_to_do(read: Read, fill: Fill) -> None:
-    """J1: what the log answers, Spark does not filter again; the range is cut to match."""
+    """J1: Spark does not repeat pushed filters, and the range is narrowed."""
     fill(*make_varied_events(20))
     frame = read(partitions=4).where("position > 17 and event_type = 'order.paid'")
     plan = frame._jdf.queryExecution().executedPlan().toString()
@@ -157,7 +157,7 @@ def test_payloads_as_variants(read: Read, fill: Fill) -> None:
     assert row.x == 2
 
 
-def test_marks_say_what_was_covered(read: Read, fill: Fill) -> None:
+def test_marker_rows_report_the_covered_range(read: Read, fill: Fill) -> None:
     """J1: a consumer of filtered events learns the range that each part covered."""
     fill(*make_varied_events(30))
     rows = read(types="none", marks="true", partitions=3).orderBy("position").collect()
@@ -177,7 +177,7 @@ def test_tenants_stay_apart(read: Read, fill: Fill) -> None:
 
 
 def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url: str) -> None:
-    """J1: what commits late comes later in the log, never behind a reader's back."""
+    """J1: a late commit gets a later position, never one before a reader's cursor."""
     register(spark)
     frame = spark.read.format("seriatim").option("url", postgres_url)
     with seriatim.open(postgres_url) as log, psycopg.connect(postgres_url) as connection:
@@ -203,8 +203,10 @@ def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url:
     ],
     ids=str,
 )
-def test_spark_shows_our_errors(spark: SparkSession, options: dict[str, str], words: str) -> None:
-    """L: an error says what was wrong, and never shows a password."""
+def test_spark_errors_keep_the_message(
+    spark: SparkSession, options: dict[str, str], words: str
+) -> None:
+    """L: an error names the problem and never contains a password."""
     register(spark)
     given = {"url": "sqlite:////nowhere/y.db", **options}
     with pytest.raises(PySparkException, match=words) as caught:

@@ -61,7 +61,7 @@ class Runs:
 
 
 @pytest.fixture
-def runs(spark: SparkSession, tmp_path: Path) -> Iterator[Runs]:
+def queries(spark: SparkSession, tmp_path: Path) -> Iterator[Runs]:
     """Queries, all of which end with the test."""
     register(spark)
     yield Runs(spark, tmp_path)
@@ -70,54 +70,54 @@ def runs(spark: SparkSession, tmp_path: Path) -> Iterator[Runs]:
 
 
 def test_available_now_in_bounded_batches_and_a_restart(
-    runs: Runs, fill: Fill, log_url: str
+    queries: Runs, fill: Fill, log_url: str
 ) -> None:
     """J1: each event once and in order, in batches of the asked size, across a restart."""
-    assert runs.run(log_url, maxEventsPerBatch=10) == []
+    assert queries.run(log_url, maxEventsPerBatch=10) == []
     fill(*make_varied_events(25))
-    assert runs.run(log_url, maxEventsPerBatch=10) == [
+    assert queries.run(log_url, maxEventsPerBatch=10) == [
         list(range(1, 11)),
         list(range(11, 21)),
         list(range(21, 26)),
     ]
-    assert runs.run(log_url, maxEventsPerBatch=10) == []
+    assert queries.run(log_url, maxEventsPerBatch=10) == []
     fill(NewEvent(event_type="one"))
-    assert runs.run(log_url) == [[26]]
+    assert queries.run(log_url) == [[26]]
 
 
-def test_a_live_query_follows_the_log(runs: Runs, log_url: str) -> None:
-    """J1: what is appended while the query runs comes in the next batch."""
+def test_a_live_query_follows_the_log(queries: Runs, log_url: str) -> None:
+    """J1: events appended during a query are in its next batch."""
     with seriatim.open(log_url) as log:
-        query = runs.start(log_url, live=True, types="a")
+        query = queries.start(log_url, live=True, types="a")
         try:
             for _ in range(3):
                 log.append([NewEvent(event_type="a"), NewEvent(event_type="b")])
                 last = log.head()
-                _wait(runs, last - 1)
+                _wait(queries, last - 1)
         finally:
             query.stop()
         assert query.exception() is None
-    assert runs.seen == [1, 3, 5]
+    assert queries.seen == [1, 3, 5]
 
 
-def _wait(runs: Runs, position: int) -> None:
+def _wait(queries: Runs, position: int) -> None:
     deadline = time.monotonic() + 120
-    while position not in runs.seen:
+    while position not in queries.seen:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 def test_a_checkpoint_of_another_log_stops_the_query(
-    runs: Runs, fill: Fill, log_url: str, tmp_path: Path
+    queries: Runs, fill: Fill, log_url: str, tmp_path: Path
 ) -> None:
     """F8: a query never continues over another log's events."""
     fill(*make_varied_events(3))
-    assert runs.run(log_url) == [[1, 2, 3]]
+    assert queries.run(log_url) == [[1, 2, 3]]
     other = f"sqlite:///{tmp_path}/other.db"
     with seriatim.open(other) as log:
         log.append([NewEvent(event_type="x")] * 5)
     with pytest.raises(StreamingQueryException, match="belongs to another log"):
-        runs.run(other)
+        queries.run(other)
 
 
 # What follows asks the reader itself, as Spark does; starting a query for each would take minutes.
@@ -164,7 +164,7 @@ def test_where_a_query_begins(log_url: str, fill: Fill) -> None:
         reader(log_url, endingPosition="6")
 
 
-def test_a_past_that_is_not_the_logs_stops_a_query(log_url: str, fill: Fill) -> None:
+def test_another_history_stops_a_query(log_url: str, fill: Fill) -> None:
     """F8: another log, another epoch, a lower head, another event: each is reported."""
     fill(*make_varied_events(5))
     stream = reader(log_url)

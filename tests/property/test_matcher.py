@@ -213,7 +213,7 @@ def _is_number(value: Any) -> bool:
 
 @settings(max_examples=EXAMPLES * 4, deadline=None)
 @given(crowds.flatmap(lambda have: st.tuples(st.lists(near(have), max_size=3), st.just(have))))
-def test_crowded_arrays(case: tuple[list[Any], list[Any]]) -> None:
+def test_large_similar_arrays(case: tuple[list[Any], list[Any]]) -> None:
     """D3: sets and indexes of large, alike arrays say what comparing each pair says."""
     wants, have = case
     document = PayloadDocument.of(have)  # shared, as the predicates of one query share it
@@ -225,8 +225,8 @@ def test_crowded_arrays(case: tuple[list[Any], list[Any]]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
-def test_every_backend_agrees_on_crowds(request: pytest.FixtureRequest, backend: str) -> None:
-    """D3, K3: predicates that the server tests only in part find what the matcher finds."""
+def test_every_backend_agrees_on_large_arrays(request: pytest.FixtureRequest, backend: str) -> None:
+    """D3, K3: predicates that the server tests in part match what the matcher matches."""
     log, remove = opener(request, backend)()
 
     @settings(
@@ -315,8 +315,10 @@ def test_declared_indexes_change_no_answer(request: pytest.FixtureRequest, backe
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
-def test_what_one_element_must_have(request: pytest.FixtureRequest, backend: str) -> None:
-    """D3: keys found in two elements never stand for what one of them must have."""
+def test_keys_of_two_elements_do_not_match_one(
+    request: pytest.FixtureRequest, backend: str
+) -> None:
+    """D3: keys of two elements do not satisfy a predicate on one element."""
     log, remove = opener(request, backend)()
     elements: list[Any] = [{"a": one, "b": other} for one in (0, 1) for other in (0, 1)]
     elements += [0, {"a": 0}, {"b": 1}, [0, 1], [0], []]

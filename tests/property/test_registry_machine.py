@@ -68,7 +68,7 @@ class RegistryMachine(RuleBasedStateMachine):
         return self.events.get(place, Known())
 
     def verdict(self, place: tuple[str, int], batch: dict[tuple[str, int], str]) -> str:
-        """Say what a claim is to be told, those before it in the batch being known."""
+        """Return the expected verdict of a claim, given those before it in the batch."""
         one, (stream, number) = self.known(place), place
         if one.status in ("done", "skipped", "passed"):
             return "duplicate_done"
@@ -284,8 +284,8 @@ def act_on_one(act: Callable[[], int], *, there: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["strict", "latest_wins"])
-def test_any_acts_in_any_order(registry: Registry, mode: Any) -> None:
-    """G1: G2: G3: G4: G5: the registry says what a model of a few lines says, whatever is done."""
+def test_registry_equals_the_model(registry: Registry, mode: Any) -> None:
+    """G1: G2: G3: G4: G5: the registry equals a small model after any sequence of operations."""
     made = handler("h", effect="keyed", mode=mode, retry=RetryPolicy(attempts=3))(
         lambda _e, _c: None
     )

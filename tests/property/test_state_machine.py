@@ -47,7 +47,7 @@ from seriatim.testing.factories import TRACE_PAYLOADS
 from tests.property import strategies
 from tests.property.logs import EXAMPLES, SUBJECTS, Opener, open_memory, opener
 
-DOORS: list[ProfileRules] = [
+PROFILES: list[ProfileRules] = [
     LOG_PROFILE,
     LOG_PROFILE,
     LOG_PROFILE,
@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
 
 
 def _plain_record(record: EventRecord) -> dict[str, Any]:
-    shown = record.as_dict() | {"recorded_at": "", "text": record.payload}
+    shown = record.as_dict() | {"recorded_at": "", "text": record.payload_json}
     if record.occurred_at == record.recorded_at:
         shown["occurred_at"] = ""
     if record.event_id.count("-") == 4:
@@ -148,19 +148,24 @@ class Machine(RuleBasedStateMachine):
     @rule(
         target=drafts,
         tenant=strategies.tenants,
-        door=st.sampled_from(DOORS),
+        profile=st.sampled_from(PROFILES),
         events=strategies.batches(),
         key=st.none() | st.none() | st.none() | st.sampled_from(["w-1", "w-2"]),
         command=strategies.commands,
     )
     def append(
-        self, tenant: str, door: ProfileRules, events: list[NewEvent], key: str | None, command: Any
+        self,
+        tenant: str,
+        profile: ProfileRules,
+        events: list[NewEvent],
+        key: str | None,
+        command: Any,
     ) -> Draft:
         """Append without a condition, through any profile."""
-        if door is AGGREGATES_PROFILE:
+        if profile is AGGREGATES_PROFILE:
             fields = strategies.AGGREGATE_FIELDS
             events = [msgspec.structs.replace(one, **fields) for one in events]
-        return self._append((tenant, door, events, None, key, command))
+        return self._append((tenant, profile, events, None, key, command))
 
     @rule(
         target=drafts,
@@ -240,7 +245,7 @@ class Machine(RuleBasedStateMachine):
     @rule(draft=drafts, change=st.sampled_from(strategies.MUTATIONS), data=st.data())
     def retry_changed(self, draft: Draft, change: dict[str, Any], data: Any) -> None:
         """Repeat an append with one event changed, moved or left out."""
-        tenant, door, events, *rest = draft
+        tenant, profile, events, *rest = draft
         index = data.draw(st.integers(0, len(events) - 1))
         changed = list(events)
         changed[index] = msgspec.structs.replace(events[index], **change)
@@ -251,7 +256,7 @@ class Machine(RuleBasedStateMachine):
             changed.pop()
         elif form == "longer":
             changed.append(NewEvent("a"))
-        self._append((tenant, door, changed, *rest))
+        self._append((tenant, profile, changed, *rest))
 
     @rule(group=st.lists(drafts, min_size=2, max_size=4))
     def append_group(self, group: list[Draft]) -> None:
@@ -445,8 +450,8 @@ def _requested(draft: Draft, log: Log) -> AppendRequest:
 
 
 def _drafted(log: Log, draft: Draft) -> Any:
-    tenant, door, events, condition, key, command = draft
-    return log.for_tenant(tenant).draft(door, events, condition, key, command)
+    tenant, profile, events, condition, key, command = draft
+    return log.for_tenant(tenant).draft(profile, events, condition, key, command)
 
 
 def _answer(act: Callable[[Log], Any], log: Log) -> Any:
@@ -458,8 +463,8 @@ def _answer(act: Callable[[Log], Any], log: Log) -> Any:
 
 @pytest.mark.timeout(900)  # a failure is shrunk for up to five minutes
 @pytest.mark.parametrize("backend", SUBJECTS)
-def test_subjects_agree_with_the_oracle(request: pytest.FixtureRequest, backend: str) -> None:
-    """F1: whatever is done in whatever order, every backend answers as the model does."""
+def test_every_backend_equals_the_model(request: pytest.FixtureRequest, backend: str) -> None:
+    """F1: every backend equals the model after any sequence of operations."""
     opened = opener(request, backend)
     run_state_machine_as_test(
         lambda: Machine(opened),  # type: ignore[arg-type] # a factory will do

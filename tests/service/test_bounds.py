@@ -151,7 +151,7 @@ def test_the_client_reads_on_by_itself(quick: RunningService, heavy: str) -> Non
     """D6, E1: responses that end early change nothing for a reader in Python."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=heavy)) as log:
         query = seriatim.Query([seriatim.Filter(tags=["big"])])
-        assert [record.data["n"] for record in log.read()] == list(range(24))
+        assert [record.payload["n"] for record in log.read()] == list(range(24))
         assert len(log.query(query).records) == 24
         assert len(log.query(query, limit=20).records) == 20
         assert len(log.page(limit=23).records) == 23

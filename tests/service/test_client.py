@@ -211,7 +211,7 @@ def test_a_fork_has_connections_of_its_own(quick: RunningService, tenant: str) -
         if not child:
             try:
                 for n in range(20):
-                    assert log.append([NewEvent("child", {"n": n})]).records[0].payload
+                    assert log.append([NewEvent("child", {"n": n})]).records[0].payload_json
                 os._exit(0)
             except BaseException:  # noqa: BLE001 - reported by the exit code
                 os._exit(1)

@@ -201,7 +201,8 @@ def test_a_query_as_long_as_the_limits_allow_is_followed(
         tail = log.tail(LONG, after=0, idle_timeout=0.0)
         durable = log.subscribe("s", LONG, idle_timeout=0.0)
         ways = [
-            [json.loads(one.payload) for batch in way for one in batch] for way in (tail, durable)
+            [json.loads(one.payload_json) for batch in way for one in batch]
+            for way in (tail, durable)
         ]
 
     assert ways == [wanted, wanted]

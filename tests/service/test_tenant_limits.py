@@ -91,7 +91,7 @@ def test_the_client_waits_for_its_quota(serving: Callable[..., RunningService]) 
         for n in range(60):
             log.append([NewEvent("x", {"n": n})])
         took = time.monotonic() - began
-        stored = [record.payload for record in log.read()]
+        stored = [record.payload_json for record in log.read()]
 
     assert len(stored) == 60
     assert took > 0.8  # 40 at once, the other 20 at 20 a second

@@ -60,7 +60,7 @@ ALLOWED_IMPORTS = {
     },
 }
 # The command line may import everything but the test suite.
-ALLOWED_IMPORTS["cli"] = {room for room in ALLOWED_IMPORTS if room != "testing"}
+ALLOWED_IMPORTS["cli"] = {name for name in ALLOWED_IMPORTS if name != "testing"}
 ALLOWED_IMPORTS["__main__"] = {"cli"}
 
 # Profiles do not import each other; shared code belongs to log, core, or a neutral module.
@@ -204,14 +204,14 @@ def module_from(place: str, text: str) -> Module:
     return Module(source, name, text, ast.parse(text))
 
 
-def test_every_room_is_known() -> None:
-    """Every package declares what it may import."""
+def test_every_package_declares_its_imports() -> None:
+    """Every package declares its allowed imports."""
     unknown = sorted({module.package for module in parse_modules()} - set(ALLOWED_IMPORTS))
 
-    assert unknown == [], f"add {unknown} to ROOMS in tests/tidy/test_imports.py"
+    assert unknown == [], f"add {unknown} to ALLOWED_IMPORTS in tests/tidy/test_imports.py"
 
 
-def test_imports_go_one_way() -> None:
+def test_imports_follow_the_layers() -> None:
     """No module has a forbidden import."""
     known = [module for module in parse_modules() if module.package in ALLOWED_IMPORTS]
     problems = [problem for module in known for problem in find_problems(module)]

@@ -1,6 +1,7 @@
 """Names are nouns and verbs of the field, each with one meaning."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,6 +34,16 @@ PHRASES = {
     r"\bwho waits\b": "waiting callers",
     r"\bwhat waits\b": "queued requests",
 }
+# Where a word is meant in its common sense, or is a name that cannot change: file, text, reason.
+ALLOWED = (
+    (r"", r"\b(?:lower[- ]case|odd) letters\b", "characters"),
+    (r"", r"\bletters(?:,| of)\b|\bletters, digits", "characters"),
+    (r"", r"\bbehind a (?:transaction )?(?:pooler|proxy)\b", "the usual term"),
+    (r"", r"(?i)deal[-_ ]desk", "the workflow of the test vector and of stored traces"),
+    (r"", r"\"tip\"|/v1/tip\b", "a stored or transmitted name"),
+    (r"^src/seriatim/store/.*\.sql$|^tests/faults/test_upgrade", r"\btip\b", "a column"),
+    (r"^src/seriatim/store/postgres/migrations/", r"\btold\b|v_told|\bbehind the\b", "applied"),
+)
 # Nouns that only look like participles or gerunds.
 NOUNS = {"content_coding", "kafka_feed", "tracing"}
 CHECKED = {".md", ".py", ".sql", ".toml"}
@@ -41,12 +52,13 @@ EXEMPT = {"CHANGELOG.md", "tests/tidy/test_names.py"}
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def banned(text: str) -> Iterator[tuple[str, str]]:
+def find_banned(text: str) -> Iterator[tuple[str, str]]:
     """Yield each banned word or phrase in a text, with its replacement."""
     words = _WORD.findall(text)
     lower = [word.lower() for word in words]
     for at, word in enumerate(lower):
-        if word in REPLACEMENTS and ALLOWED_BEFORE.get(word) != (lower[at - 1] if at else None):
+        previous = lower[at - 1] if at else ""
+        if word in REPLACEMENTS and ALLOWED_BEFORE.get(word) != previous:
             yield word, REPLACEMENTS[word]
     for phrase, instead in PHRASES.items():
         for found in re.findall(phrase, text, re.IGNORECASE):
@@ -55,11 +67,14 @@ def banned(text: str) -> Iterator[tuple[str, str]]:
 
 def problems_in(path: str, text: str) -> list[str]:
     """Name the banned words of one file by line."""
-    return [
-        f"{path}:{number}: {word!r}, use {instead}"
-        for number, line in enumerate(text.splitlines(), 1)
-        for word, instead in banned(line)
-    ]
+    allowed = [re.compile(pattern) for file, pattern, _ in ALLOWED if re.search(file, path)]
+    problems = []
+    for number, line in enumerate(text.splitlines(), 1):
+        checked = functools.reduce(lambda rest, pattern: pattern.sub(".", rest), allowed, line)
+        problems += [
+            f"{path}:{number}: {word!r}, use {instead}" for word, instead in find_banned(checked)
+        ]
+    return problems
 
 
 def is_verbal(module: Module) -> bool:
@@ -79,12 +94,12 @@ def class_places(found: tuple[Module, ...]) -> dict[str, list[str]]:
 
 
 def test_files_are_named_by_nouns() -> None:
-    """A folder shows what is in it."""
+    """A file name states the content."""
     assert [module.display_path for module in parse_modules() if is_verbal(module)] == []
 
 
-def test_a_class_name_appears_once() -> None:
-    """A reader who finds a class by name has found the right one."""
+def test_class_names_are_unique() -> None:
+    """A class can be found by its name."""
     twice = {
         name: places for name, places in class_places(parse_modules()).items() if len(places) > 1
     }
@@ -92,7 +107,7 @@ def test_a_class_name_appears_once() -> None:
     assert twice == {}
 
 
-def test_no_private_words() -> None:
+def test_no_private_word_is_used() -> None:
     """Code and pages use the terms of the glossary."""
     problems = []
     for path in committed_files():
@@ -105,14 +120,32 @@ def test_no_private_words() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["self._lane", "class AccessDesk", "the twin of a command", "DOORS", "reads behind the head"],
+    [
+        "self._lane",
+        "told = 1",
+        "class AccessDesk",
+        "the twin of a command",
+        "DOORS",
+        "reads behind the head",
+    ],
 )
-def test_a_private_word_is_found(text: str) -> None:
+def test_private_word_is_found(text: str) -> None:
     """Words are found within identifiers, and phrases within sentences."""
     assert len(problems_in("x.py", text)) == 1
 
 
-@pytest.mark.parametrize("text", ["dead_letters", "plane", "multiple", "behind by 5 events"])
-def test_a_common_word_is_not(text: str) -> None:
-    """Words that contain a private one are no private words."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dead_letters",
+        "plane",
+        "multiple",
+        "behind by 5 events",
+        "a service behind a proxy",
+        "letters, digits",
+        'field(name="tip")',
+    ],
+)
+def test_common_word_is_accepted(text: str) -> None:
+    """A common word, a word that contains a private one, and an allowed text are accepted."""
     assert problems_in("x.py", text) == []

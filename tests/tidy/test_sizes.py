@@ -25,7 +25,7 @@ def test_files_are_short() -> None:
 
 
 def test_functions_are_short() -> None:
-    """A function over the limit has a part with a name of its own."""
+    """Split a function over the limit into named parts."""
     long = {}
     for module in parse_modules():
         for node in ast.walk(module.tree):

@@ -33,27 +33,27 @@ BRIEF = 0.02
 
 
 @pytest.fixture
-def ours() -> Iterator[SeriatimLog]:
+def prefilled_log() -> Iterator[SeriatimLog]:
     """A small prefilled log."""
     with SeriatimLog("memory:") as log:
         log.fill(EVENTS)
         yield log
 
 
-def test_every_kind_of_caller_appends_what_it_counts(ours: SeriatimLog) -> None:
+def test_every_kind_of_caller_appends_what_it_counts(prefilled_log: SeriatimLog) -> None:
     """Threads, tasks and a lone caller store exactly the events they report."""
     orders = Orders(streams=10)
     counted = EVENTS
     for subject in (
-        ours.alone(orders),
-        ours.thread_singles(4, orders),
-        ours.task_singles(4, orders),
-        ours.batches(2, orders, 10, 3),
-        ours.task_batches(2, orders, 10, 3),
+        prefilled_log.alone(orders),
+        prefilled_log.thread_singles(4, orders),
+        prefilled_log.task_singles(4, orders),
+        prefilled_log.batches(2, orders, 10, 3),
+        prefilled_log.task_batches(2, orders, 10, 3),
     ):
         counted += subject(BRIEF).events
 
-    assert counted == ours.log.head()
+    assert counted == prefilled_log.log.head()
 
 
 def test_a_failing_caller_fails_the_run() -> None:
@@ -86,7 +86,7 @@ def test_rounds_are_interleaved() -> None:
     assert found["a"].p50_ms == 2.0
 
 
-def test_figures_know_their_verdict_and_are_written_with_it(tmp_path: Path) -> None:
+def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
     """The table and the JSON say ok or short, with goal, aim, percentiles and rate."""
     fast, slow = Series((30.0, 10.0, 20.0), (1.0,), (2.0,)), Series((10.0, 10.0, 10.0))
     figures = [
@@ -120,19 +120,19 @@ def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:
     """What the benchmark appends enters none of the contexts it asks for."""
     plan = AppendPlan(events=EVENTS, rounds=1, seconds=BRIEF, context_calls=2)
 
-    with SeriatimLog(postgres_url) as ours:
-        ours.fill(EVENTS)
-        figures = contexts(ours, plan, plan.size, Orders(streams=10))
+    with SeriatimLog(postgres_url) as prefilled_log:
+        prefilled_log.fill(EVENTS)
+        figures = contexts(prefilled_log, plan, plan.size, Orders(streams=10))
 
     assert len(figures) == 12
     assert all(figure.at_most for figure in figures)
 
 
-def test_memory_is_watched_while_reading_and_exporting(ours: SeriatimLog) -> None:
-    """Both acts go through all the events they are told to, and growth would be seen."""
+def test_memory_is_measured_while_reading_and_exporting(prefilled_log: SeriatimLog) -> None:
+    """Both operations process the requested number of events, and growth is measured."""
     seen: list[int] = []
-    export(ours.log, EVENTS, seen.append)
-    read(ours.log, EVENTS, seen.append)
+    export(prefilled_log.log, EVENTS, seen.append)
+    read(prefilled_log.log, EVENTS, seen.append)
     watch = MemoryWatch(EVENTS)
     watch(1)
     held = b"x" * (64 << 20)
@@ -164,7 +164,7 @@ def test_a_partial_run_never_replaces_the_kept_results() -> None:
 
 
 def test_callers_stop_in_time() -> None:
-    """A run lasts about as long as it was told to, whatever waits."""
+    """A run lasts about the requested time, even while requests are queued."""
     started = time.perf_counter()
     alone(lambda: 1)(BRIEF)
 

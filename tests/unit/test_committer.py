@@ -20,8 +20,8 @@ PATIENCE_S = 20
 def request(count: int = 1, size: int = 10, name: str = "x") -> AppendRequest:
     """Make an append of so many events, said to be of that size."""
     numbers = iter(range(count))
-    desk = ValidationContext(tenant_id="t", new_id=lambda: f"e-{next(numbers)}")
-    events, _ = prepare(desk, [NewEvent(name)] * count)
+    context = ValidationContext(tenant_id="t", new_id=lambda: f"e-{next(numbers)}")
+    events, _ = prepare(context, [NewEvent(name)] * count)
     return AppendRequest("t", events, size=size)
 
 
@@ -52,7 +52,7 @@ class Gate:
 
 
 @pytest.fixture
-def made() -> Iterator[Callable[..., Committer]]:
+def make_committer() -> Iterator[Callable[..., Committer]]:
     """Make committers, and close them in the end."""
     committers: list[Committer] = []
 
@@ -65,18 +65,18 @@ def made() -> Iterator[Callable[..., Committer]]:
         one.close(PATIENCE_S)
 
 
-def test_a_lone_append_is_not_delayed(made: Callable[..., Committer]) -> None:
+def test_single_append_is_not_delayed(make_committer: Callable[..., Committer]) -> None:
     """B13: one append is one group, answered at once."""
     result = receipt()
-    committer = made(lambda _: [result])
+    committer = make_committer(lambda _: [result])
 
     assert committer.submit(request()).result(PATIENCE_S) is result
 
 
-def test_what_waits_shares_a_commit(made: Callable[..., Committer]) -> None:
-    """B13: all that waits goes together, in order, and each has its own answer."""
+def test_queued_requests_share_a_commit(make_committer: Callable[..., Committer]) -> None:
+    """B13: queued requests are committed together, in order, each with its own result."""
     gate = Gate(lambda one: Conflict() if one.events[0].event_type == "bad" else receipt())
-    committer = made(gate)
+    committer = make_committer(gate)
     futures = [committer.submit(request(name="first"))]
     gate.wait()
     futures += [committer.submit(request(name=name)) for name in ("a", "bad", "b")]
@@ -90,10 +90,10 @@ def test_what_waits_shares_a_commit(made: Callable[..., Committer]) -> None:
     assert gate.groups == [["first"], ["a", "bad", "b"]]
 
 
-def test_groups_have_bounds(made: Callable[..., Committer]) -> None:
+def test_groups_have_bounds(make_committer: Callable[..., Committer]) -> None:
     """K3: a group holds no more events and bytes than one append may, unless it is one append."""
     gate = Gate()
-    committer = made(gate, limits=Limits(append_events=3, append_bytes=100))
+    committer = make_committer(gate, limits=Limits(append_events=3, append_bytes=100))
     futures = [committer.submit(request(name="first"))]
     gate.wait()
     for name, count, size in (
@@ -122,11 +122,11 @@ def test_groups_have_bounds(made: Callable[..., Committer]) -> None:
     ],
 )
 def test_the_queue_is_bounded(
-    made: Callable[..., Committer], limits: Limits, more: tuple[int, int], name: str
+    make_committer: Callable[..., Committer], limits: Limits, more: tuple[int, int], name: str
 ) -> None:
     """B13: a full queue refuses with a retryable error, and accepts again when it has space."""
     gate = Gate()
-    committer = made(gate, limits=limits)
+    committer = make_committer(gate, limits=limits)
     committer.submit(request())
     gate.wait()
     waiting = committer.submit(request(2, 20))
@@ -141,17 +141,19 @@ def test_the_queue_is_bounded(
     assert committer.submit(request(1, 10)).result(PATIENCE_S).count == 1
 
 
-def test_an_append_larger_than_the_queue(made: Callable[..., Committer]) -> None:
-    """B13: when nothing waits even the largest append is taken."""
-    committer = made(lambda group: [receipt() for _ in group], limits=Limits(queue_events=1))
+def test_an_append_larger_than_the_queue(make_committer: Callable[..., Committer]) -> None:
+    """B13: an empty queue accepts even the largest append."""
+    committer = make_committer(
+        lambda group: [receipt() for _ in group], limits=Limits(queue_events=1)
+    )
 
     assert committer.submit(request(5)).result(PATIENCE_S).count == 1
 
 
-def test_a_cancelled_append_is_never_sent(made: Callable[..., Committer]) -> None:
-    """B13: what is cancelled while it waits leaves nothing; what was taken cannot be cancelled."""
+def test_a_cancelled_append_is_never_sent(make_committer: Callable[..., Committer]) -> None:
+    """B13: a queued append can be cancelled and stores nothing; a sent one cannot."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     taken = committer.submit(request(name="taken"))
     gate.wait()
     waiting = committer.submit(request(name="waiting"))
@@ -164,10 +166,10 @@ def test_a_cancelled_append_is_never_sent(made: Callable[..., Committer]) -> Non
     assert gate.groups == [["taken"], ["last"]]
 
 
-def test_a_queue_of_cancelled_appends(made: Callable[..., Committer]) -> None:
-    """B13: when all that waited was cancelled the writer continues waiting."""
+def test_a_queue_of_cancelled_appends(make_committer: Callable[..., Committer]) -> None:
+    """B13: when all queued appends are cancelled, the writer waits again."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     taken = committer.submit(request())
     gate.wait()
     assert committer.submit(request()).cancel()
@@ -180,9 +182,9 @@ def test_a_queue_of_cancelled_appends(made: Callable[..., Committer]) -> None:
 
 @pytest.mark.parametrize("error", [BackendFailure("gone"), RuntimeError("bug"), None])
 def test_a_failing_commit_answers_everyone(
-    made: Callable[..., Committer], error: Exception | None
+    make_committer: Callable[..., Committer], error: Exception | None
 ) -> None:
-    """L2: whatever a commit does, every caller gets an error, and the writer lives on."""
+    """L2: if a commit fails, every caller gets an error, and the writer continues."""
 
     def commit(group: Sequence[AppendRequest]) -> list[Outcome]:
         if group[0].events[0].event_type == "good":
@@ -191,7 +193,7 @@ def test_a_failing_commit_answers_everyone(
             raise error
         return []
 
-    committer = made(commit)
+    committer = make_committer(commit)
     with pytest.raises(BackendFailure) as caught:
         committer.submit(request()).result(PATIENCE_S)
 
@@ -202,10 +204,10 @@ def test_a_failing_commit_answers_everyone(
     assert committer.submit(request(name="good")).result(PATIENCE_S).count == 1
 
 
-def test_several_writers(made: Callable[..., Committer]) -> None:
+def test_several_writers(make_committer: Callable[..., Committer]) -> None:
     """B13: with two writers a second group goes while the first is under way."""
     gate = Gate()
-    committer = made(gate, writers=2)
+    committer = make_committer(gate, writers=2)
     first = committer.submit(request(name="a"))
     gate.wait()
     second = committer.submit(request(name="b"))
@@ -227,8 +229,10 @@ def test_several_writers(made: Callable[..., Committer]) -> None:
         (SPLIT_THRESHOLD, 0, 1, [SPLIT_THRESHOLD]),
     ],
 )
-def test_many_go_in_halves(waiting: int, under_way: int, writers: int, taken: list[int]) -> None:
-    """B13: with another writer idle, one half is made ready while the other commits."""
+def test_idle_writer_takes_half_of_the_queue(
+    waiting: int, under_way: int, writers: int, taken: list[int]
+) -> None:
+    """B13: with an idle writer, one half is encoded while the other commits."""
     queue: AppendQueue[QueuedAppend] = AppendQueue(Limits())
     for _ in range(waiting):
         queue.put(QueuedAppend(request(), threading.Lock(), None))
@@ -239,10 +243,10 @@ def test_many_go_in_halves(waiting: int, under_way: int, writers: int, taken: li
     assert not queue
 
 
-def test_closing_drains(made: Callable[..., Committer]) -> None:
+def test_close_waits_for_accepted_appends(make_committer: Callable[..., Committer]) -> None:
     """B13: closing answers all that was accepted, and takes nothing more."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     accepted = [committer.submit(request(name="a"))]
     gate.wait()
     accepted.append(committer.submit(request(name="b")))
@@ -258,20 +262,20 @@ def test_closing_drains(made: Callable[..., Committer]) -> None:
     assert not caught.value.retryable
 
 
-def test_closing_waits_no_longer_than_asked(made: Callable[..., Committer]) -> None:
+def test_close_timeout(make_committer: Callable[..., Committer]) -> None:
     """B13: a close may be given a bound."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     committer.submit(request())
     gate.wait()
     committer.close(0.01)
     gate.open.set()
 
 
-def test_a_fork_begins_anew(made: Callable[..., Committer]) -> None:
-    """B13: a child has an empty queue and writers of its own; a closed one stays closed."""
+def test_fork_has_an_empty_queue(make_committer: Callable[..., Committer]) -> None:
+    """B13: a child has an empty queue and its own writers; a closed committer stays closed."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
     parents = committer.submit(request(name="parent"))
     gate.wait()
     committer.submit(request(name="waiting"))
@@ -281,16 +285,16 @@ def test_a_fork_begins_anew(made: Callable[..., Committer]) -> None:
     assert committer.submit(request(name="child")).result(PATIENCE_S).count == 1
     parents.result(PATIENCE_S)
     assert sorted(gate.groups) == [["child"], ["parent"]]
-    committer.close(PATIENCE_S)
+    committer.close(0.05)  # the parent's writer, a thread here, never ends for the child
     committer.after_fork()
     with pytest.raises(BackendFailure):
         committer.submit(request())
 
 
-def test_a_lone_caller_commits_by_itself(made: Callable[..., Committer]) -> None:
-    """B13: nobody else commits or waits, so no thread is changed; otherwise it joins the others."""
+def test_single_caller_commits_in_its_own_thread(make_committer: Callable[..., Committer]) -> None:
+    """B13: a single caller commits in its thread; concurrent ones join a group."""
     gate = Gate()
-    committer = made(gate)
+    committer = make_committer(gate)
 
     assert committer.run_alone(receipt) is not None
     first = committer.submit(request(name="a"))
@@ -300,9 +304,9 @@ def test_a_lone_caller_commits_by_itself(made: Callable[..., Committer]) -> None
     first.result(PATIENCE_S)
 
 
-def test_what_a_lone_caller_meets(made: Callable[..., Committer]) -> None:
-    """L2: a refusal stays what it is; a bug in a store is a failure with an unknown outcome."""
-    committer = made(Gate())
+def test_errors_of_a_single_caller(make_committer: Callable[..., Committer]) -> None:
+    """L2: a refusal is raised unchanged; a bug in a store is an ambiguous failure."""
+    committer = make_committer(Gate())
 
     def act(error: Exception) -> Outcome:
         raise error
@@ -316,9 +320,9 @@ def test_what_a_lone_caller_meets(made: Callable[..., Committer]) -> None:
     assert caught.value.ambiguous
 
 
-def test_closing_waits_for_a_lone_caller(made: Callable[..., Committer]) -> None:
-    """B13: closing also waits for who commits by itself, and lets nobody begin."""
-    committer = made(Gate())
+def test_close_waits_for_a_single_caller(make_committer: Callable[..., Committer]) -> None:
+    """B13: close waits for a caller that commits in its own thread, and refuses new ones."""
+    committer = make_committer(Gate())
     inside, go = threading.Event(), threading.Event()
 
     def act() -> Outcome:

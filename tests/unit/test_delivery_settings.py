@@ -14,15 +14,15 @@ from seriatim.core.errors import InvalidArgument, InvalidEvent
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the seed's settings out of the environment."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the settings from the environment."""
     for name in delivery.DELIVERY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(delivery, "_warned", set())
 
 
-def test_the_seeds_defaults() -> None:
-    """H4: every knob of the seed has its default; looking back is off, a departure."""
+def test_default_settings() -> None:
+    """H4: every setting has the default of the specification, except lookback, which is off."""
     assert delivery.load_registry_settings() == RegistrySettings(
         lease_s=900, heartbeat_s=30, owner=None, enabled=True, on_outage="pause"
     )
@@ -40,8 +40,8 @@ def test_the_seeds_defaults() -> None:
     assert delivery.load_numbering_mode() == "log"
 
 
-def test_the_seeds_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H4: the seed's environment names are read exactly as written."""
+def test_environment_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H4: the environment variables of the specification are read."""
     for name, value in {
         "ENABLE_PROCESSED_EVENT_REGISTRY": "false",
         "PROCESSED_EVENT_LEASE_TIMEOUT_SECONDS": "60",
@@ -90,14 +90,14 @@ def test_a_bad_setting(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -
 
 
 @pytest.mark.parametrize("mode", ["legacy", "s3", "sometimes"])
-def test_an_allocator_that_is_refused(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def test_unsafe_allocator_is_refused(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """H4: numbering without a lock is refused, with the reason."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", mode)
     with pytest.raises(InvalidArgument, match=r"two writers|must be"):
         seriatim.open("memory:")
 
 
-def test_a_caller_that_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_off_requires_caller_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """H4: allocator off: the caller numbers streams, and must."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", "off")
     with seriatim.open("memory:") as log:
@@ -110,7 +110,7 @@ def test_a_caller_that_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_without_effect(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """H4: the allocator's schema and prefix are accepted, without effect, said once."""
+    """H4: the allocator's schema and prefix are accepted without effect, and logged once."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_SCHEMA", "spice_event_registry")
     with caplog.at_level(logging.WARNING, logger="seriatim"):
         delivery.load_numbering_mode()
@@ -120,7 +120,7 @@ def test_settings_without_effect(
     assert "no effect" in caplog.text
 
 
-def test_a_publisher_that_means_nothing() -> None:
+def test_invalid_publisher_settings_are_refused() -> None:
     """H4: settings that mean nothing are refused in code, too."""
     with pytest.raises(InvalidArgument):
         PublisherSettings(step_events=0)

@@ -97,8 +97,8 @@ def test_no_secret_in_logs(form: LogFormat) -> None:
     assert "ValueError" in written.text
 
 
-def test_an_error_of_ours() -> None:
-    """M2: an error of ours is told by its code."""
+def test_seriatim_errors_are_logged_with_their_code() -> None:
+    """M2: a Seriatim error is logged with its code."""
     with Written("json") as written:
         fail(BackendFailure("the database is away"))
 
@@ -116,8 +116,8 @@ def test_text_for_people() -> None:
     assert written.text.endswith(" info hello tenant=acme\n")
 
 
-def test_odd_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """M2: what no file can hold is written in another way."""
+def test_unencodable_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M2: characters that cannot be encoded are escaped."""
     monkeypatch.setattr(logger, "propagate", False)  # nor can what the test run itself keeps
     with Written("json") as written:
         logger.info("half a letter: %s", "\ud800")
@@ -125,8 +125,8 @@ def test_odd_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written.lines[0]["message"] == "half a letter: \\ud800"
 
 
-def test_the_undoing(capsys: pytest.CaptureFixture[str]) -> None:
-    """M2: lines go to stderr as it is at the moment, until it is undone."""
+def test_logging_setup_can_be_undone(capsys: pytest.CaptureFixture[str]) -> None:
+    """M2: lines go to the current stderr until logging is reset."""
     before = list(logger.handlers), logger.level
     stop = write_logs("text")
     logger.info("shown")

@@ -9,10 +9,10 @@ from seriatim.api.memory_budget import MemoryBudget
 TENANT = "t"
 
 
-async def test_a_cancelled_wait_that_room_was_made_for_ends_quietly() -> None:
+async def test_cancelled_request_takes_no_memory() -> None:
     """K3: a request cancelled when memory becomes free takes none and raises no other error.
 
-    The waiter is done by then, and making room drops it from the queue.
+    The waiter is done by then, and a release of memory removes it from the queue.
     """
     budget = MemoryBudget(100)
     budget.acquire(TENANT, 100)
@@ -26,7 +26,7 @@ async def test_a_cancelled_wait_that_room_was_made_for_ends_quietly() -> None:
     assert budget.used(TENANT) == 0
 
 
-async def test_room_granted_to_a_cancelled_wait_is_given_back() -> None:
+async def test_memory_of_a_cancelled_request_is_released() -> None:
     """K3: memory that a cancelled request was granted goes to the next one."""
     budget = MemoryBudget(100)
     budget.acquire(TENANT, 100)
@@ -42,7 +42,7 @@ async def test_room_granted_to_a_cancelled_wait_is_given_back() -> None:
 
 
 async def test_a_wait_that_takes_too_long_leaves_the_queue() -> None:
-    """K3: who gives up waiting stands in nobody's way."""
+    """K3: a request that gives up waiting blocks no other."""
     budget = MemoryBudget(100)
     budget.acquire(TENANT, 60)
     slow = asyncio.create_task(budget.wait_and_acquire(TENANT, 80, 0.001))

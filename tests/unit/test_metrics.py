@@ -40,7 +40,7 @@ def samples(metrics: Metrics) -> Samples:
     }
 
 
-def test_a_log_at_work(log: Log) -> None:
+def test_append_and_read_metrics(log: Log) -> None:
     """M2: appends, latency, reuse and reads are counted by tenant, type and error code."""
     metrics = Metrics()
     LogMetrics(metrics).observe(log)
@@ -68,8 +68,8 @@ def test_a_log_at_work(log: Log) -> None:
     assert seen["seriatim_read_seconds_count",] == 1
 
 
-def test_a_log_that_is_asked(log: Log) -> None:
-    """M2: head, growth and the lag of durable subscriptions are read when somebody looks."""
+def test_head_and_lag_metrics(log: Log) -> None:
+    """M2: head, growth and lag of durable subscriptions are read at each scrape."""
     metrics = Metrics()
     stop = LogMetrics(metrics).observe(log, lambda: ("default", "acme"), cache_s=0)
     assert samples(metrics)["seriatim_log_head_position",] == 0
@@ -88,8 +88,8 @@ def test_a_log_that_is_asked(log: Log) -> None:
     assert not log.telemetry.active
 
 
-def test_a_log_that_is_away(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M2: a log that cannot be asked is shown as down, and everything else is still shown."""
+def test_unreachable_log_is_reported_as_down(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M2: an unreachable log is reported as down, and other metrics are still exported."""
     metrics = Metrics()
     LogMetrics(metrics).observe(log, cache_s=0)
     log.append([NewEvent("a")])
@@ -105,8 +105,8 @@ def test_a_log_that_is_away(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["seriatim_appends_total", "stored", "default"] == 1
 
 
-def test_looks_are_kept_for_a_while(log: Log) -> None:
-    """M2: many who look at once ask the log once."""
+def test_scrapes_are_cached(log: Log) -> None:
+    """M2: concurrent scrapes read the log once."""
     metrics = Metrics()
     LogMetrics(metrics).observe(log, cache_s=60)
     samples(metrics)
@@ -134,7 +134,7 @@ def test_labels_are_bounded(log: Log) -> None:
 
 
 def test_the_first_names_stay() -> None:
-    """M2: who has a label keeps it, whoever comes later."""
+    """M2: a name that has a label keeps it."""
     names = BoundedLabels(2)
 
     assert [names.bound(one) for one in ("a", "b", "c", "a", "b")] == [
@@ -172,7 +172,7 @@ def test_no_id_in_metrics(log: Log) -> None:
     assert b"PRIVATE" not in metrics.render()[0]
 
 
-def test_a_listener_of_metrics_that_fails(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_metrics_do_not_affect_appends(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     """M2: metrics that cannot be counted harm no append."""
     counting = LogMetrics(Metrics())
     counting.observe(log)
@@ -227,13 +227,13 @@ def test_jobs_are_shown() -> None:
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "256.0.0.1:0"])
 def test_a_wrong_address(address: str) -> None:
-    """M2: metrics that cannot be shown where they are asked for say so."""
+    """M2: an address that cannot be used is reported."""
     with pytest.raises((InvalidArgument, OSError)):
         MetricsServer(Metrics(), address)
 
 
 def test_every_family_can_be_shown() -> None:
-    """M2: names are ours, unlike each other, and labels are none of those that hold ids."""
+    """M2: names are unique and prefixed, and no label contains ids."""
     names = [one.name for one in FAMILIES]
     labels = {label for one in FAMILIES for label in one.labels}
 
@@ -257,7 +257,7 @@ def test_every_family_can_be_shown() -> None:
 @pytest.mark.parametrize("version", ["abc", "", "1.0.x", "2.x", "1..0", "9" * 5000, "1.0.0 x", "²"])
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
 def test_a_version_that_is_none_gets_the_plain_format(kind: str, version: str) -> None:
-    """M2: whatever a scraper says that it accepts, it is shown the metrics."""
+    """M2: an unknown format in Accept gets the plain text format."""
     plain = Metrics().render()[1]
 
     assert Metrics().render(f"{kind}; version={version}")[1] == plain
@@ -265,14 +265,14 @@ def test_a_version_that_is_none_gets_the_plain_format(kind: str, version: str) -
 
 
 def test_a_known_version_is_shown_as_asked() -> None:
-    """M2: OpenMetrics for who asks for it."""
+    """M2: OpenMetrics is returned on request."""
     accept = "application/openmetrics-text; version=1.0.0; charset=utf-8, text/plain; q=0.5"
 
     assert Metrics().render(accept)[1].startswith("application/openmetrics-text; version=1.0.0")
 
 
 def test_a_file_that_another_process_has_just_made(tmp_path: Path) -> None:
-    """M2: it holds nothing yet, which keeps nobody from seeing what the others hold."""
+    """M2: an empty file of another process does not hide other values."""
     (tmp_path / "counter_1.db").touch()
     shared = metrics_module._MultiprocessCollector(metrics_module._client(), tmp_path)
 

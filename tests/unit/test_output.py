@@ -23,7 +23,7 @@ def printed(width: int, *rows: tuple[str, ...]) -> str:
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 200])
 def test_ids_never_break(width: int) -> None:
-    """A4: an id stands on one line, at any width, and so does everything else but free text."""
+    """A4: at any width, ids and other values stay on one line; only free text is wrapped."""
     text = printed(width, ("1,000", "mailer", ID, "ValueError: " + "no mail server " * 20))
 
     assert ID in text
@@ -34,7 +34,7 @@ def test_ids_never_break(width: int) -> None:
 
 
 def test_a_pipe_has_no_width() -> None:
-    """A4: what is no terminal gets lines as long as they are."""
+    """A4: output that is no terminal has lines of any length."""
     out = io.StringIO()
     made = make_table("event", "error")
     made.add_row(ID, "x" * 500)

@@ -30,7 +30,7 @@ async def _take(slot: ProcessorSlot, *tenants: str) -> list[asyncio.Task[None]]:
 
 
 async def test_the_tenant_that_has_used_the_least_computes_next() -> None:
-    """K3: one at a time, whoever came first, and a tenant's own in order."""
+    """K3: the slot goes to the tenant with the least use, in order within a tenant."""
     slot = ProcessorSlot({"loud": 2.0, "calm": 1.0}.__getitem__)
     holder, *waiting = await _take(slot, "loud", "loud", "loud", "calm")
     done = [[one.done() for one in waiting]]
@@ -48,8 +48,8 @@ async def test_the_tenant_that_has_used_the_least_computes_next() -> None:
     ]
 
 
-async def test_who_gives_up_does_not_keep_the_slot() -> None:
-    """K3: a wait that is cancelled, even one that was granted just before, blocks nobody."""
+async def test_cancelled_wait_releases_the_slot() -> None:
+    """K3: a cancelled wait, also one that was just granted, blocks no other."""
     slot = ProcessorSlot(lambda _: 0.0)
     _, left, granted, last = await _take(slot, "a", "b", "c", "d")
     left.cancel()
@@ -73,7 +73,7 @@ def threads() -> Iterator[ThreadPools]:
 
 
 async def test_large_bodies_are_handled_one_at_a_time(threads: ThreadPools) -> None:
-    """K3: two tenants' large bodies never share the interpreter; reads go on meanwhile."""
+    """K3: large bodies of two tenants are processed one at a time; reads continue."""
     ended = threading.Event()
     first = asyncio.create_task(threads.run_sized("a", LARGE_BODY_BYTES + 1, ended.wait))
     await _pass_iterations()

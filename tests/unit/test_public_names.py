@@ -22,7 +22,7 @@ backend_failure
 
 
 def test_exported_names() -> None:
-    """F1: `__all__` is sorted and equals what is visible; submodules are not public names."""
+    """F1: `__all__` is sorted and equals the visible names without submodules."""
     visible = [
         name
         for name, value in vars(seriatim).items()
@@ -33,8 +33,8 @@ def test_exported_names() -> None:
     assert sorted(visible) == seriatim.__all__
 
 
-def test_names_come_from_their_rooms() -> None:
-    """F1: every exported class is Seriatim's own, under the name it has there."""
+def test_exported_classes_are_defined_in_the_package() -> None:
+    """F1: every exported class is defined in Seriatim under the same name."""
     for name in seriatim.__all__:
         value: Any = getattr(seriatim, name)
         assert value.__module__.startswith("seriatim."), name
@@ -85,8 +85,8 @@ NOT_AWAITED = {
 }
 
 
-def test_the_awaited_log_is_complete() -> None:
-    """B13, E7: whatever a log does can be awaited under the same name."""
+def test_async_log_has_every_method() -> None:
+    """B13, E7: every method of a log has an awaitable form of the same name."""
     sync = {name for name in dir(seriatim.Log) if not name.startswith("_")} - NOT_AWAITED
 
     assert sorted(sync - set(dir(AsyncLog))) == []

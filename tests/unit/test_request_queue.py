@@ -121,7 +121,7 @@ async def test_a_heavier_tenant_waits_for_a_request_in_progress() -> None:
 
 
 async def test_a_heavier_tenant_does_not_wait_for_long() -> None:
-    """K3: a request that takes long, as one that waits for new events, holds nobody up."""
+    """K3: a long request, such as one that waits for new events, blocks no other."""
     clock = Clock()
     queue = RequestQueue(0.0, clock)
     queue.charge("loud", 0.5)
@@ -151,8 +151,8 @@ async def test_a_tenant_does_not_wait_for_its_own_requests() -> None:
     await asyncio.gather(*running)
 
 
-async def test_a_cancelled_request_keeps_nobody_waiting() -> None:
-    """K3: a request that is cancelled in the queue is passed over."""
+async def test_cancelled_request_is_skipped() -> None:
+    """K3: a request that is cancelled in the queue is skipped."""
     queue = RequestQueue(0.0, Clock())
     started, tasks = await _waiting(queue, "a", "b", "c")
     tasks[0].cancel()

@@ -44,8 +44,8 @@ def log() -> Iterator[Log]:
     ],
     ids=lambda mood: str(mood.code),
 )
-def test_a_run_goes_on_after_what_may_pass(log: Log, mood: SeriatimError) -> None:
-    """E5: a busy or failing store ends no subscription, which waits for as long as it is told."""
+def test_run_continues_after_transient_errors(log: Log, mood: SeriatimError) -> None:
+    """E5: a busy or failing store ends no subscription, which waits for the requested time."""
     seen = BatchCollector()
     began = time.monotonic()
     with open_on_same_store(log, Moody(log.store, mood, mood)) as other:
@@ -58,8 +58,8 @@ def test_a_run_goes_on_after_what_may_pass(log: Log, mood: SeriatimError) -> Non
 
 
 @pytest.mark.parametrize("mood", [LimitExceeded("too large"), LogIdentityChanged(), LogClosed()])
-def test_a_run_ends_with_what_lasts(log: Log, mood: SeriatimError) -> None:
-    """E5: what another try cannot change is raised, and nothing is passed over."""
+def test_run_ends_with_permanent_errors(log: Log, mood: SeriatimError) -> None:
+    """E5: an error that no retry can fix is raised, and no event is skipped."""
     with open_on_same_store(log, Moody(log.store, mood)) as other:
         subscription = other.subscribe("s", idle_timeout=0.0)
         with pytest.raises(type(mood)):

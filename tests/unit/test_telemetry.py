@@ -18,10 +18,10 @@ from seriatim.telemetry.event_bus import (
 def test_listeners() -> None:
     """M1: each listener gets each event, in the order of subscribing, until it is undone."""
     bus = Telemetry()
-    told: list[tuple[str, TelemetryEvent]] = []
+    reported: list[tuple[str, TelemetryEvent]] = []
     activity = [bus.active]
-    undo = bus.subscribe(lambda event: told.append(("a", event)))
-    bus.subscribe(lambda event: told.append(("b", event)))
+    undo = bus.subscribe(lambda event: reported.append(("a", event)))
+    bus.subscribe(lambda event: reported.append(("b", event)))
     activity.append(bus.active)
 
     bus.emit("store.append.stop", {"count": 1}, {"tenant_id": "t"})
@@ -30,32 +30,32 @@ def test_listeners() -> None:
     bus.emit("store.read_batch.stop", {"count": 2}, {})
 
     assert activity == [False, True]
-    assert [name for name, _ in told] == ["a", "b", "b"]
-    assert told[0][1] == TelemetryEvent("store.append.stop", {"count": 1}, {"tenant_id": "t"})
+    assert [name for name, _ in reported] == ["a", "b", "b"]
+    assert reported[0][1] == TelemetryEvent("store.append.stop", {"count": 1}, {"tenant_id": "t"})
 
 
 def test_a_failing_listener(caplog: pytest.LogCaptureFixture) -> None:
     """M1: a listener that fails is logged by name of the event, and the next one still hears."""
     bus = Telemetry()
-    told: list[TelemetryEvent] = []
+    reported: list[TelemetryEvent] = []
 
     def fail(_: TelemetryEvent) -> None:
         raise RuntimeError
 
     bus.subscribe(fail)
-    bus.subscribe(told.append)
+    bus.subscribe(reported.append)
     with caplog.at_level(logging.ERROR, "seriatim"):
         bus.emit("store.append.exception", {}, {})
 
-    assert len(told) == 1
+    assert len(reported) == 1
     assert "store.append.exception" in caplog.text
 
 
 def test_metadata() -> None:
-    """M1: an append is told by its first event, without what is absent and without payloads."""
-    desk = ValidationContext(tenant_id="t", new_id=lambda: "e")
+    """M1: an append is described by its first event, without absent fields and payloads."""
+    context = ValidationContext(tenant_id="t", new_id=lambda: "e")
     event = NewEvent("x", {"private": 1}, stream=("s", "1"), producer_id="p", request_id="r")
-    events, _ = prepare(desk, [event])
+    events, _ = prepare(context, [event])
     whole = {
         "tenant_id": "t",
         "stream_type": "s",
@@ -65,11 +65,11 @@ def test_metadata() -> None:
         "request_id": "r",
     }
 
-    told = make_append_metadata(AppendRequest("t", events), "t", error_code="conflict")
-    assert told == whole | {"error_code": "conflict"}
+    reported = make_append_metadata(AppendRequest("t", events), "t", error_code="conflict")
+    assert reported == whole | {"error_code": "conflict"}
     assert make_append_metadata(None, "t", error_code="c") == {"tenant_id": "t", "error_code": "c"}
     assert make_reuse_metadata(events[0].to_record(1, 1, 1, 0)) == whole
-    (fact,), _ = prepare(desk, [NewEvent("x")])
+    (fact,), _ = prepare(context, [NewEvent("x")])
     assert make_reuse_metadata(fact.to_record(1, 1, None, 0)) == {
         "tenant_id": "t",
         "event_type": "x",

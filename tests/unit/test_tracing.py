@@ -65,7 +65,7 @@ def carried(span: ReadableSpan) -> str:
 
 
 def test_an_append(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: an append is a span that tells tenant, type, ids, count and position."""
+    """M2: the span of an append has tenant, type, ids, count and position."""
     made = log.for_tenant("acme").append(
         [NewEvent("a", {"p": 1}, stream=("s", "1"), event_id="e-1", request_id="r"), NewEvent("b")]
     )
@@ -116,7 +116,7 @@ def test_a_retry_under_another_trace(log: Log, spans: InMemorySpanExporter) -> N
 
 
 def test_the_caller_s_span(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: what a caller's span encloses is its child, by threads of committers and by asyncio."""
+    """M2: appends are children of the caller's span, with threads and with asyncio."""
 
     async def appends() -> None:
         condition = ExpectedContext(Query([Filter(types=["never"])]), None)
@@ -195,7 +195,7 @@ def test_a_full_event(log: Log, spans: InMemorySpanExporter, metadata: dict[str,
 
 
 def test_a_guard_against_traces(spans: InMemorySpanExporter) -> None:
-    """M2: what the guard would refuse is not carried, and the append is not refused for it."""
+    """M2: trace metadata that the guard refuses is omitted, and the append succeeds."""
     parent = tracing.extract({"traceparent": PARENT, "tracestate": "a=AKIAIOSFODNN7EXAMPLE"})
     with seriatim.open("memory:") as log, tracing.span("caller", parent=parent):
         record = log.append([NewEvent("a")]).records[0]
@@ -222,7 +222,7 @@ def test_no_parent(headers: dict[str, str], spans: InMemorySpanExporter) -> None
     assert tracing.extract(headers) is None
 
 
-def test_there_and_back(spans: InMemorySpanExporter) -> None:
+def test_inject_and_extract_round_trip(spans: InMemorySpanExporter) -> None:
     """M2: what is injected can be extracted; a state that is too long is left out."""
     state = "a=" + "x" * 200
     parent = tracing.extract({"traceparent": PARENT, "tracestate": state})
@@ -265,10 +265,10 @@ class Failing(SpanProcessor):
 
 
 @pytest.mark.parametrize("at_start", [True, False])
-def test_a_tracer_that_fails(
+def test_failing_tracer_is_logged(
     log: Log, provider: TracerProvider, at_start: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """M2: a tracer that fails is logged and harms nobody."""
+    """M2: a failing tracer is logged and affects no caller."""
     provider.add_span_processor(Failing(at_start=at_start))
     with caplog.at_level(logging.ERROR, "seriatim"):
         assert log.append([NewEvent("a")]).first_position == 1
@@ -276,7 +276,7 @@ def test_a_tracer_that_fails(
     assert "the tracer failed to" in caplog.text
 
 
-def test_nobody_traces(log: Log) -> None:
+def test_no_spans_without_a_tracer(log: Log) -> None:
     """M2: without a tracer there are no spans, and events carry nothing."""
     with tracing.span("work", attributes={"a": 1}) as span:
         span.set({"b": 2})

@@ -97,7 +97,7 @@ def test_an_export_goes_into_an_empty_log_whole() -> None:
 
 
 def test_a_second_import_stores_nothing() -> None:
-    """C3: what is stored already is recognised by its event ids."""
+    """C3: stored events are recognised by their ids."""
     source, target = full_log(), new_log()
     lines = exported(source)
     import_events(target, lines, declarations=True)
@@ -109,7 +109,7 @@ def test_a_second_import_stores_nothing() -> None:
 
 
 def test_an_interrupted_import_can_be_repeated() -> None:
-    """B10: half a file, then the whole of it, is the file once; and half a file says so."""
+    """B10: importing a part and then the whole file stores each event once."""
     source, target = full_log(), new_log()
     lines = exported(source)
 
@@ -122,7 +122,7 @@ def test_an_interrupted_import_can_be_repeated() -> None:
     assert kept(target) == kept(source)
 
 
-def test_one_tenant_can_be_taken_out_and_in() -> None:
+def test_export_and_import_of_one_tenant() -> None:
     """K2: an export or an import of one tenant holds nothing of another."""
     source, out, into = full_log(), new_log(), new_log()
 
@@ -136,7 +136,7 @@ def test_one_tenant_can_be_taken_out_and_in() -> None:
 
 @pytest.mark.parametrize("tenant_id", [None, "acme"])
 def test_declarations_are_applied_only_when_asked_for(tenant_id: str | None) -> None:
-    """K2, A8: a file without events closes no stream kind for everybody, unless it is told to."""
+    """K2, A8: a file without events closes no stream kind for everybody, unless requested."""
     source, target = new_log(), new_log()
     source.declare(StreamKind(name="order", closing_types=("placed",), catalogue="closed"))
     lines = exported(source)
@@ -233,7 +233,7 @@ def test_large_lines_within_the_bounds_are_taken() -> None:
 
 @pytest.mark.parametrize("header", [True, False], ids=["export", "made by hand"])
 def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
-    """L2: what cannot be read to its end, or continues after it, is not called whole."""
+    """L2: a truncated or extended file is reported as incomplete."""
     source = new_log()
     source.append([NewEvent("x", {}), NewEvent("y", {})])
     written: list[bytes] = []
@@ -262,7 +262,7 @@ def test_an_append_at_its_bound_is_taken() -> None:
     assert {record.append_position for record in target.read(after=1, until=10_001)} == {2}
 
 
-def test_what_the_log_refuses_is_reported_and_passed_over() -> None:
+def test_refused_events_are_reported_and_skipped() -> None:
     """K1: an import goes through every check of an append; the rest goes in."""
     secret = {"event_type": "x", "event_id": "1", "payload": {"password": "hunter2-longer"}}
     good = {"event_type": "x", "event_id": "2"}
@@ -301,7 +301,7 @@ def test_two_histories_of_one_stream_are_never_mixed(shared: int) -> None:
 
 
 def test_a_log_can_be_followed_by_exports_of_its_growth() -> None:
-    """E1: an export from a position on goes into the log that took what was before it."""
+    """E1: an export after a position is imported into a log with the events before it."""
     source, target = _simple_log(3), new_log()
     import_events(target, exported(source))
     source.append([NewEvent("noted", {"n": 3}, stream=("s", "a"))])
@@ -323,13 +323,13 @@ def test_a_log_can_be_followed_by_exports_of_its_growth() -> None:
     ],
 )
 def test_a_file_that_is_no_export_stops_with_its_line(line: bytes) -> None:
-    """B2: what is no event at all ends the import and names the line."""
+    """B2: an invalid line ends the import and is named."""
     with pytest.raises(InvalidEvent, match=r"line 1|the file has the format"):
         import_events(new_log(), [line])
 
 
 def test_a_key_twice_in_one_object_is_refused_without_a_hash() -> None:
-    """A2: JSON made by hand is read strictly."""
+    """A2: handwritten JSON is parsed strictly."""
     line = b'{"event_type":"x","event_id":"1","payload":{"a":1,"a":2}}\n'
 
     assert counts(import_events(new_log(), [line])) == (0, 0, 1)
@@ -402,7 +402,7 @@ def test_few_events_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(ahead) <= 4 * 3 + 1  # what is on its way, and what is being gathered
 
 
-def test_what_stands_before_a_bad_line_goes_in() -> None:
+def test_events_before_a_bad_line_are_imported() -> None:
     """B2: the import ends at a line that is no event, and keeps what came before it."""
     source, target = _simple_log(3), new_log()
     lines = exported(source)
@@ -414,7 +414,7 @@ def test_what_stands_before_a_bad_line_goes_in() -> None:
     assert target.head() == 1  # the second append may have gone on in that line
 
 
-def test_histories_are_told_apart_with_few_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_is_found_with_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """B5, K3: streams that are no longer followed are looked up again, and never mixed."""
     monkeypatch.setattr(divergence, "TRACKED_STREAMS_MAX", 1)
     source, target = new_log(), new_log()
@@ -443,7 +443,7 @@ def _lines(events: Iterable[dict[str, Any]]) -> list[bytes]:
 
 
 def test_records_name_every_field_that_an_export_holds() -> None:
-    """A1: no field of a record is lost on the way."""
+    """A1: an export keeps every field of a record."""
     line = json.loads(exported(_simple_log())[1])
 
     assert tuple(line) == EventRecord.__struct_fields__

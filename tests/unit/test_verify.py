@@ -55,13 +55,13 @@ def test_an_empty_log_is_sound() -> None:
 
 
 def test_progress_ends_at_the_head() -> None:
-    """Progress is told in positions of the whole."""
+    """Progress is reported as positions out of the head."""
     _, store = make_log()
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
-    verify(store, progress=lambda done, head: told.append((done, head)))
+    verify(store, progress=lambda done, head: reported.append((done, head)))
 
-    assert told[-1] == (8, 8)
+    assert reported[-1] == (8, 8)
 
 
 def changed(index: int, **fields: Any) -> Damage:
@@ -101,7 +101,7 @@ def test_damage_is_found_and_named(damage: Damage, check: str, message: str) -> 
     report = verify(store, lookups=None)
 
     assert not report.ok
-    assert any(message in told for told in errors_of(report)[check])
+    assert any(message in text for text in errors_of(report)[check])
 
 
 class Lossy(MemoryStore):
@@ -118,9 +118,9 @@ def test_a_lost_row_is_a_gap_and_a_wrong_count() -> None:
     store = Lossy()
     BaseLog(store).append([NewEvent("noted", {"n": n}) for n in range(6)])
 
-    told = errors_of(verify(store))["positions"]
+    messages = errors_of(verify(store))["positions"]
 
-    assert told == [
+    assert messages == [
         "position 5 where 4 was expected",
         "the head is 6, but 5 events were read",
     ]
@@ -132,22 +132,24 @@ def test_an_index_that_lost_a_record_is_found() -> None:
     store._ids.clear()
     store._streams.clear()
 
-    told = errors_of(verify(store, lookups=None))["look-ups"]
+    messages = errors_of(verify(store, lookups=None))["look-ups"]
 
-    assert any("event id" in each for each in told)
-    assert any("stream" in each for each in told)
+    assert any("event id" in each for each in messages)
+    assert any("stream" in each for each in messages)
 
 
 def test_many_problems_are_counted_and_few_are_shown() -> None:
     """A ruined log gives a bounded report."""
     store = MemoryStore()
     BaseLog(store).append([NewEvent("noted", {"n": n}) for n in range(100)])
-    store._records[:] = [msgspec.structs.replace(record, payload="[]") for record in store._records]
+    store._records[:] = [
+        msgspec.structs.replace(record, payload_json="[]") for record in store._records
+    ]
 
-    told = errors_of(verify(store, lookups=1))["payloads"]
+    messages = errors_of(verify(store, lookups=1))["payloads"]
 
-    assert len(told) == REPORTED_PROBLEMS_MAX + 1
-    assert told[-1] == f"and {100 - REPORTED_PROBLEMS_MAX} more of this kind"
+    assert len(messages) == REPORTED_PROBLEMS_MAX + 1
+    assert messages[-1] == f"and {100 - REPORTED_PROBLEMS_MAX} more of this kind"
 
 
 def test_streams_are_followed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +177,11 @@ def test_a_closed_trace_that_goes_on_is_an_error() -> None:
     changed(0, stream_type="trace", stream_seq=0, event_type="TraceFinished")(store._records)
     changed(1, stream_type="trace", stream_seq=1, event_type="TraceStarted")(store._records)
 
-    told = errors_of(verify(store, lookups=1))["streams"]
+    messages = errors_of(verify(store, lookups=1))["streams"]
 
-    assert any("does not open with TraceStarted" in each for each in told)
-    assert any("continues after it was closed" in each for each in told)
-    assert any("opens a second time" in each for each in told)
+    assert any("does not open with TraceStarted" in each for each in messages)
+    assert any("continues after it was closed" in each for each in messages)
+    assert any("opens a second time" in each for each in messages)
 
 
 def test_a_kind_declared_later_is_only_a_warning() -> None:

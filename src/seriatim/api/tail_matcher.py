@@ -69,7 +69,7 @@ class TailMatcher:
 
     def _match(self, appends: list[Batch]) -> Iterator[TailOffer | None]:
         for append in appends:
-            documents = [PayloadDocument(record.payload) for record in append]
+            documents = [PayloadDocument(record.payload_json) for record in append]
             chunks: dict[tuple[int, ...], TailChunk] = {}
             for tail in self._candidates(append):
                 if tail.lagging:

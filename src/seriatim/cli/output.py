@@ -114,7 +114,7 @@ class EventLines:
             (format_stream(record), "magenta"),
             (format_actor(record), "blue"),
         ]
-        self._print(cells, record.payload, "")
+        self._print(cells, record.payload_json, "")
 
     def _print(self, cells: list[tuple[str, str]], payload: str, style: str) -> None:
         line = Text()
@@ -234,7 +234,7 @@ class EventDetails:
         if not self._first:
             self._console.print()
         self._first = False
-        fields = record.as_dict() | {"payload": record.payload}
+        fields = record.as_dict() | {"payload": record.payload_json}
         present = {name: value for name, value in fields.items() if value not in (None, {}, [])}
         self._console.print(format_pairs(present))
 

@@ -17,7 +17,7 @@ from seriatim.log.arguments import invalid_argument
 from seriatim.telemetry.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
-    from seriatim.pipeline.project.job import RunReport
+    from seriatim.pipeline.run_report import RunReport
     from seriatim.pipeline.source.spark_session import Spark
 
 SparkMaster = Annotated[
@@ -119,7 +119,7 @@ def report_job_progress(
         task = bar.add_task(name, total=None)
 
         def update(report: RunReport) -> None:
-            description = f"{report.projection} {report.activity} {report.events_per_s:,.0f}/s"
+            description = f"{report.name} {report.activity} {report.events_per_s:,.0f}/s"
             bar.update(task, description=description, completed=report.position, total=report.head)
             if metrics is not None and report.head:
                 metrics.set_progress(name, report.position, report.lag, report.events_per_s)

@@ -119,7 +119,7 @@ def work(  # noqa: PLR0913 - one parameter for each option
         handler = load_handler(path, role)
         tenant_id = select_tenant(command, all_tenants=all_tenants)
         target = None if source is None else parse_kafka_target(source, kafka, kafka_config)
-        letters = (
+        dead_letter_target = (
             None if dead_letters is None else parse_kafka_target(dead_letters, kafka, kafka_config)
         )
         settings = load_registry_settings(on_outage=on_outage)
@@ -143,7 +143,7 @@ def work(  # noqa: PLR0913 - one parameter for each option
                 registry=registry,
                 tenant_id=tenant_id,
                 settings=settings,
-                dead_letters=letters,
+                dead_letters=dead_letter_target,
                 batch_events=batch_events,
                 redeclare=redeclare,
                 on_progress=report,

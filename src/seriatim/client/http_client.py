@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from itertools import count
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -23,13 +24,14 @@ from seriatim.client.responses import (
     retry_delay,
     send_request,
 )
+from seriatim.core.backoff import Backoff
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError, TimedOut
 from seriatim.core.event import AppendResult
 from seriatim.core.request import AppendRequest
 from seriatim.telemetry import tracing
 
-_FIRST_DELAY_S = 0.05
-_LONGEST_DELAY_S = 2.0
+# Half of each delay is random, so that clients do not return to a restarted service together.
+_BACKOFF = Backoff(first_s=0.05, cap_s=2.0, jitter=0.5)
 _GRACE_S = 1.0  # the service times out first, so that its error is received
 _TIMEOUT_MIN_S = 0.001  # the shortest timeout that a service accepts
 
@@ -304,10 +306,8 @@ def _make_target(path: str, params: Mapping[str, Any]) -> str:
 
 def retry_delays() -> Iterator[float]:
     """Yield growing retry delays in seconds, with jitter, without end."""
-    longest = _FIRST_DELAY_S
-    while True:
-        yield random.uniform(longest / 2, longest)  # noqa: S311 - jitter
-        longest = min(longest * 2, _LONGEST_DELAY_S)
+    for attempt in count(1):
+        yield _BACKOFF.delay_s(attempt, random.random())  # noqa: S311 - jitter
 
 
 def _timeout_error(doubt: AttemptHistory) -> SeriatimError:

@@ -1,4 +1,4 @@
-"""The store interface over HTTP: a served log works like any other store."""
+"""The store interface over HTTP: a log served over HTTP works like any other store."""
 
 from __future__ import annotations
 

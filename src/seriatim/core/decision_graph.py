@@ -156,7 +156,7 @@ _EDGES: dict[str, Callable[[dict[str, Any]], list[_EdgeEnds]]] = {
 def build_graph(record: EventRecord) -> tuple[list[Node], list[Edge]]:
     """Return the nodes and edges of one event; a node that exists already is not replaced."""
     trace_id = _trace_of(record)
-    payload = record.data
+    payload = record.payload
     stated = _EDGES[record.event_type](payload)
     ends = [(kind, origin or f"trace:{trace_id}", target) for kind, origin, target in stated]
     names = [name for _, origin, target in ends for name in (origin, target)]
@@ -188,7 +188,7 @@ def _edge(kind: str, origin: str, target: str, trace_id: str, record: EventRecor
 
 def apply_to_trace(state: Trace | None, record: EventRecord) -> Trace:
     """Return the state of a trace after an event; `state` is None for its first event."""
-    payload = record.data
+    payload = record.payload
     if state is None:
         primary = payload["primary_entity"]
         return Trace(

@@ -80,7 +80,10 @@ class NewEvent(msgspec.Struct, frozen=True):
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
-    """A stored event; the order of its fields is the order of every backend's columns."""
+    """A stored event; the order of its fields is the order of every backend's columns.
+
+    `payload` is the parsed value, as in `NewEvent`; `payload_json` is the stored canonical text.
+    """
 
     position: int
     append_position: int
@@ -105,14 +108,14 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     app_id: str | None
     env_id: str | None
     metadata: Mapping[str, str]
-    payload: str
+    payload_json: str
     payload_hash: str
     tags: tuple[str, ...]
 
     @property
-    def data(self) -> Any:
+    def payload(self) -> Any:
         """The payload as a Python value, parsed at each access."""
-        return decode_stored_json(self.payload)
+        return decode_stored_json(self.payload_json)
 
     @property
     def stream(self) -> StreamRef | None:
@@ -123,13 +126,17 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields by name, with the payload as a value; the form used by exports."""
-        fields = msgspec.structs.asdict(self)
-        fields["payload"] = self.data
+        fields = dict(zip(RECORD_COLUMNS, msgspec.structs.astuple(self), strict=True))
+        fields["payload"] = self.payload
         fields["metadata"] = dict(self.metadata)
         fields["tags"] = list(self.tags)
         return fields
 
 
+# The names of a record's fields in databases, exports, DataFrames and over HTTP.
+RECORD_COLUMNS = tuple(
+    "payload" if name == "payload_json" else name for name in EventRecord.__struct_fields__
+)
 COMMITTED_FIELDS = frozenset({"position", "append_position", "recorded_at", "payload_hash"})
 _NEW_FIELDS = frozenset(NewEvent.__struct_fields__)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from seriatim.core.backoff import Backoff
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
@@ -49,11 +50,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             attempt: The number of the failed attempt, from 1.
             random_fraction: A random number in [0, 1), which shortens the pause by the jitter.
         """
-        try:
-            pause = self.base_s * self.factor ** (attempt - 1)
-        except OverflowError:
-            pause = self.cap_s
-        return min(pause, self.cap_s) * (1.0 - self.jitter * random_fraction)
+        backoff = Backoff(
+            first_s=self.base_s, cap_s=self.cap_s, factor=self.factor, jitter=self.jitter
+        )
+        return backoff.delay_s(attempt, random_fraction)
 
     def gives_up(self, attempt: int, error: BaseException) -> bool:
         """Return whether an event that failed in this attempt becomes a dead letter."""

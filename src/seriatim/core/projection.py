@@ -133,7 +133,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
     def upcast(self, event: EventRecord) -> EventRecord:
         """Apply upcasters until the event has the newest version that they produce."""
         while (step := self.upcasters.get((event.event_type, event.event_version))) is not None:
-            payload: Any = step(event.data)
+            payload: Any = step(event.payload)
             if not isinstance(payload, dict):
                 msg = (
                     f"the upcaster of {event.event_type} version {event.event_version} must return "
@@ -141,7 +141,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
                 )
                 raise TypeError(msg)
             event = msgspec.structs.replace(
-                event, payload=check_and_encode(payload), event_version=event.event_version + 1
+                event, payload_json=check_and_encode(payload), event_version=event.event_version + 1
             )
         return event
 

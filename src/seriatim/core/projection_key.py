@@ -14,14 +14,14 @@ from typing import Any
 from seriatim.core.canonical import canonical_text, decode_stored_json
 from seriatim.core.column_types import stored_text_problem
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.event import EventRecord
+from seriatim.core.event import RECORD_COLUMNS, EventRecord
 from seriatim.core.ids import compose_key
 from seriatim.core.indexes import parse_path
 
 Key = str | Callable[[EventRecord], str | None]
 
 STREAM_KEY = "stream"  # the key made of the stream's type and id
-KEY_FIELDS = frozenset({STREAM_KEY, *EventRecord.__struct_fields__}) - {
+KEY_FIELDS = frozenset({STREAM_KEY, *RECORD_COLUMNS}) - {
     "payload",
     "metadata",
     "tags",
@@ -73,7 +73,7 @@ def extract_key(key: Key, event: EventRecord) -> str | None:
         return _check_key(key(event))
     path = parse_key_path(key)
     if path is not None:
-        return extract_payload_key(path, event.payload)
+        return extract_payload_key(path, event.payload_json)
     if key == STREAM_KEY:
         return None if event.stream is None else compose_key(*event.stream)
     return format_key(getattr(event, key))

@@ -224,7 +224,7 @@ class Matcher:
         if not self._filters:
             return True
         if document is None:
-            document = PayloadDocument(record.payload)
+            document = PayloadDocument(record.payload_json)
         return any(one.matches(record, document) for one in self._filters)
 
 

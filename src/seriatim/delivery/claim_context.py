@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
@@ -16,6 +15,7 @@ from seriatim.core.errors import BackendFailure, Conflict, EventNotSettled, Leas
 from seriatim.core.handler import Delivery, Handler
 from seriatim.delivery.claims import Claim, Verdict
 from seriatim.store.engine import EngineSession
+from seriatim.store.lease_keeper import LeaseKeeper
 
 if TYPE_CHECKING:
     from seriatim.delivery.registry import Registry
@@ -23,48 +23,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("seriatim")
 
 
-class Heartbeat:
-    """Renews claims while a block runs, in a thread with its own connection."""
+def keep_claims(registry: Registry, handler: Handler, claims: Sequence[Claim]) -> LeaseKeeper:
+    """Return a keeper that renews claims by heartbeats while their effects run."""
+    own: list[Registry] = []
 
-    def __init__(self, registry: Registry, handler: Handler, claims: Sequence[Claim]) -> None:
-        self._registry = registry
-        self._handler = handler
-        self._claims = claims
-        self._lost: LeaseLost | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="seriatim-heartbeat", daemon=True)
+    def renew() -> bool:
+        if not own:
+            # A separate connection, as the effect may hold the registry's in a transaction.
+            own.append(registry.clone(on_outage="fail_fast"))
+        own[0].heartbeat(handler, claims)  # raises LeaseLost
+        return True
 
-    def __enter__(self) -> Self:
-        """Start the thread."""
-        self._thread.start()
-        return self
+    def warn(error: Exception) -> None:
+        # If the lease expires, the next owner has a higher token and fences this one.
+        logger.warning("renewing a claim failed: %s", summarize_error(error))
 
-    def __exit__(self, *_: object) -> None:
-        """Stop the thread and wait for it."""
-        self._stopped.set()
-        self._thread.join()
+    def close() -> None:
+        for one in own:
+            one.close()
 
-    def check(self) -> None:
-        """Raise `LeaseLost` if a claim was lost: effects not yet performed must not run."""
-        if self._lost is not None:
-            raise self._lost
-
-    def _renew(self) -> None:
-        own: Registry | None = None
-        try:
-            while not self._stopped.wait(self._registry.settings.heartbeat_s):
-                try:
-                    # A separate connection, as the effect may hold the registry's in a transaction.
-                    own = own or self._registry.clone(on_outage="fail_fast")
-                    own.heartbeat(self._handler, self._claims)
-                except BackendFailure as error:
-                    # If the lease expires, the next owner has a higher token and fences this one.
-                    logger.warning("renewing a claim failed: %s", error.message)
-        except LeaseLost as error:
-            self._lost = error
-        finally:
-            if own is not None:
-                own.close()
+    return LeaseKeeper(
+        renew,
+        registry.settings.heartbeat_s,
+        name=f"a claim of handler {handler.name}",
+        on_error=warn,
+        on_end=close,
+    )
 
 
 class HandlerContext:
@@ -244,9 +228,9 @@ def not_settled_error(handler: Handler, delivery: Delivery, verdict: Verdict) ->
 class EffectScope:
     """The scope in which effects run: `check`, and for transactional effects a connection."""
 
-    def __init__(self, heartbeat: Heartbeat, connection: Any = None) -> None:
+    def __init__(self, keeper: LeaseKeeper, connection: Any = None) -> None:
         self.connection = connection
-        self.check = heartbeat.check
+        self.check = keeper.check
 
 
 @contextmanager
@@ -266,18 +250,18 @@ def open_effect_scope(
 
     """
     if handler.effect != "transactional":
-        with Heartbeat(registry, handler, claims) as heartbeat:
-            yield EffectScope(heartbeat)
+        with keep_claims(registry, handler, claims) as keeper:
+            yield EffectScope(keeper)
         registry.mark_done(handler, claims)
         return
-    with Heartbeat(registry, handler, claims) as heartbeat:
+    with keep_claims(registry, handler, claims) as keeper:
         used: EngineSession | None = None
         try:
             with registry.engine.transaction() as session:
                 used = session
                 try:
                     with session.forbid_commit():
-                        yield EffectScope(heartbeat, session.connection)
+                        yield EffectScope(keeper, session.connection)
                 except Exception as error:
                     if outage := session.find_outage(error):
                         raise outage from outage.__cause__

@@ -18,7 +18,7 @@ from seriatim.core.handler import Delivery, Handler
 from seriatim.delivery.claim_context import (
     EffectFailed,
     HandlerContext,
-    Heartbeat,
+    keep_claims,
     open_effect_scope,
     record_failure,
 )
@@ -112,7 +112,7 @@ class HandlerLoop:
         """
         self._registry = registry
         self.handler = handler
-        self._letters = dead_letters
+        self._dead_letters = dead_letters
         self._starts = start_lookup if handler.start else None
         # Unsafe effects are claimed one at a time: a crash leaves one unknown, not a whole chunk.
         self._chunk = 1 if handler.at_most_once else chunk
@@ -197,8 +197,8 @@ class HandlerLoop:
 
     def _send(self, dead: Iterable[tuple[Delivery, str, int]]) -> None:
         """Send dead letters to the target outside the registry, if there is one."""
-        if self._letters is not None:
-            self._letters.send(
+        if self._dead_letters is not None:
+            self._dead_letters.send(
                 [
                     DeadLetter(
                         handler=self.handler.name, delivery=one, error=error, attempts=attempts
@@ -338,14 +338,14 @@ class HandlerLoop:
         failed: list[tuple[Claim, Exception]] = []
         stuck: set[StreamKey | None] = set()
         try:
-            with Heartbeat(self._registry, self.handler, claimed) as heartbeat:
+            with keep_claims(self._registry, self.handler, claimed) as keeper:
                 for claim in claimed:
                     if claim.delivery.ordered_stream in stuck:
                         released.append(claim)
                         continue
-                    heartbeat.check()
+                    keeper.check()
                     try:
-                        self._run(claim, HandlerContext(claim, check=heartbeat.check))
+                        self._run(claim, HandlerContext(claim, check=keeper.check))
                         done.append(claim)
                     except EffectFailed as one:
                         failed.append((claim, one.error))

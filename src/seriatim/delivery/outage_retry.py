@@ -6,8 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Literal, TypeVar
 
+from seriatim.core.backoff import Backoff
 from seriatim.core.errors import BackendFailure
 
 logger = logging.getLogger("seriatim")
@@ -15,9 +17,8 @@ logger = logging.getLogger("seriatim")
 OnOutage = Literal["pause", "fail_fast", "dlq"]
 T = TypeVar("T")
 
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
-_GROWTH = 2.0
+# A restart of the database takes seconds; afterwards consumers continue within 5 s.
+_BACKOFF = Backoff(first_s=0.1, cap_s=5.0)
 
 
 class OutageRetry:
@@ -48,8 +49,7 @@ class OutageRetry:
                 called.
 
         """
-        pause = _FIRST_PAUSE_S
-        while True:
+        for attempt in count(1):
             try:
                 found = operation()
             except BackendFailure as error:
@@ -59,9 +59,9 @@ class OutageRetry:
             else:
                 self._note_success()
                 return found
-            self._stopped.wait(pause)
-            pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
+            self._stopped.wait(_BACKOFF.delay_s(attempt))
             operation = retry or operation
+        raise AssertionError  # the attempts never end
 
     def _note_failure(self, error: BackendFailure) -> None:
         """Log the beginning of an outage, once."""

@@ -25,12 +25,12 @@ SourceCursor = tuple[str, str]  # a source and its cursor
 
 
 class LogCursor(msgspec.Struct, frozen=True):
-    """The cursor of a worker in a log; `tip` is the id of the event at its position."""
+    """The cursor of a worker in a log; it names the event at its position."""
 
     log_id: str
     epoch: int
     position: int
-    tip: str
+    last_event_id: str = msgspec.field(name="tip")  # the stored name must not change
 
 
 class ResetReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,7 +224,7 @@ class _Plan:
         """Return whether the log has the event that a cursor was stored at."""
         if cursor.log_id != self._log.log_id or not cursor.position:
             return False
-        return self._store.event_id_at(cursor.position) == cursor.tip
+        return self._store.event_id_at(cursor.position) == cursor.last_event_id
 
     # -- streams and cursors after the shared history
 
@@ -267,8 +267,8 @@ class _Plan:
         """Yield the cursors, moved back to the end of the shared history."""
         for source, cursor in self._cursors():
             position = min(cursor.position, self.position)
-            tip = (self._store.event_id_at(position) or "") if position else ""
-            made = LogCursor(self._log.log_id, self._log.epoch, position, tip)
+            last_event_id = (self._store.event_id_at(position) or "") if position else ""
+            made = LogCursor(self._log.log_id, self._log.epoch, position, last_event_id)
             yield source, msgspec.json.encode(made).decode()
 
 

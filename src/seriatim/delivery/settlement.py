@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
+from seriatim.core.backoff import Backoff
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.handler import Delivery, Handler
 from seriatim.delivery.claim_context import not_settled_error
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
     from seriatim.delivery.registry import Registry
 
 _DUE_LIMIT = 1000
-_FIRST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 1.0
+# Short at first, as another consumer often settles an event within milliseconds; at most 1 s, as
+# the caller waits.
+_BACKOFF = Backoff(first_s=0.02, cap_s=1.0)
 
 
 def settle(  # noqa: PLR0913 - what to handle, and for how long
@@ -53,23 +56,22 @@ def settle(  # noqa: PLR0913 - what to handle, and for how long
     loop = HandlerLoop(registry, handler, start_lookup=starts, run_coroutine=run_coroutine)
     stop = cancelled or threading.Event()
     deadline = time.monotonic() + wait_s
-    pause = _FIRST_PAUSE_S
     left = list(deliveries)
     counts = Counts()
-    while True:
+    for attempt in count(1):
         _handle_due(registry, loop, left)
         counts += loop.handle(left)
         if not loop.unsettled:
             counts.kept = 0  # deferred in an earlier round, settled by now
             return counts
         remaining = deadline - time.monotonic()
-        if remaining <= 0 or stop.wait(min(pause, remaining)):
+        if remaining <= 0 or stop.wait(min(_BACKOFF.delay_s(attempt), remaining)):
             first = loop.unsettled[0]
             error = not_settled_error(handler, first.delivery, first.verdict)
             error.details["unsettled"] = len(loop.unsettled)
             raise error from first.error
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
         left = [one.delivery for one in loop.unsettled]
+    raise AssertionError  # the attempts never end
 
 
 def _handle_due(registry: Registry, loop: HandlerLoop, given: Sequence[Delivery]) -> None:

@@ -69,7 +69,7 @@ def read_first_records(
 def estimate_memory(records: Sequence[EventRecord]) -> int:
     """Estimate the memory of records in bytes; nearly all of it is their payloads."""
     # __sizeof__, not len: one wide character makes a string take up to four bytes a character.
-    return sum(record.payload.__sizeof__() for record in records)
+    return sum(record.payload_json.__sizeof__() for record in records)
 
 
 PAGE_EVENTS = 1000

@@ -184,10 +184,10 @@ class Catalogue:
         """
         target = self.newest(record.event_type) if to_version is None else to_version
         if target is None:
-            return record.data
+            return record.payload
         if record.event_version > target:
             raise _decode_error(record, target, "it is newer than the versions known here")
-        payload = record.data
+        payload = record.payload
         for version in range(record.event_version, target):
             payload = self._upcast_once(record, version, payload)
         return payload

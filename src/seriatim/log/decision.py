@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from seriatim.core.backoff import Backoff
 from seriatim.core.errors import (
     ConditionalAppendConflict,
     EventSequenceInvalid,
@@ -32,6 +33,8 @@ Decider = Callable[[list[EventRecord]], Events]
 AsyncDecider = Callable[[list[EventRecord]], Events | Awaitable[Events]]
 
 _CONFLICTS = (ConditionalAppendConflict, EventSequenceInvalid, IdempotencyConflict)
+# About the duration of an append at first. Entirely random, to separate writers that compete.
+_BACKOFF = Backoff(first_s=0.002, cap_s=0.128, jitter=1.0)
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +164,7 @@ async def decide_and_append_async(
 
 
 def _backoff_s(attempt: int) -> float:
-    return random.uniform(0, 0.002 * 2 ** min(attempt, 6))  # noqa: S311 - jitter
+    return _BACKOFF.delay_s(attempt + 1, random.random())  # noqa: S311 - jitter
 
 
 def _load(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from seriatim.core.errors import InvalidEvent, LogIdentityChanged
-from seriatim.core.event import EventRecord
+from seriatim.core.event import RECORD_COLUMNS, EventRecord
 from seriatim.core.ids import ID_BYTES_MAX
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import BUILT_IN_KINDS, EventType, StreamKind
@@ -158,8 +158,8 @@ def export_log(  # noqa: PLR0913 - public API
 
 def encode_record_line(record: EventRecord) -> bytes:
     """Return a record as a line of JSON, with the payload byte for byte as stored."""
-    fields = msgspec.structs.asdict(record)
-    fields["payload"] = msgspec.Raw(record.payload.encode())
+    fields = dict(zip(RECORD_COLUMNS, msgspec.structs.astuple(record), strict=True))
+    fields["payload"] = msgspec.Raw(record.payload_json.encode())
     return _encode_line(fields)
 
 

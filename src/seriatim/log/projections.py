@@ -6,8 +6,10 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import TYPE_CHECKING
 
+from seriatim.core.backoff import Backoff
 from seriatim.core.errors import (
     Conflict,
     InvalidArgument,
@@ -28,9 +30,8 @@ from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionSta
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
 
-_FIRST_DELAY_S = 0.002
-_LONGEST_DELAY_S = 0.1
-_GROWTH = 1.5
+# A projection in the same process is often done within milliseconds; 0.1 s bounds the latency.
+_POLL_BACKOFF = Backoff(first_s=0.002, cap_s=0.1, factor=1.5)
 
 
 class ReadModelConnections:
@@ -228,11 +229,8 @@ class AsyncProjections:
 
 
 def poll_delays() -> Iterator[float]:
-    """Yield poll intervals that grow up to a maximum, without end."""
-    delay = _FIRST_DELAY_S
-    while True:
-        yield delay
-        delay = min(delay * _GROWTH, _LONGEST_DELAY_S)
+    """Return poll intervals that grow up to a maximum, without end."""
+    return (_POLL_BACKOFF.delay_s(attempt) for attempt in count(1))
 
 
 def wait_timeout_error(found: Progress, position: int, seconds: float) -> SeriatimError:

@@ -17,10 +17,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
 
+from seriatim.core.backoff import Backoff
 from seriatim.core.canonical import canonical_text, decode_stored_json
 from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import BackendFailure, LeaseLost, LogIdentityChanged, SeriatimError
@@ -29,6 +31,7 @@ from seriatim.core.times import parse_us
 from seriatim.log.arguments import invalid_argument
 from seriatim.log.batches import Batch, iterate_matching_appends
 from seriatim.log.cursors import check_cursor, check_same_log, make_cursor, reset_subscription
+from seriatim.store.lease_keeper import LeaseKeeper, wait_for_lease
 from seriatim.store.port import (
     Cursor,
     Lease,
@@ -208,8 +211,7 @@ class Subscription:
         self._lease_s = lease_s
         self._poll_s = poll_s
         self._idle_timeout = idle_timeout
-        self._backoff_s = backoff_s
-        self._backoff_cap_s = backoff_cap_s
+        self._backoff = Backoff(first_s=backoff_s, cap_s=backoff_cap_s)
         self._stopped = threading.Event()
         self._tail: Tail | None = None
         self._unreleased: list[tuple[int, str]] = []  # (pid, owner) that may hold the lease
@@ -261,35 +263,63 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches; requesting the next one confirms that the last was processed."""
-        with self._own() as lease:
-            if lease is None:
+        with self._hold_lease() as held:
+            if held is None:
                 return
+            lease, keeper = held
             self._lease = lease
             # Another owner may have advanced the cursor while this one waited for the lease.
             self._cursor = self._open_cursor()
             self._tail = self._make_tail(lease)
-            lease_pid = os.getpid()
             for batch in self._tail:
                 yield batch
-                self._check_process(lease_pid)
+                keeper.check()  # the consumer may have forked: the lease is not the child's
                 self._store_cursor(batch[-1].position, batch[-1].event_id, lease)
             self._skip_to(self._tail.position, lease, min_skip=1)
 
-    def _own(self) -> _Ownership:
-        return _Ownership(
-            self,
-            self._store,
-            self._tenant_id,
-            lease_s=self._lease_s,
-            poll_s=self._poll_s,
-            stopped=self._stopped,
-        )
+    @contextmanager
+    def _hold_lease(self) -> Iterator[tuple[Lease, LeaseKeeper] | None]:
+        """Hold the lease during the block; yield None if the wait for it was stopped."""
+        owner = self.make_owner()
+        with self._remember_after_error(owner):
+            lease = wait_for_lease(
+                lambda: self._claim_lease(owner),
+                stopped=self._stopped.is_set,
+                interval_s=min(self._poll_s, self._lease_s / 4),
+                sleep=self._stopped.wait,
+            )
+        if lease is None:
+            yield None
+            return
 
-    def _check_process(self, lease_pid: int) -> None:
-        """Raise `LeaseLost` in a forked child: the lease belongs to its parent."""
-        if os.getpid() != lease_pid:
-            msg = f"the lease of subscription {self.name!r:.80} belongs to the parent process"
-            raise LeaseLost(msg)
+        def release() -> None:
+            with self._remember_after_error(owner):
+                self._store.release_lease(lease)
+
+        with LeaseKeeper(
+            lambda: self._store.renew_lease(lease, self._lease_s),
+            self._lease_s / 3,  # so that one failed renewal does not lose the lease
+            name=f"the lease of subscription {self.name!r:.80}",
+            on_error=self._note_error,
+            release=release,
+        ) as keeper:
+            yield lease, keeper
+
+    def _claim_lease(self, owner: str) -> Lease | None:
+        name = make_lease_name(self.name)
+        return self._store.claim_lease(self._tenant_id, name, owner, self._lease_s)
+
+    @contextmanager
+    def _remember_after_error(self, owner: str) -> Iterator[None]:
+        """Remember an owner that may hold the lease: the response of the store may be lost."""
+        try:
+            yield
+        except SeriatimError:
+            self.remember_owner(owner)
+            raise
+
+    def _note_error(self, error: Exception) -> None:
+        self.last_error = error
 
     def _make_tail(self, lease: Lease) -> Tail:
         tail = self._tail_class(
@@ -337,7 +367,7 @@ class Subscription:
                 if not _is_transient(error):
                     self._report(error, None)
                     raise
-                delay = max(self._backoff_s, error.retry_after_s)
+                delay = max(self._backoff.first_s, error.retry_after_s)
                 self._report(error, delay)
                 if self._stopped.wait(delay):
                     return None
@@ -357,8 +387,7 @@ class Subscription:
             raise  # an operator must decide what to do with a restored or replaced log
         except Exception as error:  # noqa: BLE001 - whatever it is, the batch is retried
             self.failures += 1
-            grown = self._backoff_s * 2.0 ** min(self.failures - 1, 16)
-            delay = float(min(self._backoff_cap_s, grown))
+            delay = self._backoff.delay_s(self.failures)
             self._report(error, delay, batch[0].position)
             return delay
         return None
@@ -421,71 +450,3 @@ def _is_transient(error: SeriatimError) -> bool:
         # An operator may repair even a permanent failure while the subscription keeps retrying.
         return not isinstance(error, LogClosed)
     return error.retryable
-
-
-class _Ownership:
-    """Hold the lease of a subscription while it runs, renewing it in a background thread."""
-
-    def __init__(  # noqa: PLR0913 - the settings of its subscription
-        self,
-        subscription: Subscription,
-        store: Store,
-        tenant_id: str,
-        *,
-        lease_s: float,
-        poll_s: float,
-        stopped: threading.Event,
-    ) -> None:
-        self._subscription = subscription
-        self._store = store
-        self._tenant_id = tenant_id
-        self._name = subscription.name
-        self._lease_s = lease_s
-        self._poll_s = poll_s
-        self._stopped = stopped
-        self._done = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._lease: Lease | None = None
-        self._owner = subscription.make_owner()
-        self._pid = os.getpid()
-
-    def _claim(self) -> Lease | None:
-        name = make_lease_name(self._name)
-        try:
-            return self._store.claim_lease(self._tenant_id, name, self._owner, self._lease_s)
-        except SeriatimError:
-            # The response may be lost although the lease was granted.
-            self._subscription.remember_owner(self._owner)
-            raise
-
-    def __enter__(self) -> Lease | None:
-        while not self._stopped.is_set():
-            lease = self._claim()
-            if lease is not None:
-                self._lease = lease
-                self._thread = threading.Thread(target=self._renew, args=(lease,), daemon=True)
-                self._thread.start()
-                return lease
-            self._stopped.wait(min(self._poll_s, self._lease_s / 4))
-        return None
-
-    def _renew(self, lease: Lease) -> None:
-        while not self._done.wait(self._lease_s / 3):
-            try:
-                if not self._store.renew_lease(lease, self._lease_s):
-                    return  # the next write of the cursor raises LeaseLost
-            except Exception as error:  # noqa: BLE001 - retried; the cursor is fenced anyway
-                self._subscription.last_error = error
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._done.set()
-        if self._pid != os.getpid():
-            return  # in a forked child: thread and lease belong to the parent
-        if self._thread is not None:
-            self._thread.join()
-        if self._lease is not None and kind is not LeaseLost:
-            try:
-                self._store.release_lease(self._lease)
-            except SeriatimError:
-                self._subscription.remember_owner(self._owner)
-                raise

@@ -89,7 +89,7 @@ class PayloadCheck:
     name = "payloads"
 
     def check(self, record: EventRecord) -> Iterator[RecordProblem]:
-        text = record.payload
+        text = record.payload_json
         try:
             canonical = canonical_text(decode_stored_json(text))
         except (ValueError, RecursionError, msgspec.MsgspecError):
@@ -261,9 +261,9 @@ def _make_query(record: EventRecord) -> Query:
 
 def _make_predicate(record: EventRecord) -> tuple[object, ...] | None:
     """Return the payload as a predicate; None if it is large, or malformed (reported elsewhere)."""
-    if len(record.payload) > PREDICATE_BYTES_MAX:
+    if len(record.payload_json) > PREDICATE_BYTES_MAX:
         return None
     try:
-        return (record.data,)
+        return (record.payload,)
     except ValueError:
         return None

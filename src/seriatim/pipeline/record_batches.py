@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from seriatim.core.event import EventRecord
+from seriatim.core.event import RECORD_COLUMNS, EventRecord
 from seriatim.core.times import format_us, parse_us
 from seriatim.pipeline.columns import EVENT_SCHEMA
 
@@ -58,7 +58,7 @@ def pack_records(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatc
 
 
 def _get_columns(batch: pa.RecordBatch) -> Iterator[Iterable[Any]]:
-    return (_get_values(batch, name) for name in EventRecord.__struct_fields__)
+    return (_get_values(batch, name) for name in RECORD_COLUMNS)
 
 
 def _get_values(batch: pa.RecordBatch, name: str) -> Iterable[Any]:

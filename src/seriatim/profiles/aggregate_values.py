@@ -72,7 +72,7 @@ class AggregateEvent(msgspec.Struct, frozen=True):
             None if record.tenant_id == INFRASTRUCTURE_TENANT else record.tenant_id,
             record.request_id,
             record.idempotency_key,
-            record.payload,
+            record.payload_json,
             record.app_id,
             record.env_id,
             record.correlation_id,

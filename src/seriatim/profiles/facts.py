@@ -58,7 +58,7 @@ class FactRecord(msgspec.Struct, frozen=True):
             record.position,
             record.occurred_at,
             record.event_type,
-            record.data,
+            record.payload,
             record.event_id,
             record.stream,
             record.tags,

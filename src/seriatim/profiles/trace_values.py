@@ -203,7 +203,7 @@ def to_stored_event(record: EventRecord) -> StoredEvent:
         record.causation_id,
         record.idempotency_key or "",
         record.event_version,
-        record.payload,
+        record.payload_json,
         record.payload_hash,
         canonical_text(list(record.tags)),
         record.request_id,

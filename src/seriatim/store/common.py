@@ -35,7 +35,7 @@ ReadPage = Callable[[ReadSpec], list[EventRecord]]
 
 def count_payload_bytes(record: EventRecord) -> int:
     """Return the stored size of a record's payload in bytes."""
-    text = record.payload
+    text = record.payload_json
     return len(text) if text.isascii() else len(text.encode())
 
 

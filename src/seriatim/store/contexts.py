@@ -86,7 +86,7 @@ def match_newest_events(
     pending = {key: Matcher(query) for key, query in contexts.items()}
     try:
         for record in newest:
-            document = PayloadDocument(record.payload, spent.check)
+            document = PayloadDocument(record.payload_json, spent.check)
             spent.check()
             for key, matcher in list(pending.items()):
                 try:
@@ -96,7 +96,7 @@ def match_newest_events(
                 except LimitExceeded as error:
                     found[key] = error
                     document = PayloadDocument(
-                        record.payload, spent.check
+                        record.payload_json, spent.check
                     )  # a fresh cost limit for the rest
                 del pending[key]
             if not pending:
@@ -200,7 +200,7 @@ class AddedMatches:
         for record in self._records[checked:]:
             self._spent.check()
             if record.tenant_id == tenant_id and matcher.matches(
-                record, PayloadDocument(record.payload, self._spent.check)
+                record, PayloadDocument(record.payload_json, self._spent.check)
             ):
                 version = record.position
         self._matched[key] = matcher, len(self._records), version

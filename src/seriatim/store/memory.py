@@ -287,7 +287,7 @@ class MemoryStore:
         for record in records:
             budget.check()
             if record.tenant_id == tenant_id and matcher.matches(
-                record, PayloadDocument(record.payload, budget.check)
+                record, PayloadDocument(record.payload_json, budget.check)
             ):
                 yield record
 

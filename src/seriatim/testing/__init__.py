@@ -32,7 +32,7 @@ _MODULES = (
     "idempotency",
     "identity",
     "limits",
-    "manners",
+    "liveness",
     "newest_first",
     "patterns",
     "query",

@@ -125,7 +125,7 @@ def _following_threads() -> list[str]:
 class AsyncContract:
     """B13, E5: the asyncio interface behaves like the synchronous one."""
 
-    def test_every_act(self, log: Log) -> None:
+    def test_every_method_is_awaitable(self, log: Log) -> None:
         """B13, E7: every method of the log has an awaitable form with the same results."""
         run_coroutine(_call_lookups(log))
 
@@ -212,7 +212,7 @@ class AsyncContract:
         assert sorted(result.first_position for result in results) == list(range(1, 51))
         assert [r.stream_seq for r in log.read_stream(("s", "1"))] == list(range(1, 51))
 
-    def test_one_wins(self, log: Log) -> None:
+    def test_one_racing_task_wins(self, log: Log) -> None:
         """B9: exactly one of several racing tasks wins."""
 
         async def act() -> list[Any]:
@@ -283,7 +283,7 @@ class AsyncContract:
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
-    def test_following(self, log: Log) -> None:
+    def test_async_tails_and_subscriptions(self, log: Log) -> None:
         """E5: async tails and subscriptions deliver whole appends, first stored ones, then live."""
         log.append(events(2))
 
@@ -301,7 +301,7 @@ class AsyncContract:
         run_coroutine(act())
         assert log.subscribe("s").position == 5
 
-    def test_leaving_early(self, log: Log) -> None:
+    def test_closing_a_subscription_releases_its_lease(self, log: Log) -> None:
         """E5: closing an async subscription releases its lease; the next one repeats its batch."""
         log.append(events(1))
         log.append(events(1))
@@ -317,7 +317,7 @@ class AsyncContract:
 
         assert run_coroutine(act()) == [[2]]
 
-    def test_idle_tails_hold_nobody_up(self, log: Log) -> None:
+    def test_idle_tails_do_not_occupy_threads(self, log: Log) -> None:
         """E5: idle tails do not occupy threads of the executor."""
 
         async def act() -> None:
@@ -333,7 +333,7 @@ class AsyncContract:
         run_coroutine(act())
         wait_for(lambda: not _following_threads())
 
-    def test_leaving_holds_the_loop_up_for_nothing(self, log: Log) -> None:
+    def test_release_of_a_lease_does_not_block_the_loop(self, log: Log) -> None:
         """E5: a lease is released in the subscription's own thread, not on the event loop."""
         store = GatedLookupStore(log.store)
 
@@ -371,7 +371,7 @@ class AsyncContract:
         assert len(store.released_by) == 3
         assert threading.get_ident() not in store.released_by
 
-    def test_looking_up_takes_of_the_time(self, log: Log) -> None:
+    def test_evaluation_counts_towards_the_timeout(self, log: Log) -> None:
         """B13: the evaluation of a condition counts towards the timeout of the append."""
         condition = ExpectedContext(Query(), None)
         store = GatedLookupStore(log.store)
@@ -389,7 +389,7 @@ class AsyncContract:
 
         assert log.head() == 1
 
-    def test_reading_the_rules_takes_of_the_time(self, log: Log) -> None:
+    def test_reading_rules_counts_towards_the_timeout(self, log: Log) -> None:
         """B13: so does reading rules that were declared meanwhile."""
         store = GatedLookupStore(log.store)
 

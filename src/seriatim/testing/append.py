@@ -48,11 +48,11 @@ class AppendContract:
         assert (first.first_position, first.last_position, first.count) == (1, 3, 3)
         assert (second.first_position, second.last_position, second.count) == (4, 5, 2)
         assert (first.replayed, second.replayed) == (False, False)
-        assert [record.data["n"] for record in first.records] == [0, 1, 2]
+        assert [record.payload["n"] for record in first.records] == [0, 1, 2]
         assert positions(list(log.read())) == [1, 2, 3, 4, 5]
         assert log.head() == 5
 
-    def test_any_iterable_will_do(self, log: Log) -> None:
+    def test_any_iterable_is_a_batch(self, log: Log) -> None:
         """B1: a generator of events is accepted as a batch."""
         assert log.append(one for one in events(2)).count == 2
 
@@ -87,7 +87,7 @@ class AppendContract:
             with assert_refused(log, "invalid_event", index=index, field="event_type"):
                 log.append(batch)
 
-    def test_committed_fields_are_the_logs(self, log: Log) -> None:
+    def test_committed_fields_are_refused(self, log: Log) -> None:
         """B2: fields that only the log may set are refused, and the error names them."""
         for field in ("position", "recorded_at", "append_position", "payload_hash"):
             with assert_refused(log, "invalid_event", index=1, field=field):
@@ -162,7 +162,7 @@ class AppendContract:
         with assert_refused(log, "schema_violation", field="$.title"):
             log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
-    def test_the_guard_comes_before_what_is_stored(self, log: Log) -> None:
+    def test_the_guard_comes_before_reuse(self, log: Log) -> None:
         """B4: a secret under a stored key is reported as a secret, not as a conflict."""
         log.append([event(idempotency_key="k")])
 
@@ -187,7 +187,7 @@ class AppendContract:
         with assert_refused(log, "event_sequence_invalid", expected=5, actual=1, index=None):
             log.append([event(stream=("s", "1"), stream_seq=9)], ExpectedSeq(("s", "1"), 5))
 
-    def test_the_log_numbers_streams(self, log: Log) -> None:
+    def test_log_numbered_streams_are_contiguous(self, log: Log) -> None:
         """B5: a log-numbered stream is contiguous from 1, through batches and appends."""
         log.append([event(stream=("s", "1")), event(stream=("s", "2")), event(stream=("s", "1"))])
         log.append([event(), event(stream=("s", "1"))])
@@ -304,14 +304,14 @@ class AppendContract:
 
         assert [stream_seqs(log, ("s", str(number))) for number in range(5)] == [[1, 2, 3, 4]] * 5
 
-    def test_unconditional_appends_all_win(self, log: Log) -> None:
+    def test_unconditional_appends_all_succeed(self, log: Log) -> None:
         """B9: concurrent appends to one log-numbered stream are all stored, in some order."""
         results = run_concurrently(lambda n: log.append([event(stream=("s", "1"), n=n)]), 24)
 
         assert not [result for result in results if isinstance(result, SeriatimError)]
         records = list(log.read_stream(("s", "1")))
         assert [record.stream_seq for record in records] == list(range(1, 25))
-        assert sorted(record.data["n"] for record in records) == list(range(24))
+        assert sorted(record.payload["n"] for record in records) == list(range(24))
 
     def test_an_unknown_outcome_resolves_by_a_retry(self, log: Log) -> None:
         """B10: a lost response is ambiguous; a repeat with the same key or ids finds the copy."""

@@ -33,14 +33,14 @@ def command(**fields: Any) -> Command:
 class CommandContract:
     """C5: a command is recorded in the transaction of its append."""
 
-    def test_the_first_runs(self, log: Log) -> None:
+    def test_new_command_appends(self, log: Log) -> None:
         """C5: a new command appends, and its receipt carries its response."""
         result = log.append(events(2), command=command())
 
         assert (result.replayed, result.count) == (False, 2)
         assert result.response == {"order": "o-1", "total": 1.5}
 
-    def test_a_twin_gets_the_stored_response(self, log: Log) -> None:
+    def test_duplicate_command_returns_the_stored_response(self, log: Log) -> None:
         """C5: the same request under the same key gives the first response and records."""
         first = log.append(events(2), command=command())
 
@@ -78,7 +78,7 @@ class CommandContract:
         assert not log.for_tenant("other").append(events(1), command=command()).replayed
         assert log.head() == len(commands) + 1
 
-    def test_a_twin_passes_conditions(self, log: Log) -> None:
+    def test_duplicate_command_bypasses_conditions(self, log: Log) -> None:
         """C5: a duplicate gets its response before its conditions or numbers are checked."""
         condition = ExpectedSeq(("s", "1"), None)
         given = [event(stream=("s", "1"), stream_seq=1)]
@@ -93,7 +93,7 @@ class CommandContract:
 
         assert not log.append(events(1), command=command(request="other")).replayed
 
-    def test_twins_at_once_run_once(self, log: Log) -> None:
+    def test_concurrent_duplicates_run_once(self, log: Log) -> None:
         """C5: concurrent duplicates run once and receive equal responses."""
 
         def act(number: int) -> AppendResult:
@@ -115,7 +115,7 @@ class CommandContract:
             again = log.append(events(1), command=given)
             assert (again.replayed, again.response) == (True, response)
 
-    def test_commands_are_kept_a_day(self, log: Log) -> None:
+    def test_purge_keeps_commands_for_a_day(self, log: Log) -> None:
         """C5: a purge deletes nothing younger than a day and refuses a shorter period."""
         log.append(events(1), command=command())
 
@@ -130,7 +130,7 @@ class CommandContract:
             },
         )
 
-    def test_a_purge_forgets_old_commands(self, log: Log) -> None:
+    def test_purge_deletes_old_commands(self, log: Log) -> None:
         """C5: a purge deletes older command records and no events."""
         log.append(events(1), command=command())
 

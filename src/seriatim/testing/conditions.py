@@ -97,14 +97,14 @@ class ConditionContract:
             log.append(events(1), [holds, ExpectedContext(Query(), None)])
         log.append(events(1), [holds, ExpectedContext(Query(), 1)])
 
-    def test_a_context_that_holds(self, log: Log) -> None:
+    def test_append_with_the_current_context_version(self, log: Log) -> None:
         """D5: an append with the current version succeeds and advances the version."""
         assert log.query(SEAT).context_version is None
         log.append([event("seat.reserved", payload={"seat": "12A"})], ExpectedContext(SEAT, None))
 
         assert log.query(SEAT).context_version == 1
 
-    def test_a_context_that_changed(self, log: Log) -> None:
+    def test_changed_context_is_a_conflict(self, log: Log) -> None:
         """D5: a conflict contains the expected and the actual version, and stores nothing."""
         log.append([event("seat.reserved", payload={"seat": "12A"})])
 
@@ -118,7 +118,7 @@ class ConditionContract:
             assert (error.expected, error.actual) == (stale, 1)
         assert log.append(events(1)).first_position == 2
 
-    def test_nothing_after_a_position(self, log: Log) -> None:
+    def test_condition_after_a_position(self, log: Log) -> None:
         """D7: `after=N` holds until a matching event is appended after N."""
         seat = event("seat.reserved", payload={"seat": "12A"})
         log.append(events(2), ExpectedContext(SEAT, after=0))
@@ -149,7 +149,7 @@ class ConditionContract:
                 log.append(events(1), ExpectedContext(SEAT, after=after))
         log.append(events(1), ExpectedContext(SEAT, after=2))
 
-    def test_version_or_after(self, log: Log) -> None:
+    def test_context_condition_has_one_bound(self, log: Log) -> None:
         """D7: a context condition has exactly one valid bound."""
         log.append(events(2))
         context: Any = ExpectedContext
@@ -199,14 +199,14 @@ class ConditionContract:
         with assert_refused(log, "conditional_append_conflict", expected=1, actual=None):
             log.append(events(1), ExpectedContext(SEAT, 1))
 
-    def test_what_does_not_match_does_not_disturb(self, log: Log) -> None:
+    def test_other_events_do_not_change_the_version(self, log: Log) -> None:
         """D5: events outside the context do not change its version."""
         log.append([event("seat.reserved", payload={"seat": "12A"})])
         log.append([event("seat.reserved", payload={"seat": "12B"}), *events(20)])
 
         log.append(events(1), ExpectedContext(SEAT, 1))
 
-    def test_the_cursor_plays_no_part(self, log: Log) -> None:
+    def test_min_position_is_ignored_in_conditions(self, log: Log) -> None:
         """D5: min_position of the condition's query is ignored."""
         log.append([event("seat.reserved", payload={"seat": "12A"}), *events(3)])
 
@@ -215,7 +215,7 @@ class ConditionContract:
             log.append(events(1), ExpectedContext(past, None))
         log.append(events(1), ExpectedContext(past, 1))
 
-    def test_everything_is_a_context(self, log: Log) -> None:
+    def test_empty_query_is_a_context_of_all_events(self, log: Log) -> None:
         """D5: the empty query guards the whole log of the tenant."""
         log.append(events(2), ExpectedContext(Query(), None))
 
@@ -223,19 +223,19 @@ class ConditionContract:
             log.append(events(1), ExpectedContext(Query(), 1))
         log.append(events(1), ExpectedContext(Query(), 2))
 
-    def test_other_tenants_do_not_disturb(self, log: Log) -> None:
+    def test_other_tenants_do_not_change_the_version(self, log: Log) -> None:
         """D5: a context contains only events of its tenant."""
         log.for_tenant("other").append([event("seat.reserved", payload={"seat": "12A"})])
 
         log.append([event("seat.reserved", payload={"seat": "12A"})], ExpectedContext(SEAT, None))
 
-    def test_a_decision_may_not_see_its_own_events(self, log: Log) -> None:
+    def test_context_excludes_the_events_of_the_append(self, log: Log) -> None:
         """D5: the context is evaluated without the append's own events."""
         both = [event("seat.reserved", payload={"seat": "12A"})] * 2
 
         assert log.append(both, ExpectedContext(SEAT, None)).count == 2
 
-    def test_one_wins_a_stream(self, log: Log) -> None:
+    def test_one_racing_append_wins_a_stream(self, log: Log) -> None:
         """B9: exactly one of several racing appends on one stream wins, in every round."""
         for last in (None, 1, 2, 3):
 
@@ -250,7 +250,7 @@ class ConditionContract:
             assert (len(winners), len(losers)) == (1, 11)
         assert stream_seqs(log, ("s", "1")) == [1, 2, 3, 4]
 
-    def test_one_wins_a_context(self, log: Log) -> None:
+    def test_one_racing_append_wins_a_context(self, log: Log) -> None:
         """B9: exactly one of several racing appends on one context wins, in every round."""
         for _ in range(4):
             seen = log.query(SEAT).context_version
@@ -266,7 +266,7 @@ class ConditionContract:
             assert (len(winners), len(losers)) == (1, 11)
         assert log.head() == 4
 
-    def test_contexts_that_do_not_meet_all_win(self, log: Log) -> None:
+    def test_appends_on_different_contexts_all_succeed(self, log: Log) -> None:
         """B9: appends on different contexts do not conflict."""
 
         def act(number: int) -> AppendResult:
@@ -291,7 +291,7 @@ class ConditionContract:
                 answers = run_concurrently(act, 6)
                 assert sum(isinstance(one, AppendResult) for one in answers) == 1
 
-    def test_expectations_are_numbers(self, log: Log) -> None:
+    def test_expected_values_are_validated(self, log: Log) -> None:
         """B8, D6: a version is absent or a position from 1, a number absent or from 0."""
         wrong: list[Any] = [-1, True, "1", 1.0, 2**63]
         cases: dict[str, tuple[Any, ...]] = {}
@@ -309,7 +309,7 @@ class ConditionContract:
             )
         assert_all_refused(log, lambda condition: log.append(events(1), condition), cases)
 
-    def test_a_condition_is_one_of_ours(self, log: Log) -> None:
+    def test_invalid_conditions_are_refused(self, log: Log) -> None:
         """B8: anything else, a bad stream or a bad query in a condition is refused."""
         with assert_refused(log, "invalid_argument", argument="condition"):
             log.append(events(1), "s-1")  # type: ignore[arg-type]
@@ -318,7 +318,7 @@ class ConditionContract:
         with assert_refused(log, "invalid_query", where="filters[0].types[0]"):
             log.append(events(1), ExpectedContext(Query([Filter(types=[""])]), None))
 
-    def test_the_loop_decides_again(self, log: Log) -> None:
+    def test_decide_retries_on_a_conflict(self, log: Log) -> None:
         """B9: decide reads again and retries on a conflict, so that no update is lost."""
 
         def add(_: int) -> AppendResult | None:
@@ -329,9 +329,9 @@ class ConditionContract:
             )
 
         assert not [one for one in run_concurrently(add, 6) if isinstance(one, SeriatimError)]
-        assert [record.data["n"] for record in log.read()] == list(range(6))
+        assert [record.payload["n"] for record in log.read()] == list(range(6))
 
-    def test_the_loop_over_a_context(self, log: Log) -> None:
+    def test_decide_on_a_context(self, log: Log) -> None:
         """D5: decide works on a context, accepts an empty decision, and has bounded retries."""
         reserve = event("seat.reserved", payload={"seat": "12A"})
 

@@ -36,7 +36,7 @@ class CursorContract:
         assert kept.last_event_id == [record.event_id for record in log.read()][1]
         assert kept.updated_at.endswith("Z")
 
-    def test_first_cursor_stays(self, log: Log) -> None:
+    def test_first_created_cursor_is_kept(self, log: Log) -> None:
         """E5: when two consumers create the same cursor, the second one finds the first's."""
         log.append(events(3))
 
@@ -134,7 +134,7 @@ class CursorContract:
         assert kept.position == 1
         log.store.put_cursor(cursor(log, 2), lease=new, reset=False)
 
-    def test_claims_at_once_have_one_owner(self, log: Log) -> None:
+    def test_concurrent_claims_have_one_owner(self, log: Log) -> None:
         """E5: concurrent claims have one owner, and tokens only rise."""
         tokens: list[int] = []
         for _ in range(4):

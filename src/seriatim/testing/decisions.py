@@ -134,7 +134,7 @@ class DecisionContract:
         assert not result.replayed
 
     @pytest.mark.parametrize("by", ["key", "command"])
-    def test_duplicates_at_once_are_decided_once(self, log: Log, by: str) -> None:
+    def test_concurrent_duplicates_are_decided_once(self, log: Log, by: str) -> None:
         """C8, C5: concurrent calls with one key store one decision and get the same receipt."""
         how: dict[str, Any] = {"idempotency_key": "k-1"} if by == "key" else {"command": command()}
 
@@ -169,7 +169,7 @@ class DecisionContract:
         assert log.find_append("k-1", producer_id="p-1") is not None
 
     @pytest.mark.parametrize("style", ["sync", "aio"])
-    def test_a_key_of_another_append_is_none_of_a_decision(self, log: Log, style: str) -> None:
+    def test_derived_keys_are_not_keys_of_decisions(self, log: Log, style: str) -> None:
         """C8, C4: the derived key k/0 of an event is not the key k/0 of another decision."""
         log.append([event("other", payload={"n": 1})], idempotency_key="k")
         log.append(
@@ -240,7 +240,7 @@ class DecisionContract:
         for other in ({"actor": "u-2"}, {"endpoint": "POST /returns"}, {"key": "c-2"}):
             assert find(**other) is None
 
-    def test_foreign_and_absent_are_equal(self, log: Log) -> None:
+    def test_foreign_and_missing_appends_look_the_same(self, log: Log) -> None:
         """C8, K2: another tenant finds nothing, as if nothing were stored."""
         log.append(events(1), idempotency_key="k-1", command=command())
         other = log.for_tenant("other")
@@ -260,7 +260,7 @@ class DecisionContract:
         assert by_command is not None
         assert found.records == by_command.records == stored.records
 
-    def test_what_is_looked_up_is_checked(self, log: Log) -> None:
+    def test_lookup_arguments_are_validated(self, log: Log) -> None:
         """C8, C1: an invalid key, actor or endpoint is refused, and the error names it."""
         bad = "invalid_argument"
         assert_all_refused(

@@ -150,7 +150,7 @@ class DeclarationContract:
             with assert_refused(log, "schema_violation", index=0, field="event_type"):
                 log.append([event(name, stream=("case", "1"))])
 
-    def test_other_processes_learn_at_once(self, log: Log) -> None:
+    def test_declarations_apply_to_open_logs(self, log: Log) -> None:
         """A8: a declaration also applies to logs that were opened before it."""
         with open_on_same_store(log) as other:
             other.append([event("paid", payload={})])
@@ -166,7 +166,7 @@ class DeclarationContract:
             with assert_refused(log, "conflict"):
                 other.append([event("x", stream=("case", "1"))])
 
-    def test_declarations_at_once(self, log: Log) -> None:
+    def test_one_of_two_concurrent_declarations_wins(self, log: Log) -> None:
         """A8: of two concurrent declarations of a kind with different rules, one wins."""
         kinds = [StreamKind(name="case", first_seq=0), StreamKind(name="case", first_seq=1)]
 
@@ -194,7 +194,7 @@ class DeclarationContract:
         assert run_concurrently(act, 4) == [None] * 4
         assert log.head() == 15
 
-    def test_payload_indexes_change_no_answer(self, log: Log) -> None:
+    def test_payload_indexes_do_not_change_results(self, log: Log) -> None:
         """A8, D3: an index never changes results, whenever it is declared."""
         payloads: list[dict[str, Any]] = [
             {"seat": "12A", "price": 30, "labels": ["aisle", "late"]},

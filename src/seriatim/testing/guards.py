@@ -16,7 +16,7 @@ GITHUB = "ghp_" + "a1" * 18
 class GuardContract:
     """K1: secrets are never stored, with either built-in policy."""
 
-    def test_where_secrets_are_found(self, log: Log) -> None:
+    def test_payload_keys_and_envelope_are_scanned(self, log: Log) -> None:
         """K1: payload, object keys and envelope are scanned; errors contain no value."""
         places: list[tuple[dict[str, Any], str]] = [
             ({"payload": {"a": [{"b": AWS}]}}, "$.a[0].b"),
@@ -78,7 +78,7 @@ class GuardContract:
             log.append([started(producer_id="task-42")])
         log.append([started(payload=payload | {"token=": "a key is not scanned"})])
 
-    def test_a_users_own_guard(self, log: Log) -> None:
+    def test_custom_guard_policy(self, log: Log) -> None:
         """K1: a log can be opened with another policy, built-in or custom."""
 
         class NoDucks:

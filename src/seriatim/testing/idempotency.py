@@ -95,7 +95,7 @@ class IdempotencyContract:
         both = [event(event_id=HASHED, n=1), event(event_id=UUID_OF_HASH, n=2)]
         assert log.append(both).count == 2
         assert log.append(both).replayed
-        assert log.event(UUID_OF_HASH).data == {"n": 2}
+        assert log.event(UUID_OF_HASH).payload == {"n": 2}
         other = log.for_tenant("other")
         assert other.append([event(event_id=UUID_OF_HASH, n=3)]).first_position == 3
         with assert_refused(log, "not_found"):
@@ -118,7 +118,7 @@ class IdempotencyContract:
         assert again.records == first.records
 
     @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
-    def test_what_is_compared(self, log: Log, by: str) -> None:
+    def test_compared_fields_conflict(self, log: Log, by: str) -> None:
         """C2, C3: a difference in a compared field is a conflict that names the field."""
         log.append([_base(**{by: "k"})])
 
@@ -135,7 +135,7 @@ class IdempotencyContract:
             log.append([_base(idempotency_key="k", payload={}, actor_id="x", tags=())])
 
     @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
-    def test_what_is_not_compared(self, log: Log, by: str) -> None:
+    def test_fields_that_are_not_compared(self, log: Log, by: str) -> None:
         """C2: differences in number, id, times, request id, scopes and metadata are ignored."""
         first = log.append([_base(**{by: "k"})])
 
@@ -230,7 +230,7 @@ class IdempotencyContract:
             with assert_refused(log, "idempotency_conflict", fields=["payload"]):
                 lenient.append([event(idempotency_key="k", n=2)])
 
-    def test_many_at_once_are_one(self, log: Log) -> None:
+    def test_concurrent_identical_appends_store_one_record(self, log: Log) -> None:
         """C4: 24 concurrent identical appends store one record and return equal receipts."""
         answers = run_concurrently(lambda _: log.append([event(idempotency_key="k", n=1)]), 24)
 
@@ -242,7 +242,7 @@ class IdempotencyContract:
             record.event_id for record in log.read()
         }
 
-    def test_many_batches_at_once_are_one(self, log: Log) -> None:
+    def test_concurrent_identical_batches_store_one_append(self, log: Log) -> None:
         """C4: the same holds for batches, with event ids or with one key."""
         by_id = [event(event_id=f"e-{number}", n=number) for number in range(3)]
         for given, key in ((by_id, None), (events(3), "whole")):
@@ -262,7 +262,7 @@ class IdempotencyContract:
         assert (again.replayed, again.first_position, again.last_position) == (True, 1, 3)
         assert again.records == first.records
 
-    def test_some_known_and_some_not(self, log: Log) -> None:
+    def test_partly_stored_batch_is_a_conflict(self, log: Log) -> None:
         """C4: a batch of which only a part is stored is a conflict."""
         known, new = event(idempotency_key="k-1"), event(idempotency_key="k-2")
         log.append([known])
@@ -271,7 +271,7 @@ class IdempotencyContract:
             with assert_refused(log, "idempotency_conflict", index=1):
                 log.append(batch)
 
-    def test_known_from_different_appends(self, log: Log) -> None:
+    def test_keys_of_two_appends_are_a_conflict(self, log: Log) -> None:
         """C4: a batch with keys of two appends is a conflict."""
         one, two = event(idempotency_key="k-1"), event(idempotency_key="k-2")
         log.append([one])
@@ -280,7 +280,7 @@ class IdempotencyContract:
         with assert_refused(log, "idempotency_conflict", index=1, fields=["batch"]):
             log.append([one, two])
 
-    def test_known_in_another_order(self, log: Log) -> None:
+    def test_keys_in_another_order_are_a_conflict(self, log: Log) -> None:
         """C4: the keys of one append in another order are a conflict."""
         one, two = event(idempotency_key="k-1"), event(idempotency_key="k-2")
         log.append([one, two])
@@ -297,7 +297,7 @@ class IdempotencyContract:
         with assert_refused(log, "invalid_event", index=0, field="idempotency_key"):
             log.append([bare, keyed])
 
-    def test_no_key_and_no_id_twice(self, log: Log) -> None:
+    def test_repeated_keys_and_ids_are_refused(self, log: Log) -> None:
         """C4: a repeated key or id in a batch is refused, unless the producers differ."""
         with assert_refused(log, "invalid_event", index=1, field="idempotency_key"):
             log.append([event(idempotency_key="k", n=1), event(idempotency_key="k", n=2)])

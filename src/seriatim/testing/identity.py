@@ -85,7 +85,7 @@ class IdentityContract:
             {"last_event_id": "another-event"},
         ],
     )
-    def test_another_past_is_noticed(self, log: Log, changes: dict[str, Any]) -> None:
+    def test_another_history_is_detected(self, log: Log, changes: dict[str, Any]) -> None:
         """F8: another log or epoch, a lower head, or another event at the cursor is detected."""
         log.append(events(2))
         store_foreign_cursor(log, **changes)
@@ -96,7 +96,7 @@ class IdentityContract:
         store_foreign_cursor(log)
         assert log.subscribe("s").position == 2
 
-    def test_a_raised_epoch_stops_who_is_running(self, log: Log) -> None:
+    def test_raised_epoch_stops_a_running_subscription(self, log: Log) -> None:
         """F8: a running subscription detects a restore and does not move its cursor."""
         log.append(events(1))
         subscription = log.subscribe("s", poll_s=0.02)
@@ -124,7 +124,7 @@ class IdentityContract:
         with pytest.raises(LogIdentityChanged):
             next(batches)
 
-    def test_a_lower_head_stops_who_is_running(self, log: Log) -> None:
+    def test_lower_head_stops_a_running_tail(self, log: Log) -> None:
         """F8: a tail stops if the log has become shorter."""
         log.append(events(2))
         store = RestoredStore(log.store)

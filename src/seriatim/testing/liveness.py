@@ -127,7 +127,7 @@ class LivenessContract:
             taken.result(WAIT_TIMEOUT_S)
             waiting.result(WAIT_TIMEOUT_S)
 
-    def test_many_share_a_commit(self, log: Log) -> None:
+    def test_queued_appends_share_a_commit(self, log: Log) -> None:
         """B13: queued appends are committed as a group, and each caller gets its own result."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
@@ -198,7 +198,7 @@ class LivenessContract:
         assert again.replayed
         assert log.head() == 2
 
-    def test_looking_up_takes_of_the_time(self, log: Log) -> None:
+    def test_evaluation_counts_towards_the_timeout(self, log: Log) -> None:
         """B13: the evaluation before the send counts towards the timeout."""
         store = SlowLookupStore(log.store)
         with open_on_same_store(log, store) as slow:
@@ -218,7 +218,7 @@ class LivenessContract:
             assert caught.value.ambiguous
             store.gate.set()
 
-    def test_closing_drains(self, log: Log) -> None:
+    def test_close_waits_for_accepted_appends(self, log: Log) -> None:
         """B13: close waits until all accepted appends have completed."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1) as closing, ThreadPoolExecutor(6) as pool:
@@ -295,7 +295,7 @@ class LivenessContract:
 
         assert codes == dict.fromkeys(acts, "backend_failure")
 
-    def test_an_odd_store_is_ambiguous(self, log: Log) -> None:
+    def test_faulty_store_fails_its_callers(self, log: Log) -> None:
         """L2: callers of a faulty store get an error, and later appends still work."""
         for error in (RuntimeError("a bug"), KeyError("x"), None):
             with (

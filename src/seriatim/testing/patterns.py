@@ -153,7 +153,7 @@ class PatternContract:
             assert positions(log.query(Query([Filter(types=[text])])).records) == [position]
         assert positions(list(log.read(types=["seat.*"]))) == [1, 4]
 
-    def test_what_is_no_pattern(self, log: Log) -> None:
+    def test_invalid_patterns_are_refused(self, log: Log) -> None:
         """E7: a star in another place is refused before anything runs."""
         self._fill(log)
 

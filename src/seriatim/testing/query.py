@@ -35,14 +35,14 @@ class QueryContract:
             assert positions(result.records) == [1, 2, 3]
             assert (result.last_returned_position, result.context_version) == (3, 3)
 
-    def test_nothing_to_derive_from(self, log: Log) -> None:
+    def test_version_without_matches_is_none(self, log: Log) -> None:
         """D1: without matches, the version and the last position are None."""
         for query in (Query(), Query([Filter(types=["absent"])])):
             result = log.query(query)
             assert (result.records, result.last_returned_position) == ([], None)
             assert result.context_version is None
 
-    def test_the_two_numbers_are_separate(self, log: Log) -> None:
+    def test_limit_does_not_change_the_version(self, log: Log) -> None:
         """D1: a limit restricts the records, not the version."""
         log.append(events(5))
 
@@ -379,6 +379,6 @@ class PredicateContract:
 
         assert find_positions(payloads, one) == [6, 12, 14]
 
-    def test_predicates_do_not_read_types(self, payloads: Log) -> None:
+    def test_predicates_compare_by_type(self, payloads: Log) -> None:
         """D3: a predicate with another type finds nothing."""
         assert find_positions(payloads, Filter(types=["q"], payload=[{}])) == []

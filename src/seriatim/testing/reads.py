@@ -89,7 +89,7 @@ class ReadContract:
         assert read_positions(log, app_id="absent") == []
         assert read_positions(log, app_id="") == [5]
 
-    def test_by_door(self, log: Log) -> None:
+    def test_reads_by_profile(self, log: Log) -> None:
         """A9: the log reads all events, traces read traces, aggregates all other streams."""
         log.append(trace("t")[:2])
         log.append([event(stream=("order", "1")), event()])
@@ -176,7 +176,7 @@ class ReadContract:
         assert read_positions(log, **filters, after=1) == [6]
         assert read_positions(log, **filters, until=5) == [1]
 
-    def test_an_empty_page_moves_on(self, log: Log) -> None:
+    def test_empty_page_advances(self, log: Log) -> None:
         """E1: a page returns the last scanned position, so that filtered reads advance."""
         log.append([*events(5), event("rare"), *events(4)])
 
@@ -192,7 +192,7 @@ class ReadContract:
         assert log.page(after=50).last_scanned == 50
         assert log.page(until=50).last_scanned == 10
 
-    def test_paging_by_what_was_scanned(self, log: Log) -> None:
+    def test_paging_by_last_scanned(self, log: Log) -> None:
         """E1: paging by last_scanned reads every event once, including new ones."""
         log.append(events(5))
         seen: list[int] = []
@@ -244,7 +244,7 @@ class ReadContract:
 
         last = log.last_event(("s", "1"))
         assert last is not None
-        assert (last.position, last.stream_seq, last.data) == (2, 2, {"n": 2})
+        assert (last.position, last.stream_seq, last.payload) == (2, 2, {"n": 2})
         assert log.last_event(("s", "2")) is None
 
     def test_batches_do_not_overlap(self, log: Log) -> None:
@@ -280,7 +280,7 @@ class ReadContract:
         with assert_refused(log, "not_found", event_id="E-1"):
             log.event("E-1")
 
-    def test_reading_what_is_not_there(self, log: Log) -> None:
+    def test_missing_stream_has_no_events(self, log: Log) -> None:
         """L3: reading a missing stream returns no events and raises no error."""
         log.append(events(1))
 

@@ -58,7 +58,7 @@ class SubscriptionContract:
             thread.join(WAIT_TIMEOUT_S)
             assert not thread.is_alive()
 
-    def test_a_new_one_starts_at_the_beginning(self, log: Log) -> None:
+    def test_new_subscription_starts_at_the_beginning(self, log: Log) -> None:
         """E5: a new durable subscription starts at 0 unless a start is given."""
         log.append(events(2))
         log.append(events(1))
@@ -69,7 +69,7 @@ class SubscriptionContract:
         log.append(events(1))
         assert drain_subscription(log, "now", start="head") == [[4]]
 
-    def test_it_goes_on_where_it_was(self, log: Log) -> None:
+    def test_continues_at_its_cursor(self, log: Log) -> None:
         """E5: the cursor is durable: handled events are not delivered again."""
         log.append(events(1))
         assert drain_subscription(log, "s") == [[1]]
@@ -177,7 +177,7 @@ class SubscriptionContract:
         assert not thread.is_alive()
         assert got == [[1, 2]]
 
-    def test_hints_may_be_lost(self, log: Log) -> None:
+    def test_polling_finds_events_without_wakeups(self, log: Log) -> None:
         """E6: without wake-ups, polling finds every event."""
         collector = BatchCollector()
         with open_on_same_store(log, NoWakeupStore(log.store)) as deaf:
@@ -190,7 +190,7 @@ class SubscriptionContract:
             thread.join(WAIT_TIMEOUT_S)
             assert not thread.is_alive()
 
-    def test_a_failing_handler_gets_the_same_again(
+    def test_failing_handler_gets_the_same_batch_again(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
         """E5: a failing handler does not move the cursor and gets the same batch again."""
@@ -220,8 +220,8 @@ class SubscriptionContract:
         log.append(events(2))
         log.append(events(1))
         token = "ghp_" + "a1B2" * 9
-        told: list[TelemetryEvent] = []
-        undo = log.telemetry.subscribe(told.append)
+        reported: list[TelemetryEvent] = []
+        undo = log.telemetry.subscribe(reported.append)
         subscription = log.subscribe("mailer", backoff_s=0.001, **QUICK)
         listed: list[SubscriptionStatus] = []
 
@@ -240,7 +240,7 @@ class SubscriptionContract:
         assert caplog.text.count("subscription 'mailer'") == 2
         assert "no mail server" in caplog.text
         assert token not in caplog.text
-        failed = [one for one in told if one.name == "subscription.exception"]
+        failed = [one for one in reported if one.name == "subscription.exception"]
         assert [one.measurements["failures"] for one in failed] == [1, 2]
         assert failed[0].metadata["subscription"] == "mailer"
         assert failed[0].metadata["tenant_id"] == log.tenant_id
@@ -380,7 +380,7 @@ class SubscriptionContract:
         assert first.empty
         assert second.empty
 
-    def test_a_lost_lease_moves_nothing(self, log: Log) -> None:
+    def test_lost_lease_moves_no_cursor(self, log: Log) -> None:
         """E5: an owner whose lease expired cannot move the cursor and must claim again."""
         log.append(events(1))
         store = log.store

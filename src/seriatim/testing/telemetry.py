@@ -33,84 +33,88 @@ class TelemetryContract:
     """M1: names, measurements and metadata of telemetry events, never payloads."""
 
     @pytest.fixture
-    def seen(self, log: Log) -> list[TelemetryEvent]:
+    def emitted(self, log: Log) -> list[TelemetryEvent]:
         """All telemetry events of the log from now on."""
-        told: list[TelemetryEvent] = []
-        log.telemetry.subscribe(told.append)
-        return told
+        reported: list[TelemetryEvent] = []
+        log.telemetry.subscribe(reported.append)
+        return reported
 
-    def test_an_append(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_an_append(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: `store.append.stop` has count, duration and metadata."""
         log.append([event("order.placed", **FIELDS)])
 
-        (told,) = seen
-        assert told.name == "store.append.stop"
-        assert told.metadata == METADATA | {"replayed": False}
-        assert told.measurements["count"] == 1
-        assert told.measurements["duration_s"] > 0
+        (reported,) = emitted
+        assert reported.name == "store.append.stop"
+        assert reported.metadata == METADATA | {"replayed": False}
+        assert reported.measurements["count"] == 1
+        assert reported.measurements["duration_s"] > 0
 
-    def test_a_reuse(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_a_reuse(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: a retry also emits `store.idempotency.reuse`."""
         for _ in range(2):
             log.append([event("order.placed", **FIELDS)])
 
-        assert [told.name for told in seen] == [
+        assert [reported.name for reported in emitted] == [
             "store.append.stop",
             "store.append.stop",
             "store.idempotency.reuse",
         ]
-        assert seen[1].metadata == METADATA | {"replayed": True}
-        assert (seen[2].metadata, seen[2].measurements) == (METADATA, {"count": 1})
+        assert emitted[1].metadata == METADATA | {"replayed": True}
+        assert (emitted[2].metadata, emitted[2].measurements) == (METADATA, {"count": 1})
 
-    def test_a_refusal(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_a_refusal(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: `store.append.exception` contains the error code, in whatever layer it arose."""
         with pytest.raises(SeriatimError):
             log.append([event("order.placed", **(FIELDS | {"stream_seq": 9}))])
         with pytest.raises(SeriatimError):
             log.append([event("")])
 
-        first, second = seen
+        first, second = emitted
         assert (first.name, second.name) == ("store.append.exception",) * 2
         assert first.metadata == METADATA | {"error_code": "event_sequence_invalid"}
         assert second.metadata["error_code"] == "invalid_event"
         assert second.metadata["tenant_id"] == "default"
         assert first.measurements["duration_s"] > 0
 
-    def test_a_read(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_a_read(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: `store.read_batch.stop` for every page, with its number of events."""
         log.append(events(5))
-        seen.clear()
+        emitted.clear()
 
         list(log.read_batches(batch_size=2))
         log.page(types=["absent"])
 
-        assert {told.name for told in seen} == {"store.read_batch.stop"}
-        assert [told.measurements["count"] for told in seen] == [2, 2, 1, 0]
-        assert [told.metadata["last_scanned"] for told in seen] == [2, 4, 5, 5]
-        assert {told.metadata["tenant_id"] for told in seen} == {"default"}
+        assert {reported.name for reported in emitted} == {"store.read_batch.stop"}
+        assert [reported.measurements["count"] for reported in emitted] == [2, 2, 1, 0]
+        assert [reported.metadata["last_scanned"] for reported in emitted] == [2, 4, 5, 5]
+        assert {reported.metadata["tenant_id"] for reported in emitted} == {"default"}
 
-    def test_awaited(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_async_appends_emit_the_same_events(
+        self, log: Log, emitted: list[TelemetryEvent]
+    ) -> None:
         """M1: async appends emit the same events."""
         run_coroutine(log.aio.append([event("order.placed", **FIELDS)]))
 
-        assert [told.metadata for told in seen] == [METADATA | {"replayed": False}]
+        assert [reported.metadata for reported in emitted] == [METADATA | {"replayed": False}]
 
-    def test_other_tenants(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_other_tenants(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: the log of another tenant emits events with that tenant."""
         log.for_tenant("other").append(events(1))
 
-        assert [told.metadata["tenant_id"] for told in seen] == ["other"]
+        assert [reported.metadata["tenant_id"] for reported in emitted] == ["other"]
 
-    def test_payloads_are_never_told(self, log: Log, seen: list[TelemetryEvent]) -> None:
+    def test_telemetry_never_contains_payloads(
+        self, log: Log, emitted: list[TelemetryEvent]
+    ) -> None:
         """M1: no telemetry event holds a payload."""
         log.append([event(payload={"x": "private-9731"}, tags=("private-9731",))])
         list(log.read())
 
-        assert seen
-        assert "private-9731" not in str(seen)
+        assert emitted
+        assert "private-9731" not in str(emitted)
 
-    def test_a_failing_listener_harms_nobody(
-        self, log: Log, seen: list[TelemetryEvent], caplog: pytest.LogCaptureFixture
+    def test_failing_listener_does_not_affect_others(
+        self, log: Log, emitted: list[TelemetryEvent], caplog: pytest.LogCaptureFixture
     ) -> None:
         """M1: a listener that fails is logged; the append and other listeners are not affected."""
 
@@ -124,5 +128,5 @@ class TelemetryContract:
         undo()
         log.append(events(1))
 
-        assert len(seen) == 2
+        assert len(emitted) == 2
         assert caplog.text.count("a telemetry listener failed") == 1

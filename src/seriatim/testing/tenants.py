@@ -36,7 +36,7 @@ class TenantContract:
         assert positions(list(other.read())) == [1, 2, 4]
         assert log.head() == other.head() == 4
 
-    def test_no_read_sees_the_other(self, log: Log, other: Log) -> None:
+    def test_reads_are_limited_to_the_tenant(self, log: Log, other: Log) -> None:
         """K2: data of other tenants and missing data give identical results."""
         assert list(log.read()) == []
         assert log.page().records == []
@@ -51,7 +51,7 @@ class TenantContract:
         assert foreign.value.message == absent.value.message
         assert other.event("e-1").position == 1
 
-    def test_no_query_sees_the_other(self, log: Log, other: Log) -> None:
+    def test_queries_are_limited_to_the_tenant(self, log: Log, other: Log) -> None:
         """K2: queries and contexts are within their tenant."""
         for one in (
             Filter(types=["a"]),
@@ -64,14 +64,14 @@ class TenantContract:
             assert other.query(Query([one])).context_version == 1
         log.append(events(1), ExpectedContext(Query(), None))
 
-    def test_no_subscription_sees_the_other(self, log: Log, other: Log) -> None:
+    def test_subscriptions_are_limited_to_the_tenant(self, log: Log, other: Log) -> None:
         """K2: subscriptions and tails deliver only events of their tenant."""
         log.append(events(1))
 
         assert [positions(b) for b in log.subscribe("s", **QUICK)] == [[3]]
         assert [positions(b) for b in other.tail(after=0, **QUICK)] == [[1, 2]]
 
-    def test_streams_keys_and_ids_are_their_own(self, log: Log, other: Log) -> None:
+    def test_streams_keys_and_ids_are_scoped_by_tenant(self, log: Log, other: Log) -> None:
         """A1: streams, keys and ids of two tenants are independent."""
         log.append([event(stream=("s", "1"), event_id="e-1", n=2)], ExpectedSeq(("s", "1"), None))
 
@@ -80,7 +80,7 @@ class TenantContract:
             other.append([event(event_id="e-1", n=2)])
         assert caught[0].details["fields"] == ["payload", "stream", "event_type", "tags"]
 
-    def test_declarations_are_the_logs(self, log: Log, other: Log) -> None:
+    def test_declarations_apply_to_every_tenant(self, log: Log, other: Log) -> None:
         """A8: declared kinds hold for every tenant."""
         log.declare(StreamKind(name="zero", first_seq=0))
         other.append([event(stream=("zero", "1"))])
@@ -97,7 +97,7 @@ class TenantContract:
             [number] for number in range(1, 6)
         ]
 
-    def test_the_name_of_all_is_no_tenants(self, log: Log) -> None:
+    def test_reserved_name_is_no_tenant(self, log: Log) -> None:
         """K2: `*` stands for every tenant, so it is refused as the name of a tenant."""
         with assert_refused(log, "invalid_argument") as caught:
             log.for_tenant("*")

@@ -133,7 +133,7 @@ class TraceContract:
         records = list(log.read_stream(("trace", "t")))
         assert [record.event_type for record in records] == list(TRACE_PAYLOADS)
         assert stream_seqs(log, ("trace", "t")) == list(range(10))
-        assert [record.data for record in records] == [
+        assert [record.payload for record in records] == [
             dict(payload) for payload in TRACE_PAYLOADS.values()
         ]
 
@@ -202,7 +202,7 @@ class TraceContract:
 
         log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
-        assert [record.data for record in log.read()] == [payload]
+        assert [record.payload for record in log.read()] == [payload]
 
     def test_optional_parts(self, log: Log) -> None:
         """T1: as_of is optional, and an old value may be null."""
@@ -247,7 +247,7 @@ class TraceContract:
 
     def test_the_envelope(self, log: Log) -> None:
         """A7: a trace's event carries id, number, time, producer, source, actor and key."""
-        for door_code, act in (
+        for profile_code, act in (
             ("invalid_event", lambda given: log.append([given])),
             (
                 "invalid_argument",
@@ -266,7 +266,7 @@ class TraceContract:
                 "idempotency_key",
             ):
                 missing = trace_event("TraceStarted", "t", 0, **{field: None})
-                cases[f"no {field}"] = (missing, door_code, field)
+                cases[f"no {field}"] = (missing, profile_code, field)
             for field, wrong in (
                 ("occurred_at", "yesterday"),
                 ("actor_type", "user"),
@@ -277,7 +277,7 @@ class TraceContract:
                 ("event_version", 0),
             ):
                 given = trace_event("TraceStarted", "t", 0, **{field: wrong})
-                cases[f"{field} {wrong!r}"] = (given, door_code, field)
+                cases[f"{field} {wrong!r}"] = (given, profile_code, field)
             assert_all_refused(log, act, cases)
 
     def test_actor_types(self, log: Log) -> None:
@@ -288,7 +288,7 @@ class TraceContract:
         with assert_refused(log, "invalid_event", index=0, field="actor_type"):
             log.append([trace_event("TraceStarted", "t", 0, actor_type="service_principal")])
 
-    def test_codes_of_the_traces_door(self, log: Log) -> None:
+    def test_error_codes_of_the_traces_profile(self, log: Log) -> None:
         """L3: invalid JSON is an invalid argument, a wrong shape a schema violation."""
         start = "TraceStarted"
         bad, violation = "invalid_argument", "schema_violation"

@@ -47,21 +47,22 @@ class WireRecord(msgspec.Struct, frozen=True, gc=False):
     tags: list[str]
 
 
-_fields_of = attrgetter(*EventRecord.__struct_fields__)
-_PAYLOAD = EventRecord.__struct_fields__.index("payload")
-_TAGS = EventRecord.__struct_fields__.index("tags")
+_get_record_fields = attrgetter(*EventRecord.__struct_fields__)
+_get_wire_fields = attrgetter(*WireRecord.__struct_fields__)
+_PAYLOAD = WireRecord.__struct_fields__.index("payload")
+_TAGS = WireRecord.__struct_fields__.index("tags")
 
 
 def to_wire_record(record: EventRecord) -> WireRecord:
     """Return the wire form of a record."""
-    fields = list(_fields_of(record))
-    fields[_PAYLOAD] = msgspec.Raw(record.payload.encode())
+    fields = list(_get_record_fields(record))
+    fields[_PAYLOAD] = msgspec.Raw(record.payload_json.encode())
     return WireRecord(*fields)
 
 
 def from_wire_record(record: WireRecord) -> EventRecord:
     """Return the record of a wire form."""
-    fields = list(_fields_of(record))
+    fields = list(_get_wire_fields(record))
     fields[_PAYLOAD] = bytes(record.payload).decode()
     fields[_TAGS] = tuple(record.tags)
     return EventRecord(*fields)

@@ -45,7 +45,7 @@ def ids(events: list[AggregateEvent]) -> list[int]:
 # -- the event
 
 
-def test_an_event_carries_the_seeds_fields(aggregates: Aggregates) -> None:
+def test_event_has_the_fields_of_the_specification(aggregates: Aggregates) -> None:
     """A1: event_id is the position, aggregate_seq starts at 1, org_id is the tenant."""
     result = append(
         aggregates,
@@ -78,7 +78,7 @@ def test_occurred_at_defaults_to_the_stores_time(aggregates: Aggregates) -> None
     assert event.occurred_at == event.recorded_at
 
 
-def test_two_orders(aggregates: Aggregates) -> None:
+def test_global_and_aggregate_order(aggregates: Aggregates) -> None:
     """B5: a global order of all events and a gapless one within each aggregate."""
     append(aggregates, "r-1", created(), created())
     append(aggregates, "r-2")
@@ -190,7 +190,7 @@ def test_the_expected_number_must_be_the_last(aggregates: Aggregates) -> None:
     assert aggregates.load("route", "r-1", org_id="org-1").aggregate_seq == 2
 
 
-def test_without_an_expectation_all_appends_win(aggregates: Aggregates) -> None:
+def test_unconditional_aggregate_appends_all_succeed(aggregates: Aggregates) -> None:
     """B9: unconditional appends to one aggregate get numbers in some order."""
     threads = [threading.Thread(target=append, args=(aggregates,)) for _ in range(8)]
     for thread in threads:
@@ -270,7 +270,7 @@ def test_one_append_is_for_one_org(aggregates: Aggregates, log: seriatim.Log) ->
     assert log.head() == 0
 
 
-def test_orgs_are_apart(aggregates: Aggregates) -> None:
+def test_organisations_are_isolated(aggregates: Aggregates) -> None:
     """K2: the same aggregate id in two organisations is two aggregates."""
     append(aggregates, org_id="org-1")
     append(aggregates, org_id="org-2")
@@ -296,7 +296,7 @@ def test_infrastructure_lives_in_a_reserved_tenant(
 
 
 def test_the_reserved_tenant_cannot_be_named(aggregates: Aggregates, log: seriatim.Log) -> None:
-    """K2: an org_id may not be the reserved one, nor stand beside infrastructure."""
+    """K2: an org_id cannot be the reserved one or be combined with infrastructure."""
     log.declare(StreamKind(name="node", infrastructure=True))
     for attempt in (
         lambda: append(aggregates, org_id="_infrastructure"),
@@ -334,7 +334,7 @@ def test_a_key_is_for_tracing_and_not_unique(aggregates: Aggregates) -> None:
 
 
 def test_event_ids_make_a_retry_safe(aggregates: Aggregates, log: seriatim.Log) -> None:
-    """C7: the caller's own ids are known again, whatever the key."""
+    """C7: events with known ids are recognised, whatever their key is."""
     first = append(aggregates, "r-1", created(record_id="own-1"))
     again = append(aggregates, "r-1", created(record_id="own-1"))
 
@@ -357,18 +357,20 @@ def command(**changes: Any) -> Command:
     return Command(**{**fields, **changes})
 
 
-def test_a_twin_of_a_command_gets_its_response(aggregates: Aggregates, log: seriatim.Log) -> None:
+def test_duplicate_command_gets_the_stored_response(
+    aggregates: Aggregates, log: seriatim.Log
+) -> None:
     """C5: the same request under the same key runs once; later answers are the stored one."""
     first = append(aggregates, command=command(), expected_seq=None)
-    twin = append(
+    duplicate = append(
         aggregates,
         command=command(request={"size": 1, "name": "a"}, response={"status": 500}),
         expected_seq=None,
     )
 
     assert (first.response, first.replayed) == ({"status": 201}, False)
-    assert (twin.response, twin.replayed) == ({"status": 201}, True)
-    assert twin.events == first.events
+    assert (duplicate.response, duplicate.replayed) == ({"status": 201}, True)
+    assert duplicate.events == first.events
     assert first.events[0].idempotency_key == "k-1"
     assert log.head() == 1
 
@@ -396,7 +398,7 @@ def test_a_command_is_scoped_by_org_actor_and_endpoint(aggregates: Aggregates) -
     assert not any(one.replayed for one in results)
 
 
-def test_concurrent_twins_run_once(aggregates: Aggregates, log: seriatim.Log) -> None:
+def test_concurrent_duplicate_commands_run_once(aggregates: Aggregates, log: seriatim.Log) -> None:
     """C5: the record is reserved in the transaction that appends."""
     results: list[AggregateAppendResult] = []
 
@@ -450,7 +452,7 @@ def test_reads_by_cursor(history: Aggregates, filters: dict[str, Any], expected:
 
 
 def test_an_empty_filtered_page_still_moves_on(history: Aggregates) -> None:
-    """E1: a page tells the last event_id it scanned."""
+    """E1: a page reports the last event_id that it scanned."""
     page = history.read(org_id="org-1", event_type="Unheard")
 
     assert (page.events, page.last_event_id) == ([], 5)

@@ -39,7 +39,7 @@ async def test_an_awaited_conflict_is_returned(log: seriatim.Log) -> None:
     assert results.count(FactAppendConflict(None, 1)) == 3
 
 
-async def test_awaited_errors_speak_the_profiles_words(log: seriatim.Log) -> None:
+async def test_async_errors_use_the_names_of_the_profile(log: seriatim.Log) -> None:
     """L3: the same error comes out of an awaited act."""
     with pytest.raises(seriatim.InvalidArgument) as caught:
         await log.traces.aio.append_event(envelope(schema_version=0))
@@ -94,7 +94,7 @@ async def test_awaited_aggregates(log: seriatim.Log) -> None:
     assert loaded.aggregate_seq == 1
 
 
-def test_only_acts_are_awaited(log: seriatim.Log) -> None:
+def test_async_profile_has_only_the_methods_of_the_profile(log: seriatim.Log) -> None:
     """E4: an awaited profile has the acts of the profile and nothing else."""
     assert "append_event" in dir(log.traces.aio)
     assert "aio" not in dir(log.traces.aio)

@@ -35,7 +35,7 @@ def test_events_commit_with_the_callers_state(postgres_url: str) -> None:
         assert (route.events[0].event_id, stored.log_seq, log.head()) == (2, 3, 3)
 
 
-async def test_the_same_awaited(postgres_url: str) -> None:
+async def test_async_events_commit_with_the_callers_state(postgres_url: str) -> None:
     """B12: an async connection goes with the awaited act."""
     connection = await psycopg.AsyncConnection.connect(postgres_url)
     with seriatim.open(postgres_url) as log:

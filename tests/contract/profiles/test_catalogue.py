@@ -177,29 +177,29 @@ def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) ->
 
 
 @pytest.mark.parametrize(
-    ("upcast", "told"),
+    ("upcast", "message"),
     [
         (lambda payload: {"row": int(payload["seat"])}, "failed with ValueError"),
         (lambda payload: payload["seat"], "did not return a mapping"),
         (lambda payload: {"row": payload["seat"], "letter": "A"}, "does not fit"),
     ],
 )
-def test_a_failing_upcaster_is_told_without_the_value(
-    catalogue: Catalogue, log: seriatim.Log, upcast: Any, told: str
+def test_upcaster_failure_does_not_contain_the_value(
+    catalogue: Catalogue, log: seriatim.Log, upcast: Any, message: str
 ) -> None:
     """I5: a failure names the event and never quotes its payload."""
     log.append([catalogue.new_event(SeatReserved("hidden"))])
     catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
     catalogue.upcaster("seat.reserved", from_version=1)(upcast)
-    with pytest.raises(seriatim.SchemaViolation, match=told) as caught:
+    with pytest.raises(seriatim.SchemaViolation, match=message) as caught:
         catalogue.decode(next(log.read()))
 
     assert "hidden" not in str(caught.value.as_dict())
     assert caught.value.details["position"] == 1
 
 
-def test_what_cannot_be_decoded(catalogue: Catalogue, log: seriatim.Log) -> None:
-    """I5: an unbound type, and a version newer than the program, are said plainly."""
+def test_undecodable_events_are_reported(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """I5: an unbound type and a version newer than the program are reported."""
     log.append([NewEvent("noted", {})])
     log.declare(EventType(event_type="seat.reserved", event_version=9))
     log.append([NewEvent("seat.reserved", {}, event_version=9)])

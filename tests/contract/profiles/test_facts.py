@@ -145,7 +145,7 @@ def test_a_repeated_append_returns_its_first_receipt(facts: Facts) -> None:
 
 
 def test_records_come_in_ascending_order(tools: Facts) -> None:
-    """D1: whatever the filters, by ascending sequence number."""
+    """D1: with any filters, records are sorted by ascending sequence number."""
     result = tools.query({"filters": [{"event_types": ["tool_returned", "tool_registered"]}]})
 
     assert numbers(result) == [1, 2, 4]
@@ -321,7 +321,7 @@ def test_absent_equals_absent_only(tools: Facts) -> None:
     assert tools.append_if([fact("unheard")], unheard, None) == FactAppendConflict(None, 5)
 
 
-def test_the_cursor_plays_no_part_in_a_conflict(tools: Facts) -> None:
+def test_min_sequence_number_is_ignored_in_conflicts(tools: Facts) -> None:
     """D5: the context version is of the full query, min_sequence_number ignored."""
     late = {**TOOL_1, "min_sequence_number": 4}
 
@@ -348,7 +348,7 @@ def test_a_retry_of_a_conditional_append_never_conflicts_with_itself(tools: Fact
     assert again == FactAppendResult(5, 5, 1, replayed=True)
 
 
-def test_of_racers_on_one_context_exactly_one_wins(facts: Facts) -> None:
+def test_exactly_one_racing_append_on_a_context_wins(facts: Facts) -> None:
     """B9: check and append are one atomic operation."""
     query = {"filters": [{"event_types": ["seat_taken"]}]}
     results: list[FactAppendResult | FactAppendConflict] = []
@@ -382,13 +382,13 @@ def test_a_live_stream_gives_one_batch_per_append(tools: Facts) -> None:
 
 
 def test_a_stream_keeps_the_querys_cursor(tools: Facts) -> None:
-    """D4: min_sequence_number narrows what a stream returns, too."""
+    """D4: min_sequence_number also restricts the events of a stream."""
     stream = tools.tail({**TOOL_1, "min_sequence_number": 3}, after=0, idle_timeout=0.05)
 
     assert [[record.sequence_number for record in batch] for batch in stream] == [[4]]
 
 
-def test_a_durable_stream_goes_on_where_it_was(tools: Facts) -> None:
+def test_durable_stream_continues_at_its_cursor(tools: Facts) -> None:
     """E5: a named stream keeps its cursor, moved after the handler returned."""
     seen: list[int] = []
 
@@ -405,7 +405,7 @@ def test_a_durable_stream_goes_on_where_it_was(tools: Facts) -> None:
 
 
 def test_facts_see_every_event_of_the_tenant(log: seriatim.Log) -> None:
-    """A9: streams of any kind are facts, too, and other tenants are not there."""
+    """A9: facts contain events of streams of any kind, and none of other tenants."""
     log.append([NewEvent("order.placed", {"n": 1}, stream=("order", "o-1"), tags=("x",))])
     log.for_tenant("acme").append([NewEvent("order.placed", {})])
     (record,) = log.facts.query().event_records

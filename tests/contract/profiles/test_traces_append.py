@@ -10,7 +10,7 @@ import seriatim
 from seriatim.profiles.traces import EventEnvelope, StoredEvent, TraceActor, TraceSource
 from tests.contract.profiles.trace_factories import PAYLOADS, append_trace, envelope
 
-SECRET = {"workflow": "desk", "title": "Bearer abc", "primary_entity": {}}
+SECRET = {"workflow": "orders", "title": "Bearer abc", "primary_entity": {}}
 LEAKY = {**PAYLOADS["TraceStarted"], "title": "my password=hunter2"}
 
 
@@ -53,7 +53,7 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
         "event_type": "TraceStarted",
         "occurred_at": "2026-03-01T10:00:00+01:00",
         "producer_id": "deal-agent",
-        "source_system": "desk",
+        "source_system": "orders",
         "source_subsystem": "rules",
         "actor_type": "agent",
         "actor_id": "agent-7",
@@ -68,7 +68,7 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
     fields = msgspec.structs.asdict(stored)
     assert {name: fields[name] for name in expected} == expected
     assert set(fields) - set(expected) == {"recorded_at", "payload_json", "payload_hash"}
-    assert stored.source == TraceSource("desk", "rules", "deal-agent")
+    assert stored.source == TraceSource("orders", "rules", "deal-agent")
     assert stored.actor == TraceActor("agent", "agent-7")
     assert stored.tags == ["b", "a"]
 
@@ -77,7 +77,11 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
     """A1: the frozen envelope and its dictionary form are the same event."""
     given = envelope()
     value = EventEnvelope(
-        **{**given, "source": TraceSource("desk", "rules"), "actor": TraceActor("agent", "agent-7")}
+        **{
+            **given,
+            "source": TraceSource("orders", "rules"),
+            "actor": TraceActor("agent", "agent-7"),
+        }
     )
 
     assert log.traces.append_event(value) == log.traces.append_event(given)
@@ -85,11 +89,11 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
         value.trace_seq = 1  # type: ignore[misc]
 
 
-def test_the_producer_stands_in_the_source_or_beside_it(log: seriatim.Log) -> None:
-    """A1: `source` names the producer too; said twice it must be the same one."""
-    beside = envelope(producer_id="p", source={"system": "desk"})
+def test_producer_is_in_the_source_or_a_field_of_its_own(log: seriatim.Log) -> None:
+    """A1: `source` may name the producer; two given names must be equal."""
+    beside = envelope(producer_id="p", source={"system": "orders"})
     within = {name: value for name, value in beside.items() if name != "producer_id"}
-    within["source"] = {"system": "desk", "producer_id": "p"}
+    within["source"] = {"system": "orders", "producer_id": "p"}
     stored = log.traces.append_event(within)
 
     assert stored.producer_id == "p"
@@ -97,8 +101,8 @@ def test_the_producer_stands_in_the_source_or_beside_it(log: seriatim.Log) -> No
     assert log.traces.append_event({**within, "producer_id": "p"}) == stored
     for wrong, field in (
         ({**within, "producer_id": "q"}, "source.producer_id"),
-        ({**within, "source": {"system": "desk"}}, "producer_id"),
-        ({**within, "source": {"system": "desk", "producer": "p"}}, "source.producer"),
+        ({**within, "source": {"system": "orders"}}, "producer_id"),
+        ({**within, "source": {"system": "orders", "producer": "p"}}, "source.producer"),
     ):
         with pytest.raises(seriatim.InvalidArgument) as caught:
             log.traces.append_event(wrong)
@@ -106,7 +110,7 @@ def test_the_producer_stands_in_the_source_or_beside_it(log: seriatim.Log) -> No
 
 
 def test_the_hash_is_of_the_canonical_payload_alone(log: seriatim.Log) -> None:
-    """A2: two events that share a payload share its hash, whatever else and when they are."""
+    """A2: events with equal payloads have equal hashes, whatever their other fields are."""
     payload = {**PAYLOADS["TraceStarted"], "é": [1, {"b": None, "a": "ü"}]}
     first = log.traces.append_event(envelope(payload=payload))
     other = log.traces.append_event(
@@ -141,7 +145,9 @@ def test_times(log: seriatim.Log) -> None:
         ({"payload": LEAKY, "idempotency_key": "t-1/0"}, "pii_policy_violation"),
     ],
 )
-def test_the_earlier_step_decides(log: seriatim.Log, changes: dict[str, Any], code: str) -> None:
+def test_first_failing_check_determines_the_error(
+    log: seriatim.Log, changes: dict[str, Any], code: str
+) -> None:
     """B4: key, JSON safety, shape, guard, reuse, sequence: the first flaw names the error."""
     append_trace(log, "TraceStarted")
     fresh = {"event_id": "new", "idempotency_key": "new"}
@@ -166,7 +172,7 @@ def test_the_sequence_comes_before_the_lock(log: seriatim.Log) -> None:
 
 
 def test_an_exact_retry_after_the_end_returns_the_original(log: seriatim.Log) -> None:
-    """B7: what was stored before the end can still be repeated, the end itself too."""
+    """B7: stored events can still be repeated after the end, including the end itself."""
     stored = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
     again = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
 
@@ -175,7 +181,7 @@ def test_an_exact_retry_after_the_end_returns_the_original(log: seriatim.Log) ->
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 99])
-def test_only_the_next_number_will_do(log: seriatim.Log, number: int) -> None:
+def test_only_the_next_number_is_accepted(log: seriatim.Log, number: int) -> None:
     """B5: a caller-numbered event carries exactly the next number."""
     append_trace(log, "TraceStarted", "PrecedentCited")
     error = refused(log, envelope("PrecedentCited", number, event_id="n", idempotency_key="n"))
@@ -210,7 +216,7 @@ def test_a_trace_opens_with_trace_started(
         ("payload", {"payload": {**PAYLOADS["TraceStarted"], "title": "Other"}}),
         ("trace_id", {"trace_id": "t-2"}),
         ("event_type", {"event_type": "PrecedentCited", "payload": PAYLOADS["PrecedentCited"]}),
-        ("source", {"source": {"system": "desk"}}),
+        ("source", {"source": {"system": "orders"}}),
         ("actor", {"actor": {"actor_type": "agent", "actor_id": "agent-8"}}),
         ("correlation_id", {"correlation_id": "c-2"}),
         ("causation_event_id", {"causation_event_id": "z-2"}),
@@ -239,7 +245,9 @@ def test_metadata_drift_is_an_idempotency_conflict(
         {"metadata": {"label": "x"}},
     ],
 )
-def test_what_is_not_compared_does_not_matter(log: seriatim.Log, changes: dict[str, Any]) -> None:
+def test_differences_in_other_fields_are_ignored(
+    log: seriatim.Log, changes: dict[str, Any]
+) -> None:
     """C2: the number above all, and event id, time, request and metadata play no part."""
     (stored,) = append_trace(log, "TraceStarted")
 
@@ -248,7 +256,7 @@ def test_what_is_not_compared_does_not_matter(log: seriatim.Log, changes: dict[s
 
 
 def test_keys_are_scoped_by_producer_and_tenant(log: seriatim.Log) -> None:
-    """C1: another producer, or another tenant, has keys of its own."""
+    """C1: each producer and each tenant has separate keys."""
     append_trace(log, "TraceStarted")
     other = envelope(trace_id="t-2", idempotency_key="t-1/0", producer_id="other")
     log.traces.append_event(other)
@@ -304,9 +312,9 @@ def test_a_missing_field_is_an_invalid_argument(log: seriatim.Log, field: str) -
         {"occurred_at": "yesterday"},
         {"occurred_at": "2026-02-30T00:00:00Z"},
         {"producer_id": "a\0b"},
-        {"source": "desk"},
+        {"source": "orders"},
         {"source": {"system": ""}},
-        {"source": {"system": "desk", "planet": "earth"}},
+        {"source": {"system": "orders", "planet": "earth"}},
         {"actor": {"actor_type": "user", "actor_id": "u"}},
         {"actor": {"actor_type": "agent"}},
         {"schema_version": 0},
@@ -323,13 +331,13 @@ def test_a_missing_field_is_an_invalid_argument(log: seriatim.Log, field: str) -
         {"payload": {1: "x"}},
     ],
 )
-def test_a_bad_envelope_or_json_that_is_none(log: seriatim.Log, changes: dict[str, Any]) -> None:
-    """L3: everything about the envelope, and JSON that is none, are invalid arguments."""
+def test_invalid_envelope_or_json_is_refused(log: seriatim.Log, changes: dict[str, Any]) -> None:
+    """L3: an invalid envelope and invalid JSON are invalid arguments."""
     assert refused(log, {**envelope(), **changes}).code == "invalid_argument"
 
 
 @pytest.mark.parametrize("given", [None, 7, "TraceStarted", [envelope()]])
-def test_what_is_no_envelope(log: seriatim.Log, given: Any) -> None:
+def test_invalid_envelope_type_is_refused(log: seriatim.Log, given: Any) -> None:
     """L3: an envelope is a value or a mapping."""
     assert refused(log, given).code == "invalid_argument"
 
@@ -375,7 +383,7 @@ def test_a_float_is_named_by_its_path(log: seriatim.Log) -> None:
 def test_the_guard_names_rule_and_path(
     log: seriatim.Log, changes: dict[str, Any], path: str
 ) -> None:
-    """K1: traces-v1 scans payload and selected metadata, and never tells the value."""
+    """K1: traces-v1 scans payload and selected metadata, and never repeats the value."""
     error = refused(log, {**envelope(), **changes})
 
     assert (error.code, error.details["path"]) == ("pii_policy_violation", path)
@@ -383,8 +391,8 @@ def test_the_guard_names_rule_and_path(
     assert "hunter2" not in str(error.as_dict())
 
 
-def test_errors_speak_the_profiles_words(log: seriatim.Log) -> None:
-    """L3: a caller who wrote schema_version is not told about event_version."""
+def test_errors_use_the_names_of_the_profile(log: seriatim.Log) -> None:
+    """L3: an error names schema_version, which the caller wrote, not event_version."""
     error = refused(log, envelope(schema_version=0))
 
     assert error.details["field"] == "schema_version"
@@ -393,7 +401,7 @@ def test_errors_speak_the_profiles_words(log: seriatim.Log) -> None:
 
 
 def test_a_stored_event_is_frozen(log: seriatim.Log) -> None:
-    """A1: what the log returned cannot be changed."""
+    """A1: a returned event cannot be changed."""
     (stored,) = append_trace(log, "TraceStarted")
 
     assert isinstance(stored, StoredEvent)

@@ -42,7 +42,7 @@ def two_traces(log: seriatim.Log) -> seriatim.Log:
 
 
 def test_the_facade_offers_exactly_this() -> None:
-    """E4: ten acts, no more and no fewer."""
+    """E4: the profile has exactly ten methods."""
     acts = inspect.getmembers(Traces, inspect.isfunction)
 
     assert {name for name, _ in acts if not name.startswith("_")} == OFFERED
@@ -57,7 +57,7 @@ def test_a_trace_in_the_order_of_its_numbers(two_traces: seriatim.Log) -> None:
     assert [e.trace_seq for e in traces.get_trace_events("t-1", limit=2)] == [0, 1]
 
 
-def test_a_trace_that_is_not_there(log: seriatim.Log) -> None:
+def test_missing_trace_has_no_events(log: seriatim.Log) -> None:
     """L3: reading a stream that does not exist gives nothing."""
     assert log.traces.get_trace_events("t-9") == []
     assert log.traces.get_next_trace_seq("t-9") == 0
@@ -101,7 +101,7 @@ def test_filters(two_traces: seriatim.Log, filters: dict[str, Any], expected: li
     assert [place for batch in limited for place in places(batch)] == expected[:3]
 
 
-def test_a_list_is_never_cut_unasked() -> None:
+def test_list_without_a_limit_is_complete() -> None:
     """D6: without a limit everything that matches comes, over as many pages as it takes."""
     small = seriatim.Settings(limits=seriatim.Limits(page=3))
     with seriatim.open("memory:", settings=small) as narrow:
@@ -155,7 +155,7 @@ def test_sizes_are_bounded(log: seriatim.Log, size: Any) -> None:
 
 
 def test_traces_see_traces_alone(two_traces: seriatim.Log) -> None:
-    """A9: other streams and facts are not there, yet the last log_seq is the log's head."""
+    """A9: other streams and facts are excluded, but the last log_seq is the head."""
     two_traces.facts.append([{"event_type": "fact", "payload": 1}])
 
     assert places(two_traces.traces.list_events()) == [1, 3, 4, 5, 6]
@@ -172,7 +172,7 @@ def test_the_state_of_a_trace(two_traces: seriatim.Log) -> None:
     assert (traces.get_next_trace_seq("t-1"), traces.get_next_trace_seq("t-2")) == (3, 2)
 
 
-def test_tenants_are_apart(log: seriatim.Log) -> None:
+def test_tenants_are_isolated(log: seriatim.Log) -> None:
     """K2: a call within another tenant sees that tenant's traces only."""
     log.traces.append_event(envelope(), tenant_id="acme")
 
@@ -255,8 +255,8 @@ def test_a_cursor_of_a_restored_past_is_refused(two_traces: seriatim.Log) -> Non
     assert traces.get_projection_cursor("graph") is not None
 
 
-def test_telemetry_tells_of_appends_and_batches(log: seriatim.Log) -> None:
-    """M1: the four telemetry events of seed 002 come from this profile's acts."""
+def test_telemetry_reports_appends_and_batches(log: seriatim.Log) -> None:
+    """M1: the profile emits the four telemetry events of the specification."""
     seen: list[str] = []
     log.telemetry.subscribe(lambda event: seen.append(event.name))
     append_trace(log, "TraceStarted")

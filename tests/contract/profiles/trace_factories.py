@@ -10,7 +10,7 @@ _POLICY = {"policy_id": "discount", "policy_version": "3"}
 _FACT = {"key": "amount", "value": {"type": "int", "value": "12"}}
 
 PAYLOADS: dict[str, dict[str, Any]] = {
-    "TraceStarted": {"workflow": "desk", "title": "Deal", "primary_entity": _ENTITY},
+    "TraceStarted": {"workflow": "orders", "title": "Deal", "primary_entity": _ENTITY},
     "InputObserved": {
         "input_id": "i-1",
         "source": {"system": "crm", "object_type": "deal", "object_id": "d-1"},
@@ -49,7 +49,7 @@ def envelope(
         "event_type": event_type,
         "occurred_at": f"2026-03-01T10:00:{trace_seq % 60:02d}+01:00",
         "producer_id": "deal-agent",
-        "source": {"system": "desk", "subsystem": "rules"},
+        "source": {"system": "orders", "subsystem": "rules"},
         "actor": {"actor_type": "agent", "actor_id": "agent-7"},
         "idempotency_key": f"{trace_id}/{trace_seq}",
         "payload": PAYLOADS.get(event_type, {}),

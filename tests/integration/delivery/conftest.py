@@ -29,7 +29,7 @@ def registry(registry_at: str) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def hasty(registry_at: str) -> Iterator[Registry]:
+def expiring_registry(registry_at: str) -> Iterator[Registry]:
     """A second handle of the registry, whose leases expire immediately."""
     made = open_registry(registry_at, RegistrySettings(lease_s=0.02, heartbeat_s=0.01))
     yield made

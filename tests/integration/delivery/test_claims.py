@@ -38,7 +38,7 @@ def test_an_event_is_claimed_once(registry: Registry) -> None:
     assert (first.token, first.attempt) == (1, 1)
 
 
-def test_handlers_do_not_know_each_other(registry: Registry) -> None:
+def test_handlers_are_independent(registry: Registry) -> None:
     """C6: one event, two handlers, two effects; and another tenant's is another event."""
     claim_and_complete(registry, make_handler("mailer"), make_event(1))
 
@@ -48,8 +48,8 @@ def test_handlers_do_not_know_each_other(registry: Registry) -> None:
     ) == ["claimed"]
 
 
-def test_what_is_known_survives_the_process(registry_at: str) -> None:
-    """G1: a claim is durable: whoever opens the registry next finds it."""
+def test_claims_are_durable(registry_at: str) -> None:
+    """G1: a claim is found by the next process that opens the registry."""
     for expected in ("claimed", "in_progress"):
         opened = open_registry(registry_at)
         assert verdicts_of(claim(opened, make_handler(), make_event(1))) == [expected]
@@ -82,41 +82,41 @@ def test_two_consumers_at_the_same_moment(registry_at: str, registry: Registry) 
     assert sorted(won) == sorted(one.event_id for one in events)
 
 
-def test_a_lease_that_ended_can_be_taken(registry: Registry, hasty: Registry) -> None:
+def test_a_lease_that_ended_can_be_taken(registry: Registry, expiring_registry: Registry) -> None:
     """G2: after the lease another may claim, with a higher token, and the first has lost it."""
     mailer = make_handler()
-    [lost] = claim(hasty, mailer, make_event(1))
+    [lost] = claim(expiring_registry, mailer, make_event(1))
     time.sleep(0.05)
     [taken] = claim(registry, mailer, make_event(1))
 
     assert taken.claimed
     assert (taken.token, taken.attempt) == (lost.token + 1, 2)
     with pytest.raises(LeaseLost):
-        hasty.heartbeat(mailer, [lost])
+        expiring_registry.heartbeat(mailer, [lost])
     with pytest.raises(LeaseLost):
-        hasty.mark_done(mailer, [lost])
+        expiring_registry.mark_done(mailer, [lost])
     with pytest.raises(LeaseLost):
-        hasty.mark_failed(mailer, lost, "late", pause_s=0)
+        expiring_registry.mark_failed(mailer, lost, "late", pause_s=0)
     with pytest.raises(LeaseLost):
-        hasty.release(mailer, [lost])
+        expiring_registry.release(mailer, [lost])
     registry.mark_done(mailer, [taken])
     assert statuses_of(registry) == {taken.delivery.event_id: "done"}
 
 
-def test_an_ended_lease_that_nobody_took(hasty: Registry) -> None:
-    """G2: an expired lease is still its owner's while nobody has taken it."""
+def test_an_ended_lease_that_nobody_took(expiring_registry: Registry) -> None:
+    """G2: an expired lease stays with its owner until another claims it."""
     mailer = make_handler()
-    claims = claim(hasty, mailer, make_event(1))
+    claims = claim(expiring_registry, mailer, make_event(1))
     time.sleep(0.05)
-    hasty.mark_done(mailer, claims)
+    expiring_registry.mark_done(mailer, claims)
 
-    assert statuses_of(hasty) == {make_event(1).event_id: "done"}
+    assert statuses_of(expiring_registry) == {make_event(1).event_id: "done"}
 
 
-def test_a_heartbeat_keeps_the_lease(registry: Registry, hasty: Registry) -> None:
-    """G2: heartbeats count from the database's clock, and keep others away."""
+def test_a_heartbeat_keeps_the_lease(registry: Registry, expiring_registry: Registry) -> None:
+    """G2: heartbeats use the database's clock and keep the lease."""
     mailer = make_handler()
-    claims = claim(hasty, mailer, make_event(1))
+    claims = claim(expiring_registry, mailer, make_event(1))
     registry.heartbeat(mailer, claims)  # for 900 s
     time.sleep(0.05)
 
@@ -134,8 +134,8 @@ def test_a_claim_is_ended_once(registry: Registry) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(1))) == ["waiting"]
 
 
-def test_done_may_be_said_twice(registry: Registry) -> None:
-    """G2: whose answer was lost on the way says it again, and it is still true."""
+def test_mark_done_can_be_repeated(registry: Registry) -> None:
+    """G2: marking done again after a lost response succeeds."""
     mailer = make_handler()
     claims = claim(registry, mailer, make_event(1))
     registry.mark_done(mailer, claims)
@@ -181,13 +181,13 @@ def test_a_handler_is_declared_as_one_thing(registry: Registry) -> None:
     assert [one.declaration["events"] for one in registry.handlers()] == [["b.*"]]
 
 
-def test_a_heartbeat_that_comes_too_late() -> None:
+def test_heartbeat_interval_must_be_below_the_lease() -> None:
     """H4: a heartbeat that is not below the lease is refused at start."""
     with pytest.raises(InvalidArgument, match="above 0 and shorter than lease_s"):
         RegistrySettings(lease_s=30, heartbeat_s=30)
 
 
-def test_clocks_that_differ(
+def test_only_the_database_clock_counts(
     registry_at: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G2: only the database's clock counts: a worker whose own is a day ahead takes nothing."""
@@ -202,7 +202,7 @@ def test_clocks_that_differ(
     ahead.close()
 
 
-def test_keys_of_commands_are_no_keys_of_consumers(tmp_path: Path, registry: Registry) -> None:
+def test_events_of_one_command_are_claimed_separately(tmp_path: Path, registry: Registry) -> None:
     """C6: two events of one command share its idempotency key, and both have their effect."""
     with seriatim.open("memory:") as log:
         aggregate = ("order", "o-1")
@@ -230,8 +230,8 @@ async def test_an_awaited_claim(registry: Registry) -> None:
         registry.aio.claim(make_handler(effect="transactional"), make_event(4))
 
 
-def test_a_registry_that_is_not_there(registry_at: str) -> None:
-    """G1: who only looks makes none; and one that is switched off says so."""
+def test_missing_registry_is_not_created_by_reads(registry_at: str) -> None:
+    """G1: a read creates no registry; a disabled one is reported."""
     with pytest.raises(NotFound, match="no registry"):
         open_registry(registry_at, create=False)
     off = open_registry(registry_at, RegistrySettings(enabled=False))
@@ -262,7 +262,7 @@ def test_claims_are_few_round_trips(registry: Registry) -> None:
 
 
 def test_events_without_a_stream_are_only_deduplicated(registry: Registry) -> None:
-    """G4: what has no stream waits for nothing."""
+    """G4: an event without a stream waits for no other."""
     mailer = make_handler()
     one, two = (Delivery(event_id=name, position=number) for number, name in enumerate("ab"))
 

@@ -90,9 +90,9 @@ def test_a_deferred_constraint_fails_its_event_alone(registry: Registry, ledger:
     """G10: a foreign key checked at COMMIT fails one event; the others of its chunk are done."""
     billing = make_handler("billing", effect="transactional", run=ledger.bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in range(1, 7)])
+    counts = handled(registry, billing, [apart(number) for number in range(1, 7)])
 
-    assert (tally.done, tally.failed) == (5, 1)
+    assert (counts.done, counts.failed) == (5, 1)
     assert ledger.billed == [1, 2, 4, 5, 6]
     [entry] = registry.entries(EntryFilter(status="failed"))
     assert (entry.event_id, entry.attempts) == (apart(BAD).event_id, 1)
@@ -103,9 +103,9 @@ def test_a_stream_stops_at_the_event_that_fails(registry: Registry, ledger: Ledg
     """G10: in strict mode later events of the stream wait, with no claim left to a lease."""
     billing = make_handler("billing", effect="transactional", run=ledger.bill, retry=QUICK)
 
-    tally = handled(registry, billing, [make_event(number) for number in range(1, 6)])
+    counts = handled(registry, billing, [make_event(number) for number in range(1, 6)])
 
-    assert (tally.done, tally.failed, tally.kept) == (2, 1, 2)
+    assert (counts.done, counts.failed, counts.kept) == (2, 1, 2)
     assert sorted(statuses_of(registry).values()) == [
         "blocked",
         "blocked",
@@ -115,7 +115,7 @@ def test_a_stream_stops_at_the_event_that_fails(registry: Registry, ledger: Ledg
     ]
 
 
-def test_it_becomes_a_dead_letter(registry: Registry, ledger: Ledger) -> None:
+def test_repeated_commit_failure_becomes_a_dead_letter(registry: Registry, ledger: Ledger) -> None:
     """G5: an event that always fails at COMMIT is dead after its attempts."""
     billing = make_handler("billing", effect="transactional", run=ledger.bill, retry=QUICK)
     handled(registry, billing, [apart(number) for number in range(1, 7)])
@@ -139,9 +139,9 @@ def test_an_async_handler_that_fails_at_commit(registry: Registry, ledger: Ledge
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in range(1, 7)])
+    counts = handled(registry, billing, [apart(number) for number in range(1, 7)])
 
-    assert (tally.done, tally.failed) == (5, 1)
+    assert (counts.done, counts.failed) == (5, 1)
     assert ledger.billed == [1, 2, 4, 5, 6]
 
 
@@ -157,15 +157,15 @@ def test_a_swallowed_violation(registry: Registry, ledger: Ledger) -> None:
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in range(1, 7)])
+    counts = handled(registry, billing, [apart(number) for number in range(1, 7)])
 
     if ledger.at:
-        assert (tally.done, tally.failed) == (5, 1)
+        assert (counts.done, counts.failed) == (5, 1)
         assert ledger.billed == [1, 2, 4, 5, 6]
         [entry] = registry.entries(EntryFilter(status="failed"))
         assert "savepoint" in entry.error
     else:
-        assert tally.done == 6
+        assert counts.done == 6
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
@@ -238,9 +238,9 @@ def test_an_outage_costs_no_attempt(registry: Registry, ledger: Ledger) -> None:
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(1), apart(2)])
+    counts = handled(registry, billing, [apart(1), apart(2)])
 
-    assert (tally.done, tally.failed) == (2, 0)
+    assert (counts.done, counts.failed) == (2, 0)
     assert begun == [1, 1, 2]
     assert ledger.billed == [1, 2]
 

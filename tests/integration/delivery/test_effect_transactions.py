@@ -49,7 +49,7 @@ def _roll_back(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("misuse", [_close, _close_and_go_on, _block, _commit, _roll_back])
-def test_an_effect_that_ends_what_is_not_its_own(
+def test_effect_that_closes_the_connection_fails(
     registry: Registry, ledger: Ledger, misuse: Any
 ) -> None:
     """G10: closing or committing the registry's connection is one event's failure, no outage."""
@@ -63,9 +63,9 @@ def test_an_effect_that_ends_what_is_not_its_own(
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handled(registry, billing, [apart(number) for number in EVENTS])
 
-    assert (tally.done, tally.failed) == (2, 1)
+    assert (counts.done, counts.failed) == (2, 1)
     assert _ways(registry, ledger) == ["1", "4"]
     [entry] = registry.entries(EntryFilter(status="failed"))
     assert (entry.event_id, entry.attempts) == (apart(WRONG).event_id, 1)
@@ -87,9 +87,9 @@ def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handled(registry, billing, [apart(number) for number in EVENTS])
 
-    assert (tally.done, tally.failed) == (2, 1)
+    assert (counts.done, counts.failed) == (2, 1)
     assert _ways(registry, ledger) == ["1", "4"]
     [entry] = registry.entries(EntryFilter(status="failed"))
     assert "leave commit and rollback to its owner" in entry.error
@@ -97,7 +97,7 @@ def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
 
 
 def test_the_connection_is_free_after_the_effect(registry: Registry, ledger: Ledger) -> None:
-    """G10: savepoints work in an effect, and whoever has the connection next may commit."""
+    """G10: savepoints work in an effect, and the connection can be used after it."""
 
     def bill(given: Any, context: HandlerContext) -> None:
         context.connection.execute("savepoint mine")
@@ -106,13 +106,13 @@ def test_the_connection_is_free_after_the_effect(registry: Registry, ledger: Led
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handled(registry, billing, [apart(number) for number in EVENTS])
     with registry.engine.transaction() as session:
         connection = session.connection
     connection.execute("begin")
     connection.commit()
 
-    assert tally.done == len(EVENTS)
+    assert counts.done == len(EVENTS)
     assert ledger.billed == list(EVENTS)
 
 
@@ -141,7 +141,7 @@ def _no_database(folder: Path) -> None:
 def test_another_database_that_fails(
     registry: Registry, ledger: Ledger, tmp_path: Path, trouble: Any
 ) -> None:
-    """G10: an effect that fails at a file of its own has failed; the registry is there."""
+    """G10: an error in the effect's own database fails the event, not the registry."""
 
     def bill(given: Any, context: HandlerContext) -> None:
         ledger.bill(given, context)
@@ -150,9 +150,9 @@ def test_another_database_that_fails(
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handled(registry, billing, [apart(number) for number in EVENTS])
 
-    assert (tally.done, tally.failed) == (2, 1)
+    assert (counts.done, counts.failed) == (2, 1)
     assert ledger.billed == [1, 4]
 
 

@@ -44,7 +44,7 @@ def dead(registry: Registry, by: Any) -> None:
 
 
 def test_the_policy_of_pauses() -> None:
-    """G5: pauses grow by a factor up to a cap, and chance takes a part away."""
+    """G5: pauses grow by a factor up to a cap, reduced by a random part."""
     policy = RetryPolicy(base_s=1, factor=2, cap_s=10, jitter=0.5)
 
     assert [policy.pause_s(n, 0.0) for n in (1, 2, 3, 4, 5, 5000)] == [1, 2, 4, 8, 10, 10]
@@ -88,11 +88,11 @@ def test_an_error_that_is_final(registry: Registry) -> None:
     assert statuses_of(registry) == {make_event(1).event_id: "dead"}
 
 
-def test_a_worker_that_dies_every_time(registry: Registry, hasty: Registry) -> None:
+def test_a_worker_that_dies_every_time(registry: Registry, expiring_registry: Registry) -> None:
     """G5: attempts that end with their worker are counted too."""
     mailer = make_handler(retry=QUICK)
     for _ in range(3):
-        assert verdicts_of(claim(hasty, mailer, make_event(1))) == ["claimed"]
+        assert verdicts_of(claim(expiring_registry, mailer, make_event(1))) == ["claimed"]
         time.sleep(0.05)
 
     assert verdicts_of(claim(registry, mailer, make_event(1))) == ["dead"]
@@ -102,7 +102,7 @@ def test_a_worker_that_dies_every_time(registry: Registry, hasty: Registry) -> N
 
 
 def test_a_secret_in_an_error(registry: Registry) -> None:
-    """K: the words of an error are not kept when they look like a secret."""
+    """K: an error message that resembles a secret is not stored."""
     token = "ghp_" + "a1B2" * 9
     failed(registry, make_handler(), error=ValueError(f"the server refused {token}"))
     [entry] = registry.entries(EntryFilter())
@@ -114,8 +114,8 @@ def test_a_secret_in_an_error(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("on_poison", "behind"), [("park", "blocked"), ("skip", "claimed"), ("stop", "blocked")]
 )
-def test_poison(registry: Registry, on_poison: str, behind: str) -> None:
-    """G5: a dead letter parks its stream, is passed by, or stops the handler."""
+def test_poison_policies(registry: Registry, on_poison: str, behind: str) -> None:
+    """G5: a dead letter parks its stream, is skipped, or stops the handler."""
     mailer = make_handler(retry=QUICK, on_poison=on_poison)
     registry.declare(mailer)
     dead(registry, mailer)
@@ -159,7 +159,7 @@ def test_a_retry_that_came_too_late(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("status", ["claimed", "failed", "blocked", "dead", "unknown"])
-def test_a_skip_by_hand(registry: Registry, hasty: Registry, status: str) -> None:
+def test_a_skip_by_hand(registry: Registry, expiring_registry: Registry, status: str) -> None:
     """G5: anything unfinished can be skipped, with a reason; it counts as done."""
     mailer = (
         make_handler(effect="unsafe", retry=QUICK)
@@ -173,7 +173,7 @@ def test_a_skip_by_hand(registry: Registry, hasty: Registry, status: str) -> Non
     elif status == "dead":
         dead(registry, mailer)
     elif status == "unknown":
-        claim(hasty, mailer, make_event(1))
+        claim(expiring_registry, mailer, make_event(1))
         time.sleep(0.05)
         registry.due(mailer)
     else:
@@ -192,7 +192,7 @@ def test_a_skip_by_hand(registry: Registry, hasty: Registry, status: str) -> Non
 
 
 def test_an_owner_whose_event_was_skipped(registry: Registry) -> None:
-    """G5: who still works on what was skipped cannot end it any more."""
+    """G5: the owner of an event that was skipped can no longer complete it."""
     mailer = make_handler()
     claims = claim(registry, mailer, make_event(1))
     registry.skip(EntryFilter(), "hangs")
@@ -201,33 +201,37 @@ def test_an_owner_whose_event_was_skipped(registry: Registry) -> None:
         registry.mark_done(mailer, claims)
 
 
-def test_an_unsafe_effect_whose_owner_is_gone(registry: Registry, hasty: Registry) -> None:
-    """G7: nobody knows if it happened: it is unknown, until an operator says what to do."""
+def test_an_unsafe_effect_whose_owner_is_gone(
+    registry: Registry, expiring_registry: Registry
+) -> None:
+    """G7: the outcome is unknown until an operator decides."""
     caller = make_handler(effect="unsafe")
-    claims = claim(hasty, caller, make_event(1))
+    claims = claim(expiring_registry, caller, make_event(1))
     time.sleep(0.05)
 
     assert verdicts_of(claim(registry, caller, make_event(1))) == ["unknown"]
     registry.defer(caller, [make_event(1)])
     assert statuses_of(registry) == {make_event(1).event_id: "unknown"}
     assert registry.due(caller) == []
-    hasty.mark_done(caller, claims)  # it was only slow
+    expiring_registry.mark_done(caller, claims)  # it was only slow
     assert statuses_of(registry) == {make_event(1).event_id: "done"}
 
 
-def test_an_unsafe_effect_that_may_be_repeated(registry: Registry, hasty: Registry) -> None:
+def test_an_unsafe_effect_that_may_be_repeated(
+    registry: Registry, expiring_registry: Registry
+) -> None:
     """G7: retry_unknown chooses at least once."""
     caller = make_handler(effect="unsafe", retry_unknown=True)
-    claim(hasty, caller, make_event(1))
+    claim(expiring_registry, caller, make_event(1))
     time.sleep(0.05)
 
     assert verdicts_of(claim(registry, caller, make_event(1))) == ["claimed"]
 
 
-def test_a_retried_unknown(registry: Registry, hasty: Registry) -> None:
-    """G7: an operator may repeat what is unknown."""
+def test_a_retried_unknown(registry: Registry, expiring_registry: Registry) -> None:
+    """G7: an operator can retry an event with an unknown outcome."""
     caller = make_handler(effect="unsafe")
-    claim(hasty, caller, make_event(1))
+    claim(expiring_registry, caller, make_event(1))
     time.sleep(0.05)
     registry.defer(caller, [make_event(1)])
     registry.retry(EntryFilter(status="unknown"))
@@ -237,7 +241,7 @@ def test_a_retried_unknown(registry: Registry, hasty: Registry) -> None:
 
 
 def test_counts_and_entries(registry: Registry) -> None:
-    """M2: what is in the registry, by handler and status, with filters."""
+    """M2: entries of the registry are counted and listed by handler and status."""
     mailer, biller = make_handler(retry=QUICK), make_handler("biller")
     dead(registry, mailer)
     claim_and_complete(registry, biller, make_event(1), make_event(2))
@@ -281,7 +285,7 @@ def test_patterns_of_event_types(registry: Registry, pattern: str, found: set[st
 
 @pytest.mark.parametrize("pattern", ["se*", "*.taken", "seat.*.x"])
 def test_a_pattern_that_matches_nothing_is_refused(registry: Registry, pattern: str) -> None:
-    """E7: a star that stands for nothing is no empty result."""
+    """E7: an invalid star is an error, not an empty result."""
     for act in (registry.entries, registry.retry):
         with pytest.raises(InvalidArgument, match="event_type"):
             act(EntryFilter(event_type=pattern))
@@ -300,7 +304,7 @@ def test_a_paused_handler(registry: Registry) -> None:
 
 
 def test_pruning(registry: Registry) -> None:
-    """G3: what was done long ago is forgotten; its number still tells, and without one it stays."""
+    """G3: old done entries are pruned if their sequence number still identifies them."""
     mailer = make_handler()
     claim_and_complete(registry, mailer, make_event(1), make_event(None, event_id="plain"))
     time.sleep(0.01)
@@ -316,8 +320,8 @@ def test_pruning(registry: Registry) -> None:
     assert registry.prune("mailer", 0.001, streamless=True) == 1
 
 
-def test_a_named_event_that_is_not_there(registry: Registry) -> None:
-    """L3: retrying or skipping one event that is not there is `not_found`; a filter counts 0."""
+def test_missing_named_event_is_not_found(registry: Registry) -> None:
+    """L3: retrying or skipping a missing event is `not_found`; a filter counts 0."""
     mailer = make_handler()
     registry.declare(mailer)
     claim_and_complete(registry, mailer, make_event(1))

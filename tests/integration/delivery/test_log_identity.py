@@ -45,7 +45,7 @@ class Shop:
         self.mailer = make_handler(run=self._run)
 
     def _run(self, record: Any, _context: Any) -> None:
-        self.effects.append(record.data["text"])
+        self.effects.append(record.payload["text"])
 
     def append(self, *texts: str, stream: str = "o-1", ids: bool = False) -> None:
         """Append one event for each text, each by itself."""
@@ -143,7 +143,7 @@ def test_several_streams_after_a_restore(shop: Shop) -> None:
 
 
 def test_a_dry_run_changes_nothing(shop: Shop) -> None:
-    """G9: an operator sees what a reset forgets before it does."""
+    """G9: a dry run shows an operator what a reset deletes."""
     shop.append("a1")
     shop.save()
     shop.append("a2")
@@ -157,7 +157,7 @@ def test_a_dry_run_changes_nothing(shop: Shop) -> None:
         shop.consume()
 
 
-def test_a_position_that_is_none(shop: Shop, registry: Registry) -> None:
+def test_reset_refuses_an_impossible_position(shop: Shop, registry: Registry) -> None:
     """G9: a reset refuses a position that its own entries contradict, and an unknown handler."""
     shop.append("a1")
     shop.save()
@@ -178,7 +178,7 @@ def test_a_position_that_is_none(shop: Shop, registry: Registry) -> None:
     assert report.forgotten == {"done": 2}
 
 
-def test_what_cannot_be_told_is_asked_for(shop: Shop, registry: Registry) -> None:
+def test_reset_requires_a_position_without_shared_history(shop: Shop, registry: Registry) -> None:
     """G9: without an entry of the shared history a reset asks for the restored head."""
     shop.append("a1")
     shop.save()
@@ -257,7 +257,7 @@ def test_each_handler_and_tenant_for_itself(registry: Registry) -> None:
     ]
 
 
-def test_sources_that_are_no_log(registry: Registry) -> None:
+def test_events_without_a_log_identity(registry: Registry) -> None:
     """G9: events without an identity are handled as long as none with one has come."""
     mailer = make_handler()
     registry.handle(mailer, given(1, None))
@@ -277,7 +277,7 @@ def test_two_logs_at_once(registry: Registry) -> None:
 
 
 @pytest.fixture
-def old(registry_at: str) -> str:
+def old_registry(registry_at: str) -> str:
     """A registry as it was made before it knew logs, with one event done."""
     made_before = open_registry(registry_at)
     made_before.handle(make_handler(), given(1, None))
@@ -288,9 +288,9 @@ def old(registry_at: str) -> str:
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_an_old_registry_is_upgraded(old: str, create: bool) -> None:
+def test_an_old_registry_is_upgraded(old_registry: str, create: bool) -> None:
     """G9: opened by whomever, it keeps its entries and adopts the identity that comes first."""
-    registry = open_registry(old, create=create)
+    registry = open_registry(old_registry, create=create)
     try:
         assert registry.handle(make_handler(), given(1, HERE)).duplicate == 1
         assert registry.logs()[0].log_id == HERE.log_id
@@ -300,7 +300,7 @@ def test_an_old_registry_is_upgraded(old: str, create: bool) -> None:
         registry.close()
 
 
-def test_a_subscription_ends_with_it(tmp_path: Path, registry: Registry) -> None:
+def test_subscription_ends_after_a_restore(tmp_path: Path, registry: Registry) -> None:
     """G9: the run of a subscription ends, instead of trying the same batch for ever."""
     mailer = make_handler()
     registry.handle(mailer, given(1, HERE))

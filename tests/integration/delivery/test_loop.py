@@ -104,10 +104,10 @@ def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Targe
     others = [
         make_event(number, stream=("show", "s-2"), event={"n": 100 + number}) for number in (1, 2)
     ]
-    tally = loop.handle([make_event(1), make_event(2), *others, make_event(3)])
+    counts = loop.handle([make_event(1), make_event(2), *others, make_event(3)])
     drained(loop, registry)
 
-    assert (tally.failed, tally.done) == (1, 2)
+    assert (counts.failed, counts.done) == (1, 2)
     assert target.seen == [101, 102]
     [letter] = registry.entries(EntryFilter(status="dead"))
     assert (letter.event_id, letter.attempts) == (make_event(1).event_id, 3)
@@ -117,7 +117,7 @@ def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Targe
     assert target.seen == [101, 102, 1, 2, 3]
 
 
-def test_poison_is_passed_by(registry: Registry, target: Target) -> None:
+def test_poison_is_skipped(registry: Registry, target: Target) -> None:
     """G5: with on_poison=skip the next events continue once the attempts are spent."""
     target.poison = {2}
     loop = looped(registry, target, on_poison="skip")
@@ -129,7 +129,7 @@ def test_poison_is_passed_by(registry: Registry, target: Target) -> None:
 
 
 def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
-    """G5: with on_poison=stop nothing more is handled until an operator says so."""
+    """G5: with on_poison=stop nothing is handled until an operator intervenes."""
     target.poison = {1}
     loop = looped(registry, target, on_poison="stop")
 
@@ -150,8 +150,8 @@ def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
     assert target.seen == [2]
 
 
-def test_the_filter_is_told(registry: Registry, target: Target) -> None:
-    """G4: a handler that filters by type is not held up by what it does not want."""
+def test_filtered_events_do_not_block_a_stream(registry: Registry, target: Target) -> None:
+    """G4: events that a handler filters out do not block it."""
     loop = looped(registry, target, events=["seat.*"])
     kinds = ["seat.taken", "note.made", "seat.freed", "note.made", "seat.taken"]
     events = [make_event(number, event_type=kind) for number, kind in enumerate(kinds, start=1)]
@@ -183,8 +183,8 @@ def test_shuffled_with_a_filter_and_a_start(registry: Registry, target: Target, 
     assert target.seen == [number for number in range(first, 30) if number % 3]
 
 
-def test_a_start_is_asked_for(registry: Registry, target: Target) -> None:
-    """G4: a handler that begins in mid-log asks what lies before it, once for a stream."""
+def test_start_ranges_are_looked_up_once(registry: Registry, target: Target) -> None:
+    """G4: a handler that starts later in the log looks up earlier numbers once per stream."""
     asked: list[int | None] = []
 
     def starts(_handler: Any, blocked: Any) -> list[PassedRange]:
@@ -201,13 +201,13 @@ def test_a_start_is_asked_for(registry: Registry, target: Target) -> None:
 
 
 def test_latest_wins_in_the_loop(registry: Registry, target: Target) -> None:
-    """G4: in latest_wins what is old has no effect."""
+    """G4: in latest_wins an outdated event has no effect."""
     loop = looped(registry, target, mode="latest_wins")
     loop.handle([make_event(3)])
-    tally = loop.handle([make_event(1), make_event(2), make_event(4)])
+    counts = loop.handle([make_event(1), make_event(2), make_event(4)])
 
     assert target.seen == [3, 4]
-    assert tally.stale == 2
+    assert counts.stale == 2
 
 
 def test_an_async_handler(registry: Registry) -> None:
@@ -288,8 +288,8 @@ def test_a_claim_as_a_block(registry: Registry) -> None:
     assert held.connection is None
 
 
-def test_a_users_error_stays_the_users(registry: Registry) -> None:
-    """G7: what a transactional block raises comes out as it is, and nothing of it is kept."""
+def test_user_errors_propagate_unchanged(registry: Registry) -> None:
+    """G7: an error of a transactional block propagates, and its writes are rolled back."""
     target = Target(registry, "transactional")
     mailer = make_handler(effect="transactional", retry=QUICK)
 
@@ -305,7 +305,7 @@ def test_a_users_error_stays_the_users(registry: Registry) -> None:
     assert statuses_of(registry) == {make_event(1).event_id: "failed"}
 
 
-def test_keys_are_stable_and_apart() -> None:
+def test_effect_keys_are_stable_and_unique() -> None:
     """G7: the key is the same at every attempt, and no other event's in any tenant."""
     pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("A", "b/c")]
     keys = {effect_key(Delivery(tenant_id=tenant, event_id=one)) for tenant, one in pairs}
@@ -314,7 +314,7 @@ def test_keys_are_stable_and_apart() -> None:
 
 
 def test_an_outage_that_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """G6: pause keeps trying, says so once, and says when it is over."""
+    """G6: pause keeps retrying, and logs the outage and its end once."""
     answers = iter([BackendFailure("down"), BackendFailure("down"), None])
     waiting: list[bool] = []
     outage = OutageRetry("pause")

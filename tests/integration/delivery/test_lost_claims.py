@@ -31,7 +31,7 @@ PATIENCE_S = 20.0
 
 
 @pytest.fixture
-def attentive(registry_at: str) -> Iterator[Registry]:
+def polling_registry(registry_at: str) -> Iterator[Registry]:
     """A registry whose claims are kept for long, and looked at a hundred times a second."""
     opened = open_registry(registry_at, RegistrySettings(lease_s=900.0, heartbeat_s=0.01))
     yield opened
@@ -51,8 +51,10 @@ def check_until_lost(check: Callable[[], None]) -> None:
         time.sleep(0.005)
 
 
-def test_a_handler_learns_that_its_claim_is_lost(attentive: Registry, registry: Registry) -> None:
-    """G2: `context.check()` raises once the claim is somebody else's, and the effect ends there."""
+def test_a_handler_learns_that_its_claim_is_lost(
+    polling_registry: Registry, registry: Registry
+) -> None:
+    """G2: `context.check()` raises once another owner has the claim, and ends the effect."""
     reached: list[str] = []
 
     def effect(_event: Any, context: Any) -> None:
@@ -64,21 +66,23 @@ def test_a_handler_learns_that_its_claim_is_lost(attentive: Registry, registry: 
 
     by = make_handler(run=effect)
     registry.declare(by)
-    tally = HandlerLoop(attentive, by).handle([make_event(1)])
+    counts = HandlerLoop(polling_registry, by).handle([make_event(1)])
 
     assert reached == ["begun"]
-    assert (tally.done, tally.kept) == (0, 1)
+    assert (counts.done, counts.kept) == (0, 1)
     assert statuses_of(registry) == {make_event(1).event_id: "skipped"}
 
 
-def test_a_block_learns_that_its_claim_is_lost(attentive: Registry, registry: Registry) -> None:
+def test_a_block_learns_that_its_claim_is_lost(
+    polling_registry: Registry, registry: Registry
+) -> None:
     """G2: so does a block that holds a claim, and it is not marked done."""
     by = make_handler()
     registry.declare(by)
     reached: list[str] = []
 
     def hold() -> None:
-        with attentive.claim(by, make_event(1)) as held:
+        with polling_registry.claim(by, make_event(1)) as held:
             held.check()
             reached.append("begun")
             lose(registry, by)
@@ -92,14 +96,14 @@ def test_a_block_learns_that_its_claim_is_lost(attentive: Registry, registry: Re
 
 
 def test_an_interrupt_is_not_hidden_by_a_lost_claim(
-    attentive: Registry, registry: Registry
+    polling_registry: Registry, registry: Registry
 ) -> None:
     """G2: Ctrl-C in a block propagates, also when the claim cannot be given back any more."""
     by = make_handler()
     registry.declare(by)
 
     def hold() -> None:
-        with attentive.claim(by, make_event(1)):
+        with polling_registry.claim(by, make_event(1)):
             lose(registry, by)
             raise KeyboardInterrupt
 

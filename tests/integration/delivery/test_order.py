@@ -52,8 +52,8 @@ def test_a_run_is_claimed_together(registry: Registry) -> None:
     assert verdicts_of(found) == ["claimed", "claimed", "claimed", "blocked"]
 
 
-def test_a_run_ends_at_somebody_elses(registry: Registry) -> None:
-    """G4: what stands behind an event that another handles is not claimed with others."""
+def test_run_ends_at_an_event_of_another_owner(registry: Registry) -> None:
+    """G4: events after one that another owner handles are not claimed."""
     mailer = make_handler()
     claim(registry, mailer, make_event(1))
 
@@ -78,7 +78,7 @@ def test_streams_do_not_wait_for_each_other(registry: Registry) -> None:
 
 
 def test_an_old_number_is_stale(registry: Registry) -> None:
-    """G3: a number that the stream has passed is stale, whatever its id."""
+    """G3: a number that the stream has passed is stale, with any event id."""
     mailer = make_handler()
     claim_and_complete(registry, mailer, make_event(1), make_event(2))
 
@@ -86,7 +86,7 @@ def test_an_old_number_is_stale(registry: Registry) -> None:
 
 
 def test_a_stream_that_begins_at_zero(registry: Registry) -> None:
-    """G4: the first number is what the stream's kind says."""
+    """G4: the first number is that of the stream's kind."""
     mailer = make_handler()
 
     assert verdicts_of(claim(registry, mailer, make_event(1, first_seq=0))) == ["blocked"]
@@ -94,8 +94,8 @@ def test_a_stream_that_begins_at_zero(registry: Registry) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(1, first_seq=0))) == ["claimed"]
 
 
-def test_what_the_filter_passes_over(registry: Registry) -> None:
-    """G4: the consumer tells what it passes over, and the stream continues after it."""
+def test_filtered_events_are_skipped(registry: Registry) -> None:
+    """G4: the consumer reports skipped events, and the stream continues after them."""
     mailer = make_handler()
     registry.pass_over(mailer, [make_event(1), make_event(2), make_event(4)])
 
@@ -107,8 +107,8 @@ def test_what_the_filter_passes_over(registry: Registry) -> None:
     assert verdicts_of(claims) == ["blocked"]
 
 
-def test_what_was_passed_over_ahead(registry: Registry) -> None:
-    """G4: what is passed over before its turn is remembered until its turn has come."""
+def test_events_skipped_ahead_are_remembered(registry: Registry) -> None:
+    """G4: events skipped early are remembered until the stream reaches them."""
     mailer = make_handler()
     registry.pass_over(mailer, [make_event(2), make_event(3)])
     assert verdicts_of(claim(registry, mailer, make_event(4))) == ["blocked"]
@@ -119,7 +119,7 @@ def test_what_was_passed_over_ahead(registry: Registry) -> None:
 
 
 def test_a_start_in_the_middle(registry: Registry) -> None:
-    """G4: numbers before the handler's start are passed over by range, and only in order."""
+    """G4: numbers before the handler's start are skipped by range, in order only."""
     mailer = make_handler(start=100)
     registry.pass_ranges(mailer, [PassedRange(LINE, 1, 1, 41)])
 
@@ -143,21 +143,23 @@ def test_latest_wins(registry: Registry) -> None:
     assert verdicts_of(claim(registry, view, make_event(9))) == ["claimed"]
 
 
-def test_a_sleeper_does_not_move_a_stream(registry: Registry, hasty: Registry) -> None:
-    """G2: who lost the first of a run cannot end the rest of it, though nobody took those."""
+def test_expired_owner_does_not_advance_a_stream(
+    registry: Registry, expiring_registry: Registry
+) -> None:
+    """G2: an owner that lost the first event of a run cannot complete the others."""
     mailer = make_handler()
-    lost = claim(hasty, mailer, make_event(1), make_event(2), make_event(3))
+    lost = claim(expiring_registry, mailer, make_event(1), make_event(2), make_event(3))
     time.sleep(0.05)
     [mine] = claim(registry, mailer, make_event(1))
 
     with pytest.raises(LeaseLost):
-        hasty.mark_done(mailer, lost)
+        expiring_registry.mark_done(mailer, lost)
     assert set(statuses_of(registry).values()) == {"claimed"}
     registry.mark_done(mailer, [mine])
     assert verdicts_of(claim(registry, mailer, make_event(2))) == ["claimed"]
 
 
-def test_nothing_is_ended_past_what_is_open(registry: Registry) -> None:
+def test_later_event_is_not_completed_before_an_open_one(registry: Registry) -> None:
     """G4: of a run that was claimed together, a later one cannot be ended before an earlier one."""
     mailer = make_handler()
     first, second, third = claim(registry, mailer, make_event(1), make_event(2), make_event(3))
@@ -169,8 +171,8 @@ def test_nothing_is_ended_past_what_is_open(registry: Registry) -> None:
     assert set(statuses_of(registry).values()) == {"done"}
 
 
-def test_what_is_blocked_waits_in_the_registry(registry: Registry) -> None:
-    """G4: a consumer that keeps what is blocked may read on; nothing is lost."""
+def test_blocked_events_wait_in_the_registry(registry: Registry) -> None:
+    """G4: a consumer can store blocked events and read on without losing them."""
     mailer = make_handler()
     registry.defer(mailer, [make_event(3), make_event(2)])
     assert registry.due(mailer) == []
@@ -182,7 +184,7 @@ def test_what_is_blocked_waits_in_the_registry(registry: Registry) -> None:
 
 
 def settle(registry: Registry, by: Handler, events: list[Delivery]) -> list[int]:
-    """Consume events in any order, keeping what waits, and return the order of effects."""
+    """Consume events in any order, keeping waiting events, and return the order of effects."""
     order: list[int] = []
 
     def consume(some: list[Delivery]) -> None:

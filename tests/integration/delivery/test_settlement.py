@@ -30,7 +30,7 @@ def log() -> Iterator[seriatim.Log]:
 
 
 @pytest.fixture
-def bound(registry_at: str, log: seriatim.Log) -> Iterator[Registry]:
+def log_registry(registry_at: str, log: seriatim.Log) -> Iterator[Registry]:
     """A registry of that log's events."""
     opened = open_registry(registry_at, log=log)
     yield opened
@@ -51,29 +51,31 @@ class Effects:
 
     def run(self, record: Any, _context: Any) -> None:
         """Have the effect of a record."""
-        number = record.data["n"]
+        number = record.payload["n"]
         if self.failures.get(number, 0):
             self.failures[number] -= 1
             raise ConnectionError("the mail server is away")
         self.seen.append(number)
 
 
-def test_a_transient_error_loses_nothing(bound: Registry, log: seriatim.Log) -> None:
-    """G10: a subscription whose handler fails once delivers again until the effect is had."""
+def test_a_transient_error_loses_nothing(log_registry: Registry, log: seriatim.Log) -> None:
+    """G10: a subscription whose handler fails once redelivers until it succeeds."""
     effects = Effects(n2=2)
     mailer = make_handler(retry=RetryPolicy(attempts=5, base_s=0.3, cap_s=0.3), run=effects.run)
     for number in (1, 2, 3):
         paid(log, number)
     subscription = log.subscribe("mailer", idle_timeout=0, backoff_s=0.01, backoff_cap_s=0.05)
 
-    subscription.run(lambda batch: bound.handle(mailer, batch))
+    subscription.run(lambda batch: log_registry.handle(mailer, batch))
 
     assert effects.seen == [1, 2, 3]
     assert subscription.position == 3
-    assert set(statuses_of(bound).values()) == {"done"}
+    assert set(statuses_of(log_registry).values()) == {"done"}
 
 
-def test_the_cursor_stays_while_an_event_backs_off(bound: Registry, log: seriatim.Log) -> None:
+def test_the_cursor_stays_while_an_event_backs_off(
+    log_registry: Registry, log: seriatim.Log
+) -> None:
     """G10: `waiting` is no verdict to move on with, at the first delivery and at the next ones."""
     effects = Effects(n1=1)
     mailer = make_handler(retry=LONG, run=effects.run)
@@ -81,18 +83,18 @@ def test_the_cursor_stays_while_an_event_backs_off(bound: Registry, log: seriati
     records = list(log.read())
 
     with pytest.raises(EventNotSettled) as first:
-        bound.handle(mailer, records)
+        log_registry.handle(mailer, records)
     with pytest.raises(EventNotSettled) as second:
-        bound.handle(mailer, records)
+        log_registry.handle(mailer, records)
 
     assert isinstance(first.value.__cause__, ConnectionError)
     assert first.value.retryable
     assert second.value.details["verdict"] == "waiting"
-    assert statuses_of(bound) == {records[0].event_id: "failed"}
-    assert [one.attempts for one in bound.entries(EntryFilter())] == [1]
+    assert statuses_of(log_registry) == {records[0].event_id: "failed"}
+    assert [one.attempts for one in log_registry.entries(EntryFilter())] == [1]
 
 
-def test_one_batch_with_one_failure(bound: Registry, log: seriatim.Log) -> None:
+def test_one_batch_with_one_failure(log_registry: Registry, log: seriatim.Log) -> None:
     """G10: the other events of the batch are done once, and not again with the next delivery."""
     effects = Effects(n2=1)
     mailer = make_handler(retry=QUICK, run=effects.run)
@@ -102,26 +104,28 @@ def test_one_batch_with_one_failure(bound: Registry, log: seriatim.Log) -> None:
     records = list(log.read())
 
     with pytest.raises(EventNotSettled):
-        bound.handle(mailer, records)
-    tally = bound.handle(mailer, records, wait_s=30)
+        log_registry.handle(mailer, records)
+    counts = log_registry.handle(mailer, records, wait_s=30)
 
     assert sorted(effects.seen) == [1, 2, 3]
-    assert (tally.done, tally.duplicate, tally.kept) == (1, 2, 0)
+    assert (counts.done, counts.duplicate, counts.kept) == (1, 2, 0)
 
 
-def test_waiting_in_the_call(bound: Registry, log: seriatim.Log) -> None:
-    """G10: with `wait_s` the call returns when the pauses are over and the effect is had."""
+def test_waiting_in_the_call(log_registry: Registry, log: seriatim.Log) -> None:
+    """G10: with `wait_s` the call returns after the backoff and the effect."""
     effects = Effects(n1=2)
     mailer = make_handler(retry=QUICK, run=effects.run)
     paid(log, 1, 2)
 
-    tally = bound.handle(mailer, list(log.read()), wait_s=30)
+    counts = log_registry.handle(mailer, list(log.read()), wait_s=30)
 
     assert effects.seen == [1, 2]
-    assert (tally.done, tally.kept) == (2, 0)
+    assert (counts.done, counts.kept) == (2, 0)
 
 
-def test_a_dead_letter_is_final_and_its_stream_is_not(bound: Registry, log: seriatim.Log) -> None:
+def test_a_dead_letter_is_final_and_its_stream_is_not(
+    log_registry: Registry, log: seriatim.Log
+) -> None:
     """G10: after its attempts an event is final; with `park` the next of its stream is not."""
     effects = Effects(n1=99)
     mailer = make_handler(retry=QUICK, run=effects.run)
@@ -129,69 +133,71 @@ def test_a_dead_letter_is_final_and_its_stream_is_not(bound: Registry, log: seri
     paid(log, 2)
     first, second = log.read()
 
-    tally = bound.handle(mailer, first, wait_s=30)
+    counts = log_registry.handle(mailer, first, wait_s=30)
     with pytest.raises(EventNotSettled) as raised:
-        bound.handle(mailer, second)
+        log_registry.handle(mailer, second)
 
-    assert tally.dead == 1
-    assert bound.handle(mailer, first).kept == 0
+    assert counts.dead == 1
+    assert log_registry.handle(mailer, first).kept == 0
     assert raised.value.details["verdict"] == "blocked"
 
     effects.failures.clear()
-    bound.retry(EntryFilter(event_id=first.event_id))
-    bound.handle(mailer, second, wait_s=30)
+    log_registry.retry(EntryFilter(event_id=first.event_id))
+    log_registry.handle(mailer, second, wait_s=30)
 
     assert effects.seen == [1, 2]
 
 
-def test_a_retried_dead_letter_without_a_delivery(bound: Registry, log: seriatim.Log) -> None:
+def test_a_retried_dead_letter_without_a_delivery(
+    log_registry: Registry, log: seriatim.Log
+) -> None:
     """G5: what an operator retries is handled by the next call, also one without events."""
     effects = Effects(n1=99)
     mailer = make_handler(retry=QUICK, run=effects.run)
     paid(log, 1)
-    bound.handle(mailer, list(log.read()), wait_s=30)
+    log_registry.handle(mailer, list(log.read()), wait_s=30)
     effects.failures.clear()
-    bound.retry(EntryFilter(status="dead"))
+    log_registry.retry(EntryFilter(status="dead"))
 
-    bound.handle(mailer, [])
+    log_registry.handle(mailer, [])
 
     assert effects.seen == [1]
 
 
-def test_skipped_poison(bound: Registry, log: seriatim.Log) -> None:
+def test_skipped_poison(log_registry: Registry, log: seriatim.Log) -> None:
     """G5: with `on_poison="skip"` the consumer continues."""
     effects = Effects(n1=99)
     mailer = make_handler(retry=QUICK, run=effects.run, on_poison="skip")
     paid(log, 1, 2, 3)
 
-    bound.handle(mailer, list(log.read()), wait_s=30)
+    log_registry.handle(mailer, list(log.read()), wait_s=30)
 
     assert effects.seen == [2, 3]
 
 
-def test_another_consumer_has_it(bound: Registry, log: seriatim.Log) -> None:
+def test_event_in_progress_elsewhere(log_registry: Registry, log: seriatim.Log) -> None:
     """G10: `in_progress` raises at once, or is waited for as long as the caller says."""
     mailer = make_handler(retry=QUICK)
     paid(log, 1)
     records = list(log.read())
-    mine = bound.deliveries(records)
-    claims = claim(bound, mailer, *mine)
+    mine = log_registry.deliveries(records)
+    claims = claim(log_registry, mailer, *mine)
 
     with pytest.raises(EventNotSettled) as raised:
-        bound.handle(mailer, records)
+        log_registry.handle(mailer, records)
     assert raised.value.details["verdict"] == "in_progress"
 
-    other = bound.clone()
+    other = log_registry.clone()
     timer = threading.Timer(0.2, lambda: other.mark_done(mailer, claims))
     timer.start()
-    tally = bound.handle(mailer, records, wait_s=60)
+    counts = log_registry.handle(mailer, records, wait_s=60)
     timer.join()
     other.close()
 
-    assert tally.duplicate == 1
+    assert counts.duplicate == 1
 
 
-def test_a_blocked_event(bound: Registry, log: seriatim.Log) -> None:
+def test_a_blocked_event(log_registry: Registry, log: seriatim.Log) -> None:
     """G10: in strict mode an event before which one is missing is not final."""
     effects = Effects()
     mailer = make_handler(run=effects.run)
@@ -200,60 +206,60 @@ def test_a_blocked_event(bound: Registry, log: seriatim.Log) -> None:
     first, second = log.read()
 
     with pytest.raises(EventNotSettled) as raised:
-        bound.handle(mailer, second)
-    bound.handle(mailer, first)
-    bound.handle(mailer, second)
+        log_registry.handle(mailer, second)
+    log_registry.handle(mailer, first)
+    log_registry.handle(mailer, second)
 
     assert raised.value.details["verdict"] == "blocked"
     assert effects.seen == [1, 2]
 
 
-def test_what_the_filter_passes_over(bound: Registry, log: seriatim.Log) -> None:
-    """G4: a batch may hold events that the handler does not want, and they hold up nothing."""
+def test_filtered_events_are_skipped(log_registry: Registry, log: seriatim.Log) -> None:
+    """G4: events of a batch that the handler filters out block nothing."""
     effects = Effects()
     mailer = make_handler(run=effects.run, events=["order.paid"])
     log.append([NewEvent("order.placed", stream=("order", "o-1"))])
     paid(log, 1)
     placed, record = log.read()
 
-    assert bound.handle(mailer, placed).passed == 1
-    assert bound.handle(mailer, record).done == 1
+    assert log_registry.handle(mailer, placed).passed == 1
+    assert log_registry.handle(mailer, record).done == 1
     assert effects.seen == [1]
 
 
-def test_a_handler_that_starts_in_mid_log(bound: Registry, log: seriatim.Log) -> None:
-    """G4: numbers before the handler's start are looked up in the log and hold up nothing."""
+def test_a_handler_that_starts_in_mid_log(log_registry: Registry, log: seriatim.Log) -> None:
+    """G4: numbers before the handler's start are looked up in the log and block nothing."""
     effects = Effects()
     paid(log, 1)
     paid(log, 2)
     late = make_handler(run=effects.run, start=1)
     records = list(log.read(after=1))
 
-    bound.handle(late, records)
+    log_registry.handle(late, records)
 
     assert effects.seen == [2]
 
 
-def test_a_stream_that_begins_with_zero(bound: Registry, log: seriatim.Log) -> None:
+def test_a_stream_that_begins_with_zero(log_registry: Registry, log: seriatim.Log) -> None:
     """G4: the first event of a stream numbered from 0 is no stale one."""
     log.declare(seriatim.StreamKind(name="ticket", first_seq=0))
     log.append([NewEvent("opened", {"n": 0}, stream=("ticket", "t-1"))])
     effects = Effects()
 
-    tally = bound.handle(make_handler(run=effects.run), list(log.read()))
+    counts = log_registry.handle(make_handler(run=effects.run), list(log.read()))
 
-    assert (tally.done, tally.stale) == (1, 0)
+    assert (counts.done, counts.stale) == (1, 0)
 
 
-def test_the_block_raises_for_what_is_not_final(bound: Registry, log: seriatim.Log) -> None:
-    """G10: `with registry.claim` is entered with a claim or a final verdict, unless asked."""
+def test_claim_block_raises_for_undecided_events(log_registry: Registry, log: seriatim.Log) -> None:
+    """G10: `with registry.claim` raises without a claim or final verdict, unless requested."""
     mailer = make_handler(retry=LONG)
     paid(log, 1)
     paid(log, 2)
     first, second = log.read()
 
     def consume(record: Any) -> str:
-        with bound.claim(mailer, record) as held:
+        with log_registry.claim(mailer, record) as held:
             if held:
                 raise ConnectionError("the mail server is away")
             return str(held.verdict)
@@ -264,26 +270,26 @@ def test_the_block_raises_for_what_is_not_final(bound: Registry, log: seriatim.L
         with pytest.raises(EventNotSettled) as raised:
             consume(record)
         assert raised.value.details["verdict"] == verdict
-        with bound.claim(mailer, record, unsettled="return") as held:
+        with log_registry.claim(mailer, record, unsettled="return") as held:
             assert held.verdict == verdict
-    bound.skip(EntryFilter(event_id=first.event_id), "given up")
+    log_registry.skip(EntryFilter(event_id=first.event_id), "given up")
     assert consume(first) == "duplicate_done"
 
 
-def test_an_interrupted_block_frees_its_claim(bound: Registry) -> None:
-    """G2: what is neither success nor failure leaves no claim, unless the effect is unsafe."""
+def test_an_interrupted_block_frees_its_claim(log_registry: Registry) -> None:
+    """G2: an interrupted block releases its claim, unless the effect is unsafe."""
 
     def interrupt(effect: str, name: str) -> str:
         by = make_handler(name, effect=effect)
-        with pytest.raises(KeyboardInterrupt), bound.claim(by, make_event(1)):
+        with pytest.raises(KeyboardInterrupt), log_registry.claim(by, make_event(1)):
             raise KeyboardInterrupt
-        return statuses_of(bound, handler=name)[make_event(1).event_id]
+        return statuses_of(log_registry, handler=name)[make_event(1).event_id]
 
     assert interrupt("keyed", "one") == "blocked"
     assert interrupt("unsafe", "two") == "claimed"
 
 
-def test_the_same_for_asyncio(bound: Registry, log: seriatim.Log) -> None:
+def test_async_handle_has_the_same_results(log_registry: Registry, log: seriatim.Log) -> None:
     """G10: the awaited call returns or raises in the same cases, on the caller's event loop."""
     loops: set[Any] = set()
     effects = Effects(n2=1)
@@ -298,8 +304,8 @@ def test_the_same_for_asyncio(bound: Registry, log: seriatim.Log) -> None:
 
     async def consume() -> None:
         with pytest.raises(EventNotSettled):
-            await bound.aio.handle(mailer, records)
-        await bound.aio.handle(mailer, records, wait_s=30)
+            await log_registry.aio.handle(mailer, records)
+        await log_registry.aio.handle(mailer, records, wait_s=30)
         assert loops == {asyncio.get_running_loop()}
 
     asyncio.run(consume())
@@ -307,7 +313,7 @@ def test_the_same_for_asyncio(bound: Registry, log: seriatim.Log) -> None:
     assert effects.seen == [1, 2]
 
 
-def test_a_cancelled_call(bound: Registry, log: seriatim.Log) -> None:
+def test_a_cancelled_call(log_registry: Registry, log: seriatim.Log) -> None:
     """G10: a cancelled call cancels its effect, costs no attempt and leaves no claim."""
     begun = threading.Event()
 
@@ -319,7 +325,7 @@ def test_a_cancelled_call(bound: Registry, log: seriatim.Log) -> None:
     records = list(log.read())
 
     async def consume() -> None:
-        task = asyncio.create_task(bound.aio.handle(make_handler(run=run), records))
+        task = asyncio.create_task(log_registry.aio.handle(make_handler(run=run), records))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -327,43 +333,45 @@ def test_a_cancelled_call(bound: Registry, log: seriatim.Log) -> None:
 
     asyncio.run(consume())
 
-    [entry] = bound.entries(EntryFilter())
+    [entry] = log_registry.entries(EntryFilter())
     assert (entry.status, entry.attempts) == ("blocked", 0)
 
 
-def test_a_transactional_handler_awaited(bound: Registry, log: seriatim.Log) -> None:
-    """G7: a transactional effect is had by the thread that holds the transaction."""
-    at = bound.engine.schema_prefix
-    with bound.engine.transaction() as session:
+def test_a_transactional_handler_awaited(log_registry: Registry, log: seriatim.Log) -> None:
+    """G7: a transactional effect runs in the thread that holds the transaction."""
+    at = log_registry.engine.schema_prefix
+    with log_registry.engine.transaction() as session:
         session.run(f"create table {at}effects (n integer)")
 
     def run(record: Any, context: Any) -> None:
-        context.connection.execute(f"insert into {at}effects values ({record.data['n']})")
+        context.connection.execute(f"insert into {at}effects values ({record.payload['n']})")
 
     paid(log, 1)
 
-    asyncio.run(bound.aio.handle(make_handler(effect="transactional", run=run), list(log.read())))
+    asyncio.run(
+        log_registry.aio.handle(make_handler(effect="transactional", run=run), list(log.read()))
+    )
 
-    with bound.engine.transaction(write=False) as session:
+    with log_registry.engine.transaction(write=False) as session:
         assert session.run(f"select n from {at}effects") == [(1,)]
 
 
-def test_arguments_of_handle(bound: Registry, registry: Registry, log: seriatim.Log) -> None:
-    """L3: what cannot be handled is refused before anything is claimed."""
+def test_arguments_of_handle(log_registry: Registry, registry: Registry, log: seriatim.Log) -> None:
+    """L3: invalid arguments are refused before anything is claimed."""
     paid(log, 1)
     mailer = make_handler()
 
     with pytest.raises(InvalidArgument, match="wait_s"):
-        bound.handle(mailer, [], wait_s=-1)
+        log_registry.handle(mailer, [], wait_s=-1)
     with pytest.raises(InvalidArgument, match="records or deliveries"):
-        bound.handle(mailer, [{"n": 1}])  # type: ignore[list-item]
+        log_registry.handle(mailer, [{"n": 1}])  # type: ignore[list-item]
     with pytest.raises(InvalidArgument, match="holds no event"):
-        bound.handle(mailer, Delivery(event_id="e-1"))
+        log_registry.handle(mailer, Delivery(event_id="e-1"))
     with pytest.raises(InvalidArgument, match="of which log"):
         registry.handle(mailer, list(log.read()))
     with pytest.raises(InvalidArgument, match="of which log"):
         registry.claim(mailer, next(iter(log.read())))
-    assert statuses_of(bound) == {}
+    assert statuses_of(log_registry) == {}
 
 
 def test_without_a_registry(registry_at: str, log: seriatim.Log) -> None:
@@ -382,7 +390,7 @@ def test_without_a_registry(registry_at: str, log: seriatim.Log) -> None:
 
 
 def test_two_consumers_of_one_batch(registry_at: str, log: seriatim.Log) -> None:
-    """G10: two consumers of the same events have each effect once, whoever is faster."""
+    """G10: two consumers of the same events cause each effect once."""
     effects = Effects()
     mailer = make_handler(run=effects.run)
     for number in range(30):

@@ -20,7 +20,7 @@ LARGE = BATCH_MIN_EVENTS + 8
 def numbered(log: seriatim.Log) -> list[Any]:
     """What numbering decides of each record."""
     return [
-        (r.position, r.append_position, r.stream, r.stream_seq, r.payload, tuple(r.tags))
+        (r.position, r.append_position, r.stream, r.stream_seq, r.payload_json, tuple(r.tags))
         for r in log.read()
     ]
 
@@ -84,7 +84,7 @@ def test_given_numbers_and_others_share_a_group(postgres_url: str) -> None:
 
 
 def test_wrong_number_in_a_large_group_fails_alone(postgres_url: str) -> None:
-    """B4, B5: each append of a group gets its own answer, whatever its neighbours get."""
+    """B4, B5: each append of a group gets its own result."""
     with seriatim.open(postgres_url) as log:
         requests = [
             log.appender.prepare_request(
@@ -103,7 +103,7 @@ def test_wrong_number_in_a_large_group_fails_alone(postgres_url: str) -> None:
 
 @pytest.mark.parametrize("size", [1, LARGE])
 def test_a_number_before_its_turn_fails_in_a_shared_group(postgres_url: str, size: int) -> None:
-    """B5: the first of two appends demands what only the second makes true: it is refused."""
+    """B5: an append that requires a later append of its group is refused."""
     with seriatim.open(postgres_url) as log:
         requests = [
             log.appender.prepare_request(

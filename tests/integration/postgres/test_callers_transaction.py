@@ -163,7 +163,7 @@ def test_reuse_and_commands_work_there(
     """B12, C4, C5: keys, ids and command records are known in the caller's transaction too."""
     command = Command(actor="a", endpoint="/sell", key="1", request={"n": 1}, response={"ok": 1})
     first = log.append(sold(), command=command, connection=connection)
-    twin = log.append(sold(), command=command, connection=connection)
+    duplicate = log.append(sold(), command=command, connection=connection)
     keyed = log.append(sold(2), idempotency_key="k", connection=connection)
     again = log.append(sold(2), idempotency_key="k", connection=connection)
     other = Command(actor="a", endpoint="/sell", key="1", request={"n": 2})
@@ -172,20 +172,20 @@ def test_reuse_and_commands_work_there(
     connection.commit()
     later = log.append(sold(), command=command)
 
-    assert (first.replayed, twin.replayed, keyed.replayed, again.replayed) == (
+    assert (first.replayed, duplicate.replayed, keyed.replayed, again.replayed) == (
         False,
         True,
         False,
         True,
     )
-    assert (twin.response, later.response, later.replayed) == ({"ok": 1}, {"ok": 1}, True)
+    assert (duplicate.response, later.response, later.replayed) == ({"ok": 1}, {"ok": 1}, True)
     assert log.head() == 2
 
 
 def test_context_of_the_same_transaction_is_seen(
     log: seriatim.Log, connection: psycopg.Connection[Any]
 ) -> None:
-    """B12, D5: a condition sees what the same transaction appended before it."""
+    """B12, D5: a condition sees earlier appends of the same transaction."""
     context = Query([Filter(types=["sold"])])
     log.append(sold(), ExpectedContext(context, None), connection=connection)
     with pytest.raises(seriatim.ConditionalAppendConflict) as refused:
@@ -217,7 +217,7 @@ def test_lock_is_held_until_the_caller_commits(
 def test_other_isolation_is_refused(
     log: seriatim.Log, connection: psycopg.Connection[Any], level: IsolationLevel
 ) -> None:
-    """B12: only READ COMMITTED sees what was committed before the lock was had."""
+    """B12: only READ COMMITTED sees appends committed before the lock was acquired."""
     connection.isolation_level = level
     with pytest.raises(seriatim.InvalidArgument, match="READ COMMITTED"):
         log.append(sold(), connection=connection)
@@ -227,7 +227,7 @@ def test_other_isolation_is_refused(
 
 
 def test_autocommit_is_refused_outside_a_transaction(log: seriatim.Log, postgres_url: str) -> None:
-    """B12: in autocommit mode each step would stand alone; within a transaction it is fine."""
+    """B12: autocommit mode is refused unless a transaction is open."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         with pytest.raises(seriatim.InvalidArgument, match="autocommit"):
             log.append(sold(), connection=connection)
@@ -251,8 +251,8 @@ async def test_async_autocommit_and_isolation_are_refused(
             await log.aio.append(sold(), connection=connection)
 
 
-def test_foreign_things_are_refused(log: seriatim.Log) -> None:
-    """B12: what is no psycopg connection is refused, as is a connection on another backend."""
+def test_foreign_connections_are_refused(log: seriatim.Log) -> None:
+    """B12: other objects and connections to other backends are refused."""
     with pytest.raises(seriatim.InvalidArgument):
         log.append(sold(), connection="postgresql://")
     with seriatim.open("memory:") as memory, pytest.raises(seriatim.InvalidArgument):
@@ -275,7 +275,7 @@ async def test_wrong_kind_of_call_is_refused(
 
 
 @pytest.mark.parametrize("factory", [psycopg.Cursor, psycopg.ClientCursor])
-def test_callers_own_setup_does_not_matter(
+def test_row_and_cursor_factories_of_the_caller_are_ignored(
     log: seriatim.Log, postgres_url: str, factory: type[psycopg.Cursor[Any]]
 ) -> None:
     """B12: dict rows and another kind of cursor on the caller's connection change nothing."""
@@ -288,7 +288,7 @@ def test_callers_own_setup_does_not_matter(
     assert log.head() == 2
 
 
-def test_savepoint_takes_the_append_back(
+def test_savepoint_rolls_the_append_back(
     log: seriatim.Log, connection: psycopg.Connection[Any]
 ) -> None:
     """B12: an append in a savepoint goes with it; its number is used again, not lost."""

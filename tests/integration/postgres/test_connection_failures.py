@@ -157,8 +157,8 @@ def test_an_unknown_option_is_named() -> None:
         seriatim.open(f"postgresql://u:{WRITTEN}@127.0.0.1:1/d?sslmod=require")
 
 
-def test_a_job_on_spark_says_the_same(server: PostgresServer) -> None:
-    """L2: what reads through ADBC tells host, port, reason and cure, too."""
+def test_spark_job_reports_the_same_error(server: PostgresServer) -> None:
+    """L2: errors of ADBC also have host, port, reason and cure."""
     port = free_port()
     for url, state, cure in (
         (f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x", None, "no server is listening there"),
@@ -220,7 +220,7 @@ def test_nothing_listens() -> None:
     assert_no_secret(error)
 
 
-def test_a_server_that_hangs_up() -> None:
+def test_server_that_closes_the_connection() -> None:
     """L2: one that ends the connection at once is called so, with what may be the cause."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -251,7 +251,7 @@ def test_unknown_host() -> None:
     assert_no_secret(error)
 
 
-def test_a_server_that_says_nothing() -> None:
+def test_unresponsive_server_times_out() -> None:
     """L2: one that accepts and never answers is given up in time, and called out of reach."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
@@ -337,7 +337,7 @@ def test_secrets_are_hidden_in_any_text() -> None:
 def test_a_file_that_is_no_log(tmp_path: Path, kind: str) -> None:
     """L2: a SQLite file that cannot be used is named with its cause and its cure."""
     file = tmp_path / "log.db"
-    cure = "cannot be opened"
+    cure = "cannot open"
     if kind == "folder":
         file.mkdir()
     elif kind == "text":

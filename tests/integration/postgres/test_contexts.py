@@ -22,14 +22,16 @@ def test_a_context_that_holds_is_one_statement(
     """D5: if the log still ends where the context was seen, nothing is decided under the lock."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("other")])
-        monkeypatch.setattr("seriatim.store.postgres.writer.drive", pytest.fail)
+        monkeypatch.setattr("seriatim.store.postgres.writer.run_steps", pytest.fail)
 
         assert reserve(log) == 2
         assert reserve(log, 2) == 3
 
 
-def test_what_came_since_is_looked_at(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D5: an append between the look and the lock is judged, whether it matters or not."""
+def test_newer_events_are_checked_under_the_lock(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D5: an append between the evaluation and the lock is checked."""
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
         log.append([NewEvent("first")])
         look = log.store._evaluate_contexts  # type: ignore[attr-defined]
@@ -51,7 +53,7 @@ def test_what_came_since_is_looked_at(postgres_url: str, monkeypatch: pytest.Mon
 
 
 def test_a_repeat_is_no_conflict(postgres_url: str) -> None:
-    """B4, C3: what was stored before is found before its condition is judged."""
+    """B4, C3: a stored append is recognised before its condition is evaluated."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("first")])
 

@@ -39,7 +39,7 @@ def test_sound_database_has_no_findings(own_postgres: StartServer) -> None:
 
 
 def test_unsafe_settings_are_named(own_postgres: StartServer) -> None:
-    """F9: each unsafe setting is named with what it costs."""
+    """F9: each unsafe setting is reported with its consequence."""
     server = own_postgres(fsync=False, settings={"full_page_writes": "off", "autovacuum": "off"})
     url = server.create_database("log")
     migrate(url)
@@ -65,7 +65,7 @@ def test_old_schema_is_named(empty_postgres_url: str) -> None:
 
 
 def test_missing_grants_are_named(postgres_url: str, make_role: MakeRole) -> None:
-    """F9: a role that may not even read the log can be examined, and is told the cure."""
+    """F9: a role without read access can run the doctor, which names the cure."""
     [said] = found(as_role(postgres_url, make_role()), "grants")
 
     assert said.level == "error"
@@ -97,7 +97,7 @@ def test_replica_triggers_are_named(postgres_url: str) -> None:
 def test_role_that_bypasses_row_security_is_named(
     postgres_url: str, app_url: str, make_role: MakeRole
 ) -> None:
-    """F9, K2: doctor warns of a role for which the second wall is none, and says the cure."""
+    """F9, K2: doctor warns of a role that bypasses row-level security, and names the cure."""
     role = make_role()
     grant(postgres_url, role)
     with psycopg.connect(postgres_url) as connection:
@@ -119,7 +119,7 @@ def test_role_that_bypasses_row_security_is_named(
         "drop policy one_tenant on seriatim.events",
     ],
 )
-def test_wall_that_is_down_is_named(postgres_url: str, change: str) -> None:
+def test_disabled_row_security_is_named(postgres_url: str, change: str) -> None:
     """F9, K2: row-level security that was switched off is an error, with the table's name."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute(change.encode())
@@ -131,7 +131,7 @@ def test_wall_that_is_down_is_named(postgres_url: str, change: str) -> None:
 
 
 def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F9: an old transaction is named with its process; here a moment counts as long."""
+    """F9: an old transaction is reported with its process."""
     checks = load_postgres_statements("checks.sql", "seriatim")
     text = checks["long_transactions"].replace("60 seconds", "0.1 seconds")
     monkeypatch.setitem(checks, "long_transactions", text)
@@ -146,7 +146,7 @@ def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.Monkey
 
 
 def test_held_lock_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F9, B14: who holds the append lock for long is named, with the way to end it."""
+    """F9, B14: a process that holds the append lock for long is reported with the cure."""
     checks = load_postgres_statements("checks.sql", "seriatim")
     text = checks["lock_holders"].replace("5 seconds", "0.1 seconds")
     monkeypatch.setitem(checks, "lock_holders", text)

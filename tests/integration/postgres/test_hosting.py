@@ -51,7 +51,7 @@ def pooled_url(bouncer: PgbouncerServer, postgres_url: str) -> str:
 
 
 def test_everything_works_behind_a_pooler(pooled_url: str) -> None:
-    """F9: behind a transaction pooler appends of all ways, reads and queries work as ever."""
+    """F9: appends on every path, reads and queries work behind a transaction pooler."""
     stream = ("cart", "1")
     context = Query([Filter(types=["placed"], payload=[{"n": 1}])])
     with seriatim.open(pooled_url) as log, ThreadPoolExecutor(16) as threads:
@@ -142,7 +142,7 @@ def test_racers_behind_a_pooler(pooled_url: str) -> None:
 
 
 def test_doctor_names_the_pooler(pooled_url: str, postgres_url: str) -> None:
-    """F9: doctor tells a pooler from a direct session, and what it costs."""
+    """F9: doctor detects a pooler and reports its consequences."""
     [pooled] = [one for one in diagnose(pooled_url) if one.check == "pooler"]
     [direct] = [one for one in diagnose(postgres_url) if one.check == "pooler"]
 
@@ -151,7 +151,7 @@ def test_doctor_names_the_pooler(pooled_url: str, postgres_url: str) -> None:
 
 
 def test_failover_by_reconnecting(own_postgres: StartServer) -> None:
-    """F9: through a restart of the server appends, reads and subscriptions go on by themselves."""
+    """F9: appends, reads and subscriptions continue after a restart of the server."""
     server = own_postgres(fsync=False)
     url = server.create_database("log")
     migrate(url)
@@ -188,7 +188,7 @@ def resolved(act: Callable[[], T]) -> T:
 
 
 def test_async_commit_is_refused_unless_allowed(postgres_url: str, make_role: MakeRole) -> None:
-    """F9: synchronous_commit = off is refused, unless the user says so; doctor names its cost."""
+    """F9: synchronous_commit = off is refused unless allowed; doctor reports it."""
     role = make_role(synchronous_commit="off")
     grant(postgres_url, role)
     url = as_role(postgres_url, role)

@@ -140,7 +140,7 @@ def test_one_wins_a_race(strict_url: str) -> None:
 
 
 def test_declarations_cursors_and_leases(strict_url: str) -> None:
-    """B10: what else writes beside appends is repeated and not reported."""
+    """B10: other writes are retried without an error, too."""
     with (
         seriatim.open(strict_url) as one,
         seriatim.open(strict_url) as other,
@@ -182,7 +182,7 @@ def test_claims_of_a_registry(strict_url: str) -> None:
                 registry.close()
 
 
-def test_the_callers_own_transaction_is_told(strict_url: str) -> None:
+def test_isolation_of_the_callers_transaction_is_reported(strict_url: str) -> None:
     """B10, B12: it must be at READ COMMITTED; the error says which level it is, and the cure."""
     with seriatim.open(strict_url) as log, psycopg.connect(strict_url) as connection:
         with pytest.raises(InvalidArgument, match=r"at (SERIALIZABLE|REPEATABLE READ): set conn"):

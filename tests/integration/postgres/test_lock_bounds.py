@@ -57,7 +57,7 @@ def decided(log: Log) -> object:
 @pytest.mark.parametrize("slow_log", ["events"], indirect=True)
 @pytest.mark.parametrize("act", [one, batch, decided, awaited])
 def test_a_slow_append_is_ended(slow_log: Log, act: Callable[[Log], Any]) -> None:
-    """B14, B10: it is a timeout with its cause and cure, clearly not stored, and others go on."""
+    """B14, B10: a slow append times out with cause and cure, is not stored, and others continue."""
     with pytest.raises(TimedOut, match="raise lock_hold_s") as caught:
         act(slow_log)
 

@@ -265,7 +265,7 @@ def test_index_answers_with_one_tenant_too(connection: psycopg.Connection[Any]) 
 
 
 def test_policy_is_not_counted(connection: psycopg.Connection[Any]) -> None:
-    """F7, K2: the planner expects as many rows as there are, whatever policy is in force.
+    """F7, K2: the planner's row estimates are correct under every policy.
 
     Where it expects fewer than a page, it collects and sorts a tenant's events for every page.
     """
@@ -279,7 +279,7 @@ def test_policy_is_not_counted(connection: psycopg.Connection[Any]) -> None:
 
 @pytest.mark.parametrize("role", ["superuser", "application"])
 def test_append_looks_at_few_rows(plans_url: str, application_template: str, role: str) -> None:
-    """F7, K2: what an append and the triggers look up they find by index, also below a policy."""
+    """F7, K2: lookups of appends and triggers use indexes, also under a policy."""
     url = plans_url if role == "superuser" else as_role(plans_url, application_template)
     with seriatim.open(url) as log, psycopg.connect(url) as caller:
         event = NewEvent("type-3", {"n": 1}, stream=STREAM, tags=("tag-5",))

@@ -21,8 +21,8 @@ from tests.integration.readmodel_support import (
 MakeRole = Callable[..., str]
 
 
-def test_a_role_without_rights_is_told(postgres_url: str, make_role: MakeRole) -> None:
-    """L2: what is lacking, and what to do about it."""
+def test_role_without_rights_gets_the_cure(postgres_url: str, make_role: MakeRole) -> None:
+    """L2: the error names the missing right and the command that grants it."""
     url = as_role(postgres_url, make_role())
 
     with pytest.raises(
@@ -32,15 +32,15 @@ def test_a_role_without_rights_is_told(postgres_url: str, make_role: MakeRole) -
     assert not caught.value.retryable
 
 
-def test_a_schema_that_was_made_for_it_will_do(postgres_url: str, make_role: MakeRole) -> None:
-    """F2: a role needs no right on the database, only on a schema of its own."""
+def test_existing_schema_is_enough(postgres_url: str, make_role: MakeRole) -> None:
+    """F2: a role needs rights on its schema only, not on the database."""
     role = make_role()
     with psycopg.connect(postgres_url) as connection:
         connection.execute("create schema read")
         connection.execute(f"grant usage, create on schema read to {role}")
     model = open_read_model(f"{as_role(postgres_url, role)}?schema=read")
     token = begin_and_claim(model)
-    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
 
     assert short_rows(model) == {"1a": 1}
     model.close()
@@ -50,7 +50,7 @@ def test_a_role_that_only_reads(postgres_url: str, make_role: MakeRole) -> None:
     """I6: a role that may only read can read the progress of a projection; writes are refused."""
     owner = open_read_model(f"{postgres_url}?schema=read")
     token = begin_and_claim(owner)
-    owner.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    owner.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     role = make_role()
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f"grant usage on schema read to {role}")

@@ -61,7 +61,7 @@ def use_everything(url: str) -> None:
 
 
 def test_application_role_can_do_everything(app_url: str) -> None:
-    """F2, F9: INSERT and SELECT on events, and little beside, are all that the library needs."""
+    """F2, F9: INSERT and SELECT on events and few other rights are all that the library needs."""
     use_everything(app_url)
 
     with seriatim.open(app_url) as log:
@@ -83,7 +83,7 @@ def test_application_role_holds_only_insert_and_select(app_url: str, postgres_ur
     assert sorted(row[0] for row in rows) == ["INSERT", "SELECT"]
 
 
-def test_role_without_grants_is_told_the_cure(postgres_url: str, make_role: MakeRole) -> None:
+def test_role_without_grants_gets_the_cure(postgres_url: str, make_role: MakeRole) -> None:
     """L3, F2: a missing grant is `backend_failure` with the cure in its message."""
     url = as_role(postgres_url, make_role())
 

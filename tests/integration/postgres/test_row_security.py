@@ -1,7 +1,7 @@
 """K2: row-level security isolates tenants even if a statement lacks its filter.
 
-Each read is broken on purpose, so that nothing but row-level security stands between the tenants;
-then the wall is taken down, to see that the broken read would have shown foreign rows.
+Each read is broken on purpose, so that only row-level security separates the tenants; then it is
+disabled, to show that the broken read would return foreign rows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 
 import seriatim
 from seriatim import Command, ExpectedContext, ExpectedSeq, Filter, NewEvent, Query, Settings
-from seriatim.core import query_plan as following
+from seriatim.core import query_plan
 from seriatim.core.ids import stream_key, tag_key
 from seriatim.store.port import ReadSpec, Store
 from seriatim.store.postgres import index_scans
-from seriatim.store.postgres import store as storing
+from seriatim.store.postgres import store as store_module
 from seriatim.store.postgres.migrate import grant, migrate
 from seriatim.store.postgres.reader import TenantReader
 from seriatim.store.postgres.store import PostgresStore
@@ -88,7 +88,7 @@ def wall_down(admin: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+def forgotten_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every statement forget its tenant, and every key be the other tenant's."""
     asked = TenantReader.fetch_rows
 
@@ -96,9 +96,9 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
         return asked(self, tenant_id, TENANT.sub(r"\1::text is not null", text), parameters)
 
     monkeypatch.setattr(TenantReader, "fetch_rows", rows)
-    for module in (storing, index_scans):
+    for module in (store_module, index_scans):
         monkeypatch.setattr(module, "stream_key", lambda _, *names: stream_key(THEIRS, *names))
-    monkeypatch.setattr(following, "tag_key", lambda _, tag: tag_key(THEIRS, tag))
+    monkeypatch.setattr(query_plan, "tag_key", lambda _, tag: tag_key(THEIRS, tag))
 
 
 def select(store: Store, **wanted: Any) -> list[Any]:
@@ -146,7 +146,7 @@ def foreign(found: list[Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.usefixtures("forgetful")
+@pytest.mark.usefixtures("forgotten_tenant")
 def test_forgotten_tenant_shows_nothing_foreign(urls: tuple[str, str]) -> None:
     """K2: no read of the store shows a foreign row when its statement forgets the tenant."""
     url, admin = urls
@@ -174,12 +174,12 @@ def test_confined_transaction_sees_one_tenant(urls: tuple[str, str], table: str)
     assert nobody == []
     assert len(ours) == len(theirs) > 0
     assert sorted(ours + theirs) == sorted(all_rows)
-    # The view has its own wall: it may belong to a role that policies do not hold.
+    # The view filters by itself, as it may belong to a role that bypasses the policies.
     assert open_rows == (ours if table == "readable_events" else all_rows)
 
 
-def test_silent_transaction_sees_all(urls: tuple[str, str]) -> None:
-    """K2, F3: who says nothing sees all tenants, as operators and older programs do."""
+def test_transaction_without_a_tenant_sees_all(urls: tuple[str, str]) -> None:
+    """K2, F3: a transaction without a tenant sees all of them, as in older programs."""
     url, _ = urls
     with psycopg.connect(url) as connection, seriatim.open(url) as log:
         tenants = connection.execute("select distinct tenant_id from seriatim.events order by 1")
@@ -204,7 +204,7 @@ def test_setting_ends_with_its_read(urls: tuple[str, str]) -> None:
         assert log.head() == 4
 
 
-def test_tenants_append_behind_the_wall(urls: tuple[str, str]) -> None:
+def test_tenants_append_with_row_security(urls: tuple[str, str]) -> None:
     """K2, B9: plain roles append for several tenants in turn, each condition within its own."""
     url, _ = urls
     red = Query([Filter(tags=["red"])])

@@ -67,7 +67,7 @@ def test_killed_listener_loses_nothing(postgres_url: str) -> None:
 def test_without_listen_the_poll_finds_all(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E6: where LISTEN is not to be had, events arrive by the poll."""
+    """E6: where LISTEN is not available, polling finds every event."""
 
     def refuse(*_: object) -> None:
         raise psycopg.OperationalError("no session for you")

@@ -24,6 +24,6 @@ def store(path: str) -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-def scribe() -> StoreAppender:
+def appender() -> StoreAppender:
     """A helper that appends to a store directly."""
     return StoreAppender()

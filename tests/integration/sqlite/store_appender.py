@@ -33,12 +33,12 @@ class StoreAppender:
     ) -> AppendRequest:
         """Validate events with the rules of the store, as the log does."""
         rules = store.rules()
-        desk = ValidationContext(
+        context = ValidationContext(
             tenant_id=tenant_id, new_id=self._new_id, rules=rules, profile_rules=profile_rules
         )
         conditions = check_conditions(condition, DEFAULT_LIMITS)
         prepared_command = prepare_command(tenant_id, command, DEFAULT_LIMITS)
-        prepared, size = prepare(desk, events, key)
+        prepared, size = prepare(context, events, key)
         return AppendRequest(
             tenant_id, prepared, conditions, prepared_command, "error", size, rules.version
         )

@@ -28,7 +28,7 @@ STREAM = ("order", "1")
 
 
 @pytest.fixture
-def decided(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def validated_groups(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Which groups the store decided itself, and whether it trusted the indexes then."""
     taken: list[bool] = []
     decide = store._append_validated
@@ -42,10 +42,10 @@ def decided(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def request(
-    store: SqliteStore, scribe: StoreAppender, *events: NewEvent, **more: Any
+    store: SqliteStore, appender: StoreAppender, *events: NewEvent, **more: Any
 ) -> AppendRequest:
     """Prepare an append."""
-    return scribe.request(store, events, **more)
+    return appender.request(store, events, **more)
 
 
 def noted(key: str | None = None, stream: tuple[str, str] | None = STREAM) -> NewEvent:
@@ -54,18 +54,18 @@ def noted(key: str | None = None, stream: tuple[str, str] | None = STREAM) -> Ne
 
 
 def test_a_plain_group_is_one_statement(
-    store: SqliteStore, scribe: StoreAppender, decided: list[bool]
+    store: SqliteStore, appender: StoreAppender, validated_groups: list[bool]
 ) -> None:
     """B1: places, stream numbers and receipts of a whole group come from one statement."""
-    scribe.append(store, noted(), noted())
+    appender.append(store, noted(), noted())
     other = ("order", "2")
     group = [
-        request(store, scribe, noted()),
-        request(store, scribe, noted(stream=None), noted(stream=other), noted()),
-        request(store, scribe, noted("k", other)),
+        request(store, appender, noted()),
+        request(store, appender, noted(stream=None), noted(stream=other), noted()),
+        request(store, appender, noted("k", other)),
     ]
     receipts = [receipt_or_raise(outcome) for outcome in store.append(group)]
-    assert decided == []
+    assert validated_groups == []
     assert [(one.first_position, one.last_position) for one in receipts] == [(3, 3), (4, 6), (7, 7)]
     records = [record for one in receipts for record in one.records]
     assert records == read_everything(store)[2:]
@@ -73,49 +73,56 @@ def test_a_plain_group_is_one_statement(
     assert [record.append_position for record in records] == [3, 4, 4, 4, 7]
 
 
-def test_one_refusal_costs_its_neighbours_nothing(
-    store: SqliteStore, scribe: StoreAppender, decided: list[bool]
+def test_one_refusal_does_not_fail_the_group(
+    store: SqliteStore, appender: StoreAppender, validated_groups: list[bool]
 ) -> None:
     """B4: retries and conflicts in a plain group get their own answers, and the rest is kept."""
-    first = scribe.append(store, noted("k"))
+    first = appender.append(store, noted("k"))
     other = NewEvent("noted", {"a": 2}, stream=STREAM, idempotency_key="k")
-    group = [request(store, scribe, one) for one in (noted("new"), noted("k"), other, noted())]
+    group = [request(store, appender, one) for one in (noted("new"), noted("k"), other, noted())]
     kept, again, conflict, last = store.append(group)
     assert receipt_or_raise(again).replayed
     assert receipt_or_raise(again).records == first.records
     assert isinstance(conflict, IdempotencyConflict)
     assert [receipt_or_raise(one).first_position for one in (kept, last)] == [2, 3]
     assert [record.stream_seq for record in read_everything(store)] == [1, 2, 3]
-    assert decided == [True]  # the group disagrees with itself, so nothing was tried in trust
+    assert validated_groups == [
+        True
+    ]  # the group disagrees with itself, so nothing was tried in trust
 
 
 def test_a_known_key_is_found_by_its_index(
-    store: SqliteStore, scribe: StoreAppender, decided: list[bool]
+    store: SqliteStore, appender: StoreAppender, validated_groups: list[bool]
 ) -> None:
-    """C2: what is believed to be new and is not, the unique index knows: then it is looked up."""
-    first = scribe.append(store, noted("k"))
-    again, kept = store.append([request(store, scribe, noted(key)) for key in ("k", None)])
-    assert decided == [True, False]
+    """C2: a key that was assumed to be new is found by the unique index and looked up."""
+    first = appender.append(store, noted("k"))
+    again, kept = store.append([request(store, appender, noted(key)) for key in ("k", None)])
+    assert validated_groups == [True, False]
     assert receipt_or_raise(again).records == first.records
     assert receipt_or_raise(kept).first_position == 2
 
 
-def test_twins_in_one_group_are_stored_once(store: SqliteStore, scribe: StoreAppender) -> None:
+def test_duplicates_in_one_group_are_stored_once(
+    store: SqliteStore, appender: StoreAppender
+) -> None:
     """C4: identical appends that meet in one group give one record and equal answers."""
     given = NewEvent("noted", {}, event_id="e-1")
-    group = [request(store, scribe, one) for one in (noted("k"), noted("k"), given, given)]
-    by_key, key_twin, by_id, id_twin = map(receipt_or_raise, store.append(group))
-    assert (by_key.records, by_id.records) == (key_twin.records, id_twin.records)
-    assert [one.replayed for one in (by_key, key_twin, by_id, id_twin)] == [False, True] * 2
+    group = [request(store, appender, one) for one in (noted("k"), noted("k"), given, given)]
+    by_key, key_duplicate, by_id, id_duplicate = map(receipt_or_raise, store.append(group))
+    assert (by_key.records, by_id.records) == (key_duplicate.records, id_duplicate.records)
+    assert [one.replayed for one in (by_key, key_duplicate, by_id, id_duplicate)] == [
+        False,
+        True,
+    ] * 2
     assert len(read_everything(store)) == 2
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_rules_that_changed_are_noticed_under_the_lock(
-    store: SqliteStore, scribe: StoreAppender, path: str, size: int
+    store: SqliteStore, appender: StoreAppender, path: str, size: int
 ) -> None:
     """A8: an append checked under older declarations is not stored but checked again."""
-    group = [request(store, scribe, noted()) for _ in range(size)]
+    group = [request(store, appender, noted()) for _ in range(size)]
     rival = SqliteStore(path)
     rival.declare(StreamKind(name="order", expected_seq_required=True))
     rival.close()
@@ -124,39 +131,41 @@ def test_rules_that_changed_are_noticed_under_the_lock(
     assert read_everything(store) == []
 
 
-def test_a_retry_is_no_conflict_with_itself(store: SqliteStore, scribe: StoreAppender) -> None:
+def test_a_retry_is_no_conflict_with_itself(store: SqliteStore, appender: StoreAppender) -> None:
     """B4: reuse comes before the condition, which the first try has made untrue."""
-    group = [request(store, scribe, noted("k"), condition=ExpectedSeq(STREAM, None))]
+    group = [request(store, appender, noted("k"), condition=ExpectedSeq(STREAM, None))]
     (first,) = store.append(group)
     (again,) = store.append(group)
     assert receipt_or_raise(again).replayed
     assert receipt_or_raise(again).records == receipt_or_raise(first).records
-    (late,) = store.append([request(store, scribe, noted(), condition=ExpectedSeq(STREAM, None))])
+    (late,) = store.append([request(store, appender, noted(), condition=ExpectedSeq(STREAM, None))])
     assert isinstance(late, EventSequenceInvalid)
 
 
-def test_what_asks_for_more_is_not_plain(store: SqliteStore, scribe: StoreAppender) -> None:
+def test_other_appends_take_the_validated_path(store: SqliteStore, appender: StoreAppender) -> None:
     """B4: conditions, tags, demanding kinds and large appends take the decided way."""
     store.declare(StreamKind(name="strict", expected_seq_required=True))
     rules = store.rules()
     asked = {
-        "plain": request(store, scribe, noted()),
-        "tagged": request(store, scribe, NewEvent("noted", tags=("a",))),
-        "demanding": request(store, scribe, noted(stream=("strict", "1"))),
-        "numbered": request(store, scribe, NewEvent("noted", stream=STREAM, stream_seq=1)),
-        "conditional": request(store, scribe, noted(), condition=ExpectedSeq(STREAM, None)),
-        "large": request(store, scribe, *make_facts(FAST_PATH_EVENTS_MAX + 1)),
+        "plain": request(store, appender, noted()),
+        "tagged": request(store, appender, NewEvent("noted", tags=("a",))),
+        "demanding": request(store, appender, noted(stream=("strict", "1"))),
+        "numbered": request(store, appender, NewEvent("noted", stream=STREAM, stream_seq=1)),
+        "conditional": request(store, appender, noted(), condition=ExpectedSeq(STREAM, None)),
+        "large": request(store, appender, *make_facts(FAST_PATH_EVENTS_MAX + 1)),
     }
     assert [name for name, one in asked.items() if is_fast_path([one], rules)] == ["plain"]
 
 
-def test_a_closed_stream_refuses_a_plain_append(store: SqliteStore, scribe: StoreAppender) -> None:
+def test_a_closed_stream_refuses_a_plain_append(
+    store: SqliteStore, appender: StoreAppender
+) -> None:
     """B7: the trigger refuses, and the caller hears why."""
-    store.declare(StreamKind(name="door", closing_types=("shut",)))
-    scribe.append(store, NewEvent("shut", stream=("door", "1")))
+    store.declare(StreamKind(name="gate", closing_types=("shut",)))
+    appender.append(store, NewEvent("shut", stream=("gate", "1")))
     group = [
-        request(store, scribe, NewEvent("opened", stream=("door", "1"))),
-        request(store, scribe, NewEvent("opened", stream=("door", "2"))),
+        request(store, appender, NewEvent("opened", stream=("gate", "1"))),
+        request(store, appender, NewEvent("opened", stream=("gate", "2"))),
     ]
     refused, kept = store.append(group)
     assert "closed by" in str(refused)
@@ -164,12 +173,12 @@ def test_a_closed_stream_refuses_a_plain_append(store: SqliteStore, scribe: Stor
 
 
 def test_a_type_is_found_in_short_and_long_streams(
-    store: SqliteStore, scribe: StoreAppender
+    store: SqliteStore, appender: StoreAppender
 ) -> None:
     """F7: the first events of a stream have no index by type, and are found all the same."""
     for number in range(UNINDEXED_SEQ_MAX + 20):
         rare = number in (3, UNINDEXED_SEQ_MAX - 1, UNINDEXED_SEQ_MAX, UNINDEXED_SEQ_MAX + 9)
-        scribe.append(store, NewEvent("rare" if rare else "often", stream=STREAM))
+        appender.append(store, NewEvent("rare" if rare else "often", stream=STREAM))
     wanted = [record.position for record in read_everything(store) if record.event_type == "rare"]
     assert len(wanted) == 4
     spec = ReadSpec(tenant_id="default", limit=9, stream=STREAM, types=("rare",))
@@ -183,12 +192,12 @@ def test_a_type_is_found_in_short_and_long_streams(
         assert store.context_version("default", query, until) == max(below, default=None)
 
 
-def test_a_busy_file_is_waited_for(store: SqliteStore, scribe: StoreAppender, path: str) -> None:
+def test_a_busy_file_is_waited_for(store: SqliteStore, appender: StoreAppender, path: str) -> None:
     """B9: a plain append waits for another process's transaction, then takes the next place."""
     blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     blocker.execute("begin immediate")
     timer = threading.Timer(0.1, lambda: blocker.execute("rollback"))
     timer.start()
-    assert scribe.append(store, noted()).first_position == 1
+    assert appender.append(store, noted()).first_position == 1
     timer.join()
     blocker.close()

@@ -19,13 +19,13 @@ def levels(findings: list[Finding]) -> dict[str, str]:
 
 
 @pytest.fixture
-def filled(store: SqliteStore, scribe: StoreAppender) -> SqliteStore:
+def filled(store: SqliteStore, appender: StoreAppender) -> SqliteStore:
     """A log of a few streams, tags, keys and an indexed path."""
     store.declare(PayloadIndex("u", "n"))
     for number in range(5):
         stream = ("order", f"{number % 2}")
         event = NewEvent("t", {"n": number}, stream=stream, tags=("a", "b", "a"))
-        scribe.append(store, event, NewEvent("u", {"n": number}), key=f"k{number}")
+        appender.append(store, event, NewEvent("u", {"n": number}), key=f"k{number}")
     return store
 
 
@@ -77,7 +77,7 @@ def test_a_sound_log_passes_every_check(filled: SqliteStore) -> None:
 def test_tampering_is_found(
     filled: SqliteStore, path: str, trigger: str, statement: str, check: str
 ) -> None:
-    """F2: what was changed behind the triggers' back is named, with a cure."""
+    """F2: a change that bypassed the triggers is reported, with a cure."""
     intruder = sqlite3.connect(path, isolation_level=None)
     intruder.execute(f"drop trigger {trigger}")
     intruder.execute(statement)
@@ -88,13 +88,13 @@ def test_tampering_is_found(
 
 
 def test_a_healthy_setting_has_nothing_to_cure(filled: SqliteStore) -> None:
-    """F9: doctor looks at durability, schema, permissions, space and the file system."""
+    """F9: doctor checks durability, schema, permissions, space and the file system."""
     found = levels(list(filled.doctor()))
     assert found["durability"] == found["schema"] == found["permissions"] == "ok"
     assert {"disk_space", "wal_size", "file_system"} <= set(found)
 
 
-def test_doctor_tells_what_indexes_know(filled: SqliteStore) -> None:
+def test_doctor_reports_index_coverage(filled: SqliteStore) -> None:
     """A8: an index that was declared after events of its type is named, with a cure."""
     filled.declare(PayloadIndex("t", "n"))
     found = [one for one in filled.doctor() if one.check.startswith("payload index")]

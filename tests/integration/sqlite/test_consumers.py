@@ -33,7 +33,7 @@ def cursor(position: int, **changes: str) -> Cursor:
 def test_a_cursor_moves_forwards_unless_it_is_reset(any_store: Store) -> None:
     """E5: backwards only by a reset; another query under the name is a conflict."""
     assert any_store.cursor("default", "subscription", "mailer") is None
-    any_store.put_cursor(cursor(5, tip="e"), lease=None, reset=False)
+    any_store.put_cursor(cursor(5, last_event_id="e"), lease=None, reset=False)
     with pytest.raises(InvalidArgument):
         any_store.put_cursor(cursor(4), lease=None, reset=False)
     with pytest.raises(Conflict):
@@ -89,30 +89,28 @@ def test_an_expired_lease_is_its_owners_until_someone_takes_it(any_store: Store)
     assert stored.position == 1
 
 
-def test_a_command_answers_its_twin_until_it_is_purged(
-    any_store: Store, scribe: StoreAppender
-) -> None:
+def test_command_is_replayed_until_it_is_purged(any_store: Store, appender: StoreAppender) -> None:
     """C5: the stored response comes back with the original records; old ones are forgotten."""
     command = Command(actor="a", endpoint="/x", key="k", request={"a": 1}, response={"ok": [1]})
-    first = scribe.append(any_store, NewEvent("t"), NewEvent("u"), command=command)
-    twin = scribe.append(any_store, NewEvent("t"), command=command)
-    assert twin.replayed
-    assert twin.response == {"ok": [1]}
-    assert twin.records == first.records
+    first = appender.append(any_store, NewEvent("t"), NewEvent("u"), command=command)
+    duplicate = appender.append(any_store, NewEvent("t"), command=command)
+    assert duplicate.replayed
+    assert duplicate.response == {"ok": [1]}
+    assert duplicate.records == first.records
     assert any_store.purge_commands(3600) == 0
     assert any_store.purge_commands(-1) == 1
-    assert not scribe.append(any_store, NewEvent("t"), command=command).replayed
+    assert not appender.append(any_store, NewEvent("t"), command=command).replayed
 
 
 def test_declarations_are_kept_and_compared(any_store: Store) -> None:
     """A8: the same again is nothing new, other rules under a known name are a conflict."""
-    door = StreamKind(name="door", first_seq=0, closing_types=("shut",))
+    gate = StreamKind(name="gate", first_seq=0, closing_types=("shut",))
     paid = EventType(event_type="paid", event_version=2, schema={"maximum": 10**30, "é": [1.5]})
     versions: list[int] = []
     acts: list[Callable[[], None]] = [
-        lambda: any_store.declare(door),
+        lambda: any_store.declare(gate),
         lambda: any_store.declare(paid),
-        lambda: any_store.declare(door),
+        lambda: any_store.declare(gate),
         lambda: any_store.declare(TRACE_STREAM_KIND),
     ]
     for act in itertools.chain(acts, acts):
@@ -120,9 +118,9 @@ def test_declarations_are_kept_and_compared(any_store: Store) -> None:
         versions.append(any_store.rules().version)
     assert versions == [1, 2, 2, 2] * 1 + [2] * 4
     with pytest.raises(Conflict):
-        any_store.declare(StreamKind(name="door"))
+        any_store.declare(StreamKind(name="gate"))
     rules = any_store.rules()
-    assert rules.kinds["door"] == door
+    assert rules.kinds["gate"] == gate
     assert rules.types["paid", 2] == paid
 
 
@@ -130,7 +128,7 @@ def test_declarations_of_another_process_are_seen(store: SqliteStore, path: str)
     """A8: every process follows the same rules, from the next append on."""
     other = SqliteStore(path)
     request = StoreAppender().request(store, [NewEvent("t")])
-    other.declare(StreamKind(name="door"))
+    other.declare(StreamKind(name="gate"))
     (outcome,) = store.append([request])
     assert type(outcome).__name__ == "StaleRules"
     assert store.head() == 0

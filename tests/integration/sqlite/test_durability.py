@@ -9,9 +9,9 @@ from tests.integration.sqlite.writer_launcher import start_writer
 
 @pytest.mark.parametrize("acknowledged", [1, 40, 250])
 def test_acknowledged_appends_survive_kill_9(
-    path: str, scribe: StoreAppender, acknowledged: int
+    path: str, appender: StoreAppender, acknowledged: int
 ) -> None:
-    """F5: a writer is killed in the middle of its work, and every receipt it had holds."""
+    """F5: every append acknowledged before a kill -9 is stored."""
     writer = start_writer(path, 1_000_000, "doomed")
     assert writer.stdout is not None
     receipts = [int(writer.stdout.readline()) for _ in range(acknowledged)]
@@ -24,7 +24,7 @@ def test_acknowledged_appends_survive_kill_9(
     assert receipts == list(range(1, len(receipts) + 1))
     # One append may have been committed whose receipt nobody saw.
     assert found in (receipts, [*receipts, len(receipts) + 1])
-    assert scribe.append(store, *make_facts(1)).first_position == len(found) + 1
+    assert appender.append(store, *make_facts(1)).first_position == len(found) + 1
     assert all(finding.level == "ok" for finding in store.verify())
     store.close()
 

@@ -50,7 +50,7 @@ WAYS: dict[str, Callable[[Log], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_append_whose_commit_fails_has_no_receipt(log: Log, path: str, way: str) -> None:
-    """L2: what was rolled back is reported as certainly not stored, and the log keeps working."""
+    """L2: a rolled-back append is reported as not stored, and the log keeps working."""
     with full_disk(path), pytest.raises(BackendFailure) as failure:
         WAYS[way](log)
 
@@ -60,7 +60,7 @@ def test_an_append_whose_commit_fails_has_no_receipt(log: Log, path: str, way: s
 
 
 def test_a_declaration_whose_commit_fails_is_not_made(log: Log, path: str) -> None:
-    """L2: what writes beside appends reports the same failure."""
+    """L2: other writes report the same failure."""
     kind = StreamKind(name="case", first_seq=0)
     with full_disk(path), pytest.raises(BackendFailure):
         log.declare(kind)

@@ -22,7 +22,7 @@ NOBODY = 65534
 
 
 def test_a_file_that_is_no_database_is_named(path: str) -> None:
-    """L3: the failure says what the file is not, and leaves it as it was."""
+    """L3: the error says that the file is no database, and the file is unchanged."""
     Path(path).write_text("a shopping list" * 1000, encoding="utf-8")
     with pytest.raises(BackendFailure, match="not a SQLite database") as failure:
         SqliteStore(path)
@@ -74,7 +74,7 @@ def test_a_file_that_may_not_be_written_is_named(public_folder: Path, exists: bo
     assert "writable" in shown or "permission" in shown
 
 
-def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, scribe: StoreAppender) -> None:
+def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, appender: StoreAppender) -> None:
     """L2: on a full disk no receipt is returned without a stored event, and nothing is damaged."""
     SqliteStore(path).close()
     writer = start_writer(path, 100_000, "full", 2_000_000)
@@ -85,28 +85,28 @@ def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, scribe: StoreA
     assert [record.position for record in read_everything(store)] == [
         int(line) for line in receipts
     ]
-    assert scribe.append(store, *make_facts(1)).first_position == len(receipts) + 1
+    assert appender.append(store, *make_facts(1)).first_position == len(receipts) + 1
     assert all(finding.level == "ok" for finding in store.verify())
     store.close()
 
 
 def test_a_file_replaced_under_an_open_log_is_noticed(
-    store: SqliteStore, scribe: StoreAppender, path: str
+    store: SqliteStore, appender: StoreAppender, path: str
 ) -> None:
     """L2: appends to a file that has no name any more would be lost, so they are refused."""
-    scribe.append(store, *make_facts(1))
-    request = scribe.request(store, make_facts(1))
+    appender.append(store, *make_facts(1))
+    request = appender.request(store, make_facts(1))
     Path(path).rename(path + ".moved")
     for act in (store.head, lambda: store.append([request])):
         with pytest.raises(BackendFailure, match="moved, deleted or replaced"):
             act()
 
 
-def test_a_damaged_page_is_reported(path: str, scribe: StoreAppender) -> None:
+def test_a_damaged_page_is_reported(path: str, appender: StoreAppender) -> None:
     """L2: damage is a failure of the backend or a finding, never an empty result."""
     store = SqliteStore(path)
     for _ in range(30):
-        scribe.append(store, *make_facts(20))
+        appender.append(store, *make_facts(20))
     store.close()
     with Path(path).open("r+b") as file:
         file.seek(0, os.SEEK_END)
@@ -122,15 +122,17 @@ def test_a_damaged_page_is_reported(path: str, scribe: StoreAppender) -> None:
 
 
 def test_what_the_database_refuses_fails_one_request_only(
-    store: SqliteStore, scribe: StoreAppender
+    store: SqliteStore, appender: StoreAppender
 ) -> None:
     """B1: a request that only the database's own rules refuse fails alone."""
-    scribe.append(store, NewEvent("first", event_id="taken"))
-    twin = StoreAppender(lambda: "taken")  # an id made for the append is not looked up before it
+    appender.append(store, NewEvent("first", event_id="taken"))
+    duplicate_appender = StoreAppender(
+        lambda: "taken"
+    )  # an id made for the append is not looked up before it
     group = [
-        scribe.request(store, make_facts(1)),
-        twin.request(store, make_facts(1)),
-        scribe.request(store, make_facts(2)),
+        appender.request(store, make_facts(1)),
+        duplicate_appender.request(store, make_facts(1)),
+        appender.request(store, make_facts(2)),
     ]
     before, refused, after = store.append(group)
     assert isinstance(before, AppendResult)

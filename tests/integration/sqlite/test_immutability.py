@@ -24,15 +24,17 @@ NO_KEY: dict[str, Any] = {"idempotency_index": None}
 
 
 @pytest.fixture
-def intruder(store: SqliteStore, scribe: StoreAppender, path: str) -> Iterator[sqlite3.Connection]:
+def raw_connection(
+    store: SqliteStore, appender: StoreAppender, path: str
+) -> Iterator[sqlite3.Connection]:
     """A plain connection to a log with a few events."""
     store.declare(
-        StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut", "lost"))
+        StreamKind(name="gate", first_seq=0, opening_type="opened", closing_types=("shut", "lost"))
     )
-    scribe.append(store, NewEvent("placed", {"n": 1}, stream=("order", "1"), tags=("a", "b")))
-    scribe.append(store, NewEvent("noted", {"n": 2}, idempotency_key="k"))
-    scribe.append(store, NewEvent("opened", stream=("door", "1")))
-    scribe.append(store, NewEvent("shut", stream=("door", "1")))
+    appender.append(store, NewEvent("placed", {"n": 1}, stream=("order", "1"), tags=("a", "b")))
+    appender.append(store, NewEvent("noted", {"n": 2}, idempotency_key="k"))
+    appender.append(store, NewEvent("opened", stream=("gate", "1")))
+    appender.append(store, NewEvent("shut", stream=("gate", "1")))
     connection = sqlite3.connect(path, isolation_level=None)
     yield connection
     connection.close()
@@ -59,24 +61,26 @@ def intruder(store: SqliteStore, scribe: StoreAppender, path: str) -> Iterator[s
         "update stream_kinds set first_seq = 1",
     ],
 )
-def test_what_is_stored_cannot_be_changed(
-    store: SqliteStore, intruder: sqlite3.Connection, statement: str
+def test_stored_rows_cannot_be_changed(
+    store: SqliteStore, raw_connection: sqlite3.Connection, statement: str
 ) -> None:
     """F2: UPDATE, DELETE and REPLACE of events, tags, identity and rules are refused by trigger."""
     before = read_everything(store)
     with pytest.raises(sqlite3.IntegrityError):
-        intruder.execute(statement)
+        raw_connection.execute(statement)
     assert read_everything(store) == before
 
 
-def insert(intruder: sqlite3.Connection, like: int, verb: str = "insert", **changes: Any) -> None:
+def insert(
+    raw_connection: sqlite3.Connection, like: int, verb: str = "insert", **changes: Any
+) -> None:
     """Insert a copy of an event, changed; a new id and the next position by default."""
-    cursor = intruder.execute("select * from events where position = ?", (like,))
+    cursor = raw_connection.execute("select * from events where position = ?", (like,))
     row = dict(zip([name for name, *_ in cursor.description], cursor.fetchone(), strict=True))
     row |= {"position": 5, "append_position": 5, "event_key": b"x" * 16, "event_id": "x"} | changes
     names = ", ".join(row)
     values = ", ".join(f":{name}" for name in row)
-    intruder.execute(f"{verb} into events ({names}) values ({values})", row)
+    raw_connection.execute(f"{verb} into events ({names}) values ({values})", row)
 
 
 @pytest.mark.parametrize(
@@ -100,26 +104,26 @@ def insert(intruder: sqlite3.Connection, like: int, verb: str = "insert", **chan
     ],
 )
 def test_an_insert_around_the_log_keeps_its_rules(
-    intruder: sqlite3.Connection, like: int, changes: dict[str, Any], reason: str
+    raw_connection: sqlite3.Connection, like: int, changes: dict[str, Any], reason: str
 ) -> None:
     """F2: positions, numbers, the closing lock and the opening type are enforced by trigger."""
     with pytest.raises(sqlite3.IntegrityError, match=reason):
-        insert(intruder, like, **changes)
+        insert(raw_connection, like, **changes)
 
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
-def test_an_event_id_is_taken_once(intruder: sqlite3.Connection, verb: str) -> None:
-    """F2: an event id stands once, and REPLACE does not delete the event that has it."""
-    (key,) = intruder.execute("select event_key from events where position = 2").fetchone()
+def test_an_event_id_is_taken_once(raw_connection: sqlite3.Connection, verb: str) -> None:
+    """F2: an event id is unique, and REPLACE does not delete its event."""
+    (key,) = raw_connection.execute("select event_key from events where position = 2").fetchone()
     with pytest.raises(sqlite3.IntegrityError, match="event_id is taken"):
-        insert(intruder, 2, verb, idempotency_index=None, event_key=key)
+        insert(raw_connection, 2, verb, idempotency_index=None, event_key=key)
     with pytest.raises(sqlite3.IntegrityError, match="idempotency_key is taken"):
-        insert(intruder, 2, verb)
-    assert intruder.execute("select count(*) from events").fetchone() == (4,)
+        insert(raw_connection, 2, verb)
+    assert raw_connection.execute("select count(*) from events").fetchone() == (4,)
 
 
 def test_the_trace_kind_is_enforced_without_a_declaration(
-    store: SqliteStore, scribe: StoreAppender, intruder: sqlite3.Connection
+    store: SqliteStore, appender: StoreAppender, raw_connection: sqlite3.Connection
 ) -> None:
     """F2: a finished trace takes no further event, and needs no declaration for that."""
     started = {
@@ -139,7 +143,7 @@ def test_the_trace_kind_is_enforced_without_a_declaration(
         idempotency_key="t1",
         **(TRACE | {"event_id": "f"}),
     )
-    scribe.append(store, first, last)
+    appender.append(store, first, last)
     changes: dict[str, Any] = {
         "position": 7,
         "append_position": 7,
@@ -147,5 +151,5 @@ def test_the_trace_kind_is_enforced_without_a_declaration(
         "idempotency_index": None,
     }
     with pytest.raises(sqlite3.IntegrityError, match="the stream is closed"):
-        insert(intruder, 6, event_type="InputObserved", **changes)
+        insert(raw_connection, 6, event_type="InputObserved", **changes)
     assert store.rules().version == 1

@@ -22,7 +22,7 @@ from seriatim.store.sqlite.store import SqliteStore
 from tests.integration.sqlite.store_appender import StoreAppender, read_everything
 
 TENANTS = ("default", "öther")
-STREAMS = (None, ("order", "1"), ("order", "2"), ("door", "a"), ("Order", "1"))
+STREAMS = (None, ("order", "1"), ("order", "2"), ("gate", "a"), ("Order", "1"))
 TYPES = ("placed", "paid", "opened", "shut", "😀")
 TAGS = ("red", "blue", "größe:ü", "seat 12A")
 PAYLOADS: tuple[Any, ...] = (
@@ -76,7 +76,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def both(store: SqliteStore) -> tuple[Store, Store]:
+def model_and_store(store: SqliteStore) -> tuple[Store, Store]:
     """The model and the store."""
     return MemoryStore(), store
 
@@ -205,15 +205,15 @@ def append_alike(caller: Caller, clock: Clock, model: Store, store: Store, group
 
 @pytest.mark.parametrize("seed", range(6))
 def test_appends_and_reads_equal_the_model(
-    both: tuple[Store, Store], clock: Clock, seed: int
+    model_and_store: tuple[Store, Store], clock: Clock, seed: int
 ) -> None:
     """F1: mixed groups of appends, then reads, queries and listings, equal the model's."""
-    model, store = both
+    model, store = model_and_store
     dice = random.Random(seed)
     caller = Caller(dice)
-    for one in both:
+    for one in model_and_store:
         one.declare(
-            StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut",))
+            StreamKind(name="gate", first_seq=0, opening_type="opened", closing_types=("shut",))
         )
         one.declare(EventType(event_type="paid", event_version=1))
         one.declare(EventType(event_type="paid", event_version=2))
@@ -251,15 +251,15 @@ def compare_listings(model: Store, store: Store) -> None:
     assert store.event_id_at(model.head() + 1) is None
 
 
-def test_too_many_walks_fall_back_to_the_matcher(
-    both: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_too_many_index_scans_fall_back_to_the_matcher(
+    model_and_store: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D6: how large a query is never changes what it matches."""
-    model, store = both
+    """D6: the size of a query never changes its matches."""
+    model, store = model_and_store
     caller = Caller(random.Random(7))
     append_alike(caller, clock, model, store, 20)
     for module in (queries, index_scans):
-        monkeypatch.setattr(module, "WALKS_MAX", 0)
+        monkeypatch.setattr(module, "INDEX_SCANS_MAX", 0)
     for _ in range(50):
         query = caller.query()
         asked = ("default", query, 3, model.head() - 2, 5)
@@ -268,11 +268,11 @@ def test_too_many_walks_fall_back_to_the_matcher(
         assert version == store.context_version("default", query, model.head())
 
 
-def test_a_long_stream_is_paged_by_position(store: SqliteStore, scribe: StoreAppender) -> None:
+def test_a_long_stream_is_paged_by_position(store: SqliteStore, appender: StoreAppender) -> None:
     """E1: a page of a stream starts after any position, wherever the stream's events lie."""
     for number in range(60):
         stream = ("s", "long") if number % 3 else None
-        scribe.append(store, NewEvent("t", {"n": number}, stream=stream))
+        appender.append(store, NewEvent("t", {"n": number}, stream=stream))
     kept = [record for record in read_everything(store) if record.stream is not None]
     for after, until in itertools.product(range(0, 63, 4), range(0, 63, 7)):
         spec = ReadSpec(
@@ -283,16 +283,16 @@ def test_a_long_stream_is_paged_by_position(store: SqliteStore, scribe: StoreApp
 
 
 def test_a_context_is_checked_up_to_the_moment_of_the_append(
-    store: SqliteStore, scribe: StoreAppender, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, appender: StoreAppender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B8: what is appended between looking ahead and taking the lock still breaks the condition."""
+    """B8: an append between the evaluation and the lock still breaks the condition."""
     taken = Query([Filter(types=["taken"])])
-    request = scribe.request(store, [NewEvent("taken")], ExpectedContext(taken, None))
+    request = appender.request(store, [NewEvent("taken")], ExpectedContext(taken, None))
     rival = SqliteStore(store._file.path)
     begin = store._writer._retry_while_busy
 
     def begin_late(*act: Any) -> Any:
-        scribe.append(rival, NewEvent("taken"))
+        appender.append(rival, NewEvent("taken"))
         return begin(*act)
 
     monkeypatch.setattr(store._writer, "_retry_while_busy", begin_late)

@@ -86,7 +86,7 @@ def test_single_look_ups_use_their_index(
 def test_look_ups_of_many_keys_use_their_index(
     connection: sqlite3.Connection, name: str, columns: int, index: str
 ) -> None:
-    """F7: what a group of appends asks under the lock is found by index, key after key."""
+    """F7: lookups under the lock use an index for each key."""
     rows = ", ".join([f"({', '.join('?' * columns)})"] * 4)
     steps = plan(connection, SQL[name].replace("{rows}", rows), [1] * columns * 4)
     check_plan(steps, index)

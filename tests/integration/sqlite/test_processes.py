@@ -55,7 +55,7 @@ def test_a_waiter_is_woken_by_another_process(store: SqliteStore, path: str) -> 
 
 
 def test_a_waiter_is_released_when_the_log_closes(store: SqliteStore) -> None:
-    """B13: nobody is left waiting on a closed log."""
+    """B13: closing a log releases all waiting threads."""
     waiter = threading.Thread(target=store.wait, args=(0, 60))
     waiter.start()
     store.close()
@@ -64,19 +64,19 @@ def test_a_waiter_is_released_when_the_log_closes(store: SqliteStore) -> None:
 
 
 def test_a_held_lock_delays_for_a_bounded_time(
-    store: SqliteStore, path: str, scribe: StoreAppender
+    store: SqliteStore, path: str, appender: StoreAppender
 ) -> None:
-    """B14: whoever finds the file locked for too long gets a retryable, unambiguous failure."""
+    """B14: a file that stays locked is a retryable, unambiguous failure."""
     impatient = SqliteStore(path, busy_timeout_s=0.2)
     with store._writer.transaction():
         started = time.monotonic()
         with pytest.raises(BackendFailure, match="another process holds the lock") as failure:
-            scribe.append(impatient, *make_facts(1))
+            appender.append(impatient, *make_facts(1))
         assert time.monotonic() - started < 5
         assert impatient.head() == 0  # readers do not wait
     assert failure.value.retryable
     assert not failure.value.ambiguous
-    assert scribe.append(impatient, *make_facts(1)).first_position == 1
+    assert appender.append(impatient, *make_facts(1)).first_position == 1
     impatient.close()
 
 
@@ -87,9 +87,9 @@ def test_forks_in_mid_load_leave_everyone_working(store: SqliteStore) -> None:
 
     def load(name: str) -> None:
         numbers = itertools.count()
-        scribe = StoreAppender(lambda: f"{name}-{next(numbers)}")
+        appender = StoreAppender(lambda: f"{name}-{next(numbers)}")
         while not stop.is_set():
-            scribe.append(store, *make_facts(2))
+            appender.append(store, *make_facts(2))
             store.read(ReadSpec(tenant_id="default", limit=10))
 
     threads = [threading.Thread(target=load, args=(f"thread-{number}",)) for number in range(3)]
@@ -123,9 +123,9 @@ def fork(store: SqliteStore, name: str) -> int:
         os._exit(code)
 
 
-def test_a_closed_log_says_so(store: SqliteStore, scribe: StoreAppender) -> None:
-    """B13: nothing is opened again behind a close."""
-    request = scribe.request(store, make_facts(1))
+def test_a_closed_log_says_so(store: SqliteStore, appender: StoreAppender) -> None:
+    """B13: no connection is opened after a close."""
+    request = appender.request(store, make_facts(1))
     store.close()
     for act in (store.head, lambda: store.append([request])):
         with pytest.raises(BackendFailure, match="closed") as failure:

@@ -34,7 +34,7 @@ def test_an_older_log_is_migrated_and_equals_a_fresh_one(
     store: SqliteStore,
     path: str,
     tmp_path: Path,
-    scribe: StoreAppender,
+    appender: StoreAppender,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F3: opening a log of the previous schema brings it up to date and keeps its events."""
@@ -43,7 +43,7 @@ def test_an_older_log_is_migrated_and_equals_a_fresh_one(
         patched.setattr(migrate, "MIGRATIONS", migrate.MIGRATIONS[:1])
         patched.setattr(migrate, "SCHEMA_VERSION", 1)
         before = SqliteStore(older)
-        scribe.append(before, *make_facts(3))
+        appender.append(before, *make_facts(3))
         identity = before.identity()
         before.close()
     after = SqliteStore(older)
@@ -66,17 +66,17 @@ def test_every_migration_file_is_listed_in_order() -> None:
 
 
 def test_columns_follow_the_record(store: SqliteStore, path: str) -> None:
-    """A1: the columns that are read stand in the table in the order of the record's fields."""
+    """A1: the table's columns are in the order of the record's fields."""
     connection = sqlite3.connect(path)
     stored = [name for _, name, *_ in connection.execute("pragma table_info(events)")]
     connection.close()
     assert stored[: len(COLUMN_NAMES)] == list(COLUMN_NAMES)
 
 
-def test_a_log_is_kept_when_it_is_opened_again(path: str, scribe: StoreAppender) -> None:
+def test_a_log_is_kept_when_it_is_opened_again(path: str, appender: StoreAppender) -> None:
     """F8: identity and events outlive the process that made them."""
     first = SqliteStore(path)
-    scribe.append(first, *make_facts(3))
+    appender.append(first, *make_facts(3))
     identity = first.identity()
     first.close()
     second = SqliteStore(path, create=False)
@@ -127,7 +127,7 @@ def test_a_schema_too_new_is_refused_with_the_cure(store: SqliteStore, path: str
     assert not refusal.value.retryable
 
 
-def test_the_file_of_another_program_is_left_alone(path: str) -> None:
+def test_file_of_another_program_is_not_changed(path: str) -> None:
     """L3: tables that are not ours are a clear refusal, and stay untouched."""
     change(path, "create table events (mine text)")
     with pytest.raises(BackendFailure, match="another program"):

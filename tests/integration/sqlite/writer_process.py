@@ -17,14 +17,14 @@ def main() -> None:
     """Append until the count is reached or the process is killed."""
     path, count, name, *limit = sys.argv[1:]
     numbers = iter(range(int(count) + 1))
-    scribe = StoreAppender(lambda: uuid7(1_700_000_000_000, hash(name) % 2**40 + next(numbers)))
+    appender = StoreAppender(lambda: uuid7(1_700_000_000_000, hash(name) % 2**40 + next(numbers)))
     store = SqliteStore(path)
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit[0]), int(limit[0])))
     for number in range(int(count)):
         event = NewEvent("t", {"by": name, "n": number, "pad": "x" * 300}, stream=("by", name))
         try:
-            result = scribe.append(store, event)
+            result = appender.append(store, event)
         except BackendFailure as failure:
             print_line(f"failed {failure.ambiguous} {failure.retryable} {failure.message}")
             break

@@ -62,7 +62,7 @@ def test_a_log_is_archived_verified_and_restored(
 def test_whole_segments_are_sealed_and_the_tail_waits(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """J1: runs go on where the last one ended; a sealed tail is continued to the same multiple."""
+    """J1: a run continues the last one; a sealed tail is extended to the same multiple."""
     at = str(tmp_path / "archive")
     fill(log_url, 25)
 
@@ -127,7 +127,7 @@ def _any_value(field: pa.Field) -> pa.Scalar:
 
 
 def test_row_groups_outside_of_a_range_are_not_read(tmp_path: Path) -> None:
-    """J1: the statistics of positions let a reader pass over what it does not want."""
+    """J1: statistics of positions let a reader skip row groups outside its range."""
     path = tmp_path / "segment.parquet"
     columns = [pa.repeat(_any_value(field), 30) for field in EVENT_SCHEMA]
     columns[0] = pa.array(range(1, 31), EVENT_SCHEMA.field("position").type)
@@ -162,7 +162,7 @@ def test_an_archive_of_another_log_is_refused(
 
 
 def test_a_log_that_lost_events_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """F8: a log whose head is lower, or that went on otherwise, does not go on with its archive."""
+    """F8: a log with a lower head or another history does not continue its archive."""
     path, at = tmp_path / "log.db", str(tmp_path / "archive")
     url = f"sqlite:///{path}"
     fill(url, 6)
@@ -238,7 +238,7 @@ def test_a_lost_tail_comes_back_from_the_archive(spark: SparkSession, tmp_path: 
     assert records(url) == before
 
 
-def test_what_cannot_be_an_archive_is_refused(spark: SparkSession, log_url: str) -> None:
+def test_invalid_archive_location_is_refused(spark: SparkSession, log_url: str) -> None:
     """L1: a bad place and a missing archive are distinguished."""
     for bad in ("", "http://host/x", "s3://", "file://host/x"):
         with pytest.raises(InvalidArgument):

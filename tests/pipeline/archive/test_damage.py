@@ -174,7 +174,7 @@ def test_a_log_that_differs_is_named_by_position(
 
 
 def test_an_archive_of_a_later_version_is_refused(copied: tuple[str, Path]) -> None:
-    """F3: what a newer program wrote is not misread by an older one."""
+    """F3: an archive of a newer version is not read by an older program."""
     _, at = copied
     path = at / "archive.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {"version": 2}))

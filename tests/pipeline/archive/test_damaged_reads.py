@@ -60,7 +60,7 @@ def copied(original: tuple[str, Path], tmp_path: Path) -> tuple[str, Path]:
 
 @pytest.fixture
 def user_session(spark: SparkSession) -> SparkSession:
-    """A session of a user, who has told Spark to pass over damaged and missing files."""
+    """A user's session in which Spark ignores damaged and missing files."""
     own = spark.newSession()
     register(own)
     for name in CARELESS:
@@ -77,8 +77,8 @@ def replace_rows(at: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 def reseal_size(at: Path) -> None:
     """Make the second seal agree with the size of its file, so that only the rows can tell."""
     seal, file = seal_of(at, 1), file_of(at, 1)
-    told = json.loads(seal.read_bytes())
-    seal.write_text(json.dumps(told | {"bytes": file.stat().st_size}))
+    manifest = json.loads(seal.read_bytes())
+    seal.write_text(json.dumps(manifest | {"bytes": file.stat().st_size}))
 
 
 def keep_six(at: Path) -> None:
@@ -154,7 +154,7 @@ def columns_read(name: str, spark: SparkSession, url: str, at: Path) -> Any:
 def test_every_read_refuses_a_damaged_segment(
     user_session: SparkSession, copied: tuple[str, Path], damage: Callable[[Path], None]
 ) -> None:
-    """J1: a segment with other rows than were sealed ends the read, whatever the session says."""
+    """J1: a segment with other rows than were sealed fails the read in every session."""
     url, at = copied
     assert columns_read("events", user_session, url, at) == 30
     damage(at)
@@ -225,8 +225,8 @@ def lose_a_share(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(key_partitions, "fold_partitions", lossy)
 
 
-by_function = declare_seats(key=lambda event: event.data["show"])
-mostly_keyless = declare_seats(key=lambda event: "s-1" if event.data["show"] == "s-1" else None)
+by_function = declare_seats(key=lambda event: event.payload["show"])
+mostly_keyless = declare_seats(key=lambda event: "s-1" if event.payload["show"] == "s-1" else None)
 keyless = declare_seats(key="payload.nowhere")
 keyless_column = declare_seats(key="causation_id")
 

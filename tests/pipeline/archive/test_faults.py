@@ -33,7 +33,7 @@ def leftovers(at: str) -> list[str]:
 def test_archivers_killed_at_a_seal(
     spark: SparkSession, postgres_server: PostgresServer, s3_url: str, tmp_path: Path
 ) -> None:
-    """J1: whatever was sealed stays, whatever was not is nothing, and the next run continues."""
+    """J1: after a kill, sealed segments stay, and the next run continues."""
     points = {"before the second seal": 1, "after the second seal": 2}
     killed = []
     for point, sealed in points.items():
@@ -67,7 +67,7 @@ def test_archivers_killed_at_a_seal(
 def test_an_archiver_killed_in_the_middle_of_a_file(
     spark: SparkSession, postgres_url: str, tmp_path: Path
 ) -> None:
-    """J1: half a file is seen by nobody, and is gone after the next run."""
+    """J1: a partial file is invisible and removed by the next run."""
     log_url, at = postgres_url, str(tmp_path / "archive")
     fill(log_url, 60_000)
     with run_driver(describe_job("archive", "none", log_url, at, segment_events=60_000)):
@@ -133,7 +133,7 @@ def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, st
 
 
 def test_two_archivers_with_other_sizes(spark: SparkSession, tmp_path: Path) -> None:
-    """J1: one who cuts otherwise continues from what the other has sealed; no position twice."""
+    """J1: archivers with other segment sizes continue after the last seal."""
     url, at = f"sqlite:///{tmp_path}/log.db", str(tmp_path / "archive")
     fill(url, 200)
     start = threading.Barrier(2)
@@ -172,7 +172,7 @@ def through_proxy(
     proxy_to: Callable[[str], TcpProxy],
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[str, TcpProxy]:
-    """A place on the S3 server behind a proxy."""
+    """Return a bucket path on the S3 server behind a proxy."""
     proxy = proxy_to(s3_server.url)
     for name, value in environment(f"http://127.0.0.1:{proxy.port}").items():
         monkeypatch.setenv(name, value)
@@ -204,7 +204,7 @@ def test_a_connection_cut_in_the_middle_of_a_segment(
 def test_a_server_that_goes_away_and_comes_back(
     spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
 ) -> None:
-    """L2: a place that cannot be reached is a failure that says so; the next run continues."""
+    """L2: an unreachable location is reported; the next run continues."""
     at, proxy = through_proxy
     fill(postgres_url, 300)
 

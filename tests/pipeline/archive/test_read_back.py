@@ -55,7 +55,7 @@ class Unreliable(FolderStorage, frozen=True):
 def test_a_file_that_was_not_kept_is_not_sealed(
     spark: SparkSession, tmp_path: Path, damage: Damage
 ) -> None:
-    """J1: what is sealed was read back; a disk that lost bytes ends the run with an error."""
+    """J1: a file is read back before its seal; lost bytes fail the run."""
     url, at = f"sqlite:///{tmp_path}/log.db", f"{tmp_path}/archive"
     fill(url, 20)
 

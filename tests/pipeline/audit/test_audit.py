@@ -46,7 +46,7 @@ def break_log(log_url: str, tmp_path: Path) -> Break:
     return on_sqlite if log_url.startswith("sqlite") else on_postgres
 
 
-def told(report: AuditReport) -> dict[str, str]:
+def messages_by_check(report: AuditReport) -> dict[str, str]:
     """Return what each check complains about."""
     return {one.check: one.message for one in report.findings if one.level == "error"}
 
@@ -68,7 +68,7 @@ def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -
     for name, counted in of_type.items():
         mine = [one for one in kept if one.event_type == name]
         assert counted.events == len(mine)
-        assert counted.payload_bytes == sum(len(one.payload.encode()) for one in mine)
+        assert counted.payload_bytes == sum(len(one.payload_json.encode()) for one in mine)
         assert (counted.first_position, counted.last_position) == (
             mine[0].position,
             mine[-1].position,
@@ -173,7 +173,7 @@ def test_damage_is_found_and_named(
     report = audit(spark, log_url)
 
     assert not report.ok
-    found = told(report)
+    found = messages_by_check(report)
     for _, check, message in damage:
         assert message in found[check], found
     assert set(found) == {check for _, check, _ in damage}
@@ -182,7 +182,7 @@ def test_damage_is_found_and_named(
 def test_a_lost_tail_is_not_seen_but_counted(
     spark: SparkSession, log_url: str, break_log: Break
 ) -> None:
-    """B3: a log that lost its last events looks whole; its archive tells that it is not."""
+    """B3: a log that lost its last events passes alone; its archive reveals the loss."""
     fill(log_url, 20)
     break_log("delete from events where position > 15")
 
@@ -198,13 +198,13 @@ def test_positions_that_stand_twice(spark: SparkSession, postgres_url: str) -> N
         connection.execute("drop index events_id, events_stream")
         connection.execute("insert into events select * from events where position = 8")
 
-    found = told(audit(spark, postgres_url))
+    found = messages_by_check(audit(spark, postgres_url))
 
     assert found["positions"] == "position 8 occurs twice"
     assert "2 times, at positions 8 to 8" in found["event ids"]
 
 
-def test_what_lies_between_two_tasks_is_checked(
+def test_boundaries_of_tasks_are_checked(
     spark: SparkSession, log_url: str, break_log: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J2: a gap, an append and a stream that cross the parts of a read are seen whole."""
@@ -213,7 +213,7 @@ def test_what_lies_between_two_tasks_is_checked(
     assert audit(spark, log_url).ok
     break_log("delete from events where position in (10, 11, 20, 26)")
 
-    found = told(audit(spark, log_url))
+    found = messages_by_check(audit(spark, log_url))
 
     for text in ("position 10 is", "position 11 is", "position 20 is", "position 26 is"):
         assert text in found["positions"]
@@ -227,7 +227,7 @@ def test_many_problems_are_counted_and_few_are_shown(
     fill(log_url, 100)
     break_log("update events set payload = '[]', stream_seq = 50")
 
-    found = told(audit(spark, log_url))
+    found = messages_by_check(audit(spark, log_url))
 
     assert found["payloads"].endswith(f"and {100 - MAX_REPORTED_EXAMPLES} more")
     assert found["streams"].endswith(f"and {100 - MAX_REPORTED_EXAMPLES} more")
@@ -249,16 +249,16 @@ def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: s
 
 
 def test_a_broken_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """J1: an audit with an archive tells what is wrong with it."""
+    """J1: an audit reports the problems of an archive."""
     fill(log_url, 20)
     at = tmp_path / "archive"
     archive(spark, log_url, str(at), segment_events=10)
     next(at.glob("segments/*-00000000000000000020-*")).unlink()
 
-    assert "is missing" in told(audit(spark, log_url, archive=str(at)))["archive"]
+    assert "is missing" in messages_by_check(audit(spark, log_url, archive=str(at)))["archive"]
 
 
-def test_there_must_be_a_log(spark: SparkSession, tmp_path: Path) -> None:
-    """L2: a log that is not there is a failure, not a sound empty log."""
+def test_missing_log_is_a_failure(spark: SparkSession, tmp_path: Path) -> None:
+    """L2: a missing log is a failure, not an empty log."""
     with pytest.raises(BackendFailure):
         audit(spark, f"sqlite:///{tmp_path}/none.db")

@@ -38,7 +38,7 @@ LOG = seriatim.LogIdentity("8a4f7d8e-2b58-4c6e-9d5b-000000000001", 1)
 def index_of(port: int) -> Handler:
     """Make a projection whose documents hold the last number of their stream."""
     declare = documents("orders", lambda: HttpIndex(port), stream_types=["order"], retry=QUICK)
-    return declare(lambda event: {"n": event.data["n"], "seq": event.stream_seq})
+    return declare(lambda event: {"n": event.payload["n"], "seq": event.stream_seq})
 
 
 def expected(url: str) -> dict[str, tuple[int, Any]]:
@@ -46,7 +46,7 @@ def expected(url: str) -> dict[str, tuple[int, Any]]:
     found: dict[str, tuple[int, Any]] = {}
     for event in read_stored_events(url):
         if event.stream_seq is not None:
-            document = {"n": event.data["n"], "seq": event.stream_seq}
+            document = {"n": event.payload["n"], "seq": event.stream_seq}
             found[document_id(event)] = (event.stream_seq, document)
     return found
 
@@ -72,7 +72,7 @@ def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
 
 
 def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
-    """G8: what has no stable id is a dead letter, not a guess."""
+    """G8: an event without a stable id becomes a dead letter."""
     url = f"sqlite:///{tmp_path}/log.db"
     with seriatim.open(url) as log:
         log.append([NewEvent("a")])
@@ -80,12 +80,12 @@ def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
     declare = documents(
         "orders", lambda: HttpIndex(1), retry=msgspec.structs.replace(QUICK, attempts=1)
     )
-    tally = HandlerLoop(registry, declare(lambda _: {})).handle(
+    counts = HandlerLoop(registry, declare(lambda _: {})).handle(
         [seriatim.Delivery.of(one, log=LOG) for one in read_stored_events(url)]
     )
     registry.close()
 
-    assert tally.dead == 1
+    assert counts.dead == 1
 
 
 @pytest.mark.parametrize("point", ["before effect", "after effect"])
@@ -127,8 +127,8 @@ def test_a_projection_dies_before_the_offset_commit(
         finally:
             os.killpg(process.pid, signal.SIGKILL)
         before = list(index.writes)
-        tally = work(spark, index_of(index.port), None, source=target, registry=place)
+        counts = work(spark, index_of(index.port), None, source=target, registry=place)
 
         assert index.documents == expected(postgres_url)
-        assert (index.writes, tally.done) == (before, 0)
-        assert tally.duplicate > 0
+        assert (index.writes, counts.done) == (before, 0)
+        assert counts.duplicate > 0

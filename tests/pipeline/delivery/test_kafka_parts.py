@@ -30,7 +30,12 @@ ALIKE = ["a b", "a_b", "a.b", "A b", "a  b", "a/b", "a_20b", "caf\u00e9", "cafe\
 
 def at(position: int, **more: object) -> Checkpoint:
     """Make a checkpoint."""
-    known = {"log_id": LOG.log_id, "epoch": 1, "target": "kafka://k/t", "tip": f"e{position}"}
+    known = {
+        "log_id": LOG.log_id,
+        "epoch": 1,
+        "target": "kafka://k/t",
+        "last_event_id": f"e{position}",
+    }
     return Checkpoint(position=position, written_at="2026-01-01T00:00:00Z", **(known | more))  # type: ignore[arg-type]
 
 
@@ -52,7 +57,7 @@ def test_an_address() -> None:
 
 
 def test_settings_for_the_other_client() -> None:
-    """H1: what is said once in the client's words is said to Spark's client in its own."""
+    """H1: settings of the Kafka client are translated for Spark's client."""
     said = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -104,7 +109,7 @@ def test_a_bad_address(url: str) -> None:
 
 
 def test_topics_do_not_collide() -> None:
-    """H1: 003 §6.7: tenants and stream types that look alike have topics of their own."""
+    """H1: 003 §6.7: similar tenants and stream types have different topics."""
     target = Target("a:1", "x.{tenant}.{stream_type}")
     topics = [target.topic_for(one, two) for one in ALIKE for two in (*ALIKE, None)]
 
@@ -121,7 +126,7 @@ def test_topics_do_not_collide() -> None:
 
 
 def test_keys_do_not_collide() -> None:
-    """H1: 003 §6.7: streams and ids that look alike have keys of their own."""
+    """H1: 003 §6.7: similar streams and ids have different keys."""
     events = [
         NewEvent("t", stream=(one, two), tenant_id=three)
         for one in ALIKE[:5]
@@ -170,7 +175,7 @@ def test_checkpoints_go_forward(folder: FolderStorage) -> None:
 
 @pytest.mark.parametrize("left", [0, 1, 40, -2])
 def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
-    """H2: a torn checkpoint is passed by: events are published again, none is left out."""
+    """H2: an incomplete checkpoint is ignored: events are published again, none is lost."""
     checkpoints = CheckpointStore(folder, "kafka://k/t")
     checkpoints.advance(at(5))
     checkpoints.advance(at(7))
@@ -187,14 +192,14 @@ def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
         (at(5, log_id="another"), "another log"),
         (at(5, epoch=2), "epoch"),
         (at(50), "ends at 10"),
-        (at(5, tip="other"), "another event"),
+        (at(5, last_event_id="other"), "another event"),
     ],
-    ids=["another log", "epoch", "future", "tip"],
+    ids=["another log", "epoch", "future", "event id"],
 )
 def test_a_checkpoint_that_does_not_fit(
     folder: FolderStorage, checkpoint: Checkpoint, said: str
 ) -> None:
-    """H2: a checkpoint of another log, or of a future that was lost, is refused, and says so."""
+    """H2: a checkpoint of another log or of a lost future is refused."""
     with pytest.raises(LogIdentityChanged, match=said):
         CheckpointStore(folder, "kafka://k/t").check(checkpoint, LOG, 10, "e5")
 
@@ -240,7 +245,7 @@ class NewTopicConsumer:
 
 
 def test_a_topic_without_leaders_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H1: a topic that was just made is waited for; any other error is told at once."""
+    """H1: a new topic is waited for; any other error is raised at once."""
     monkeypatch.setattr(client, "Consumer", NewTopicConsumer)
     target = parse_target("kafka://a:1/t")
     codes = NewTopicConsumer.codes

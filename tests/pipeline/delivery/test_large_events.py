@@ -83,7 +83,7 @@ def test_every_event_within_the_bound_is_published(
 def test_a_topic_that_refuses_is_named(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: the error names position and event and is final; what was delivered is not repeated."""
+    """H2: the error is final and names the event; delivered events are not repeated."""
     appended(postgres_url, LARGE)
     target = narrow_topic(topic_url, 1_000_000)
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_a_topic_that_refuses_is_named(
 def test_a_live_run_ends(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: a live publisher does not try for ever what no try can deliver."""
+    """H2: a live publisher does not retry an undeliverable event."""
     appended(postgres_url, 300_000, before=40, after=0)
     target = narrow_topic(topic_url, 100_000)
     ended = threading.Timer(120, lambda: None)
@@ -129,7 +129,7 @@ def test_a_live_run_ends(
 def test_a_small_message_is_refused_too(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: whatever the bound is, the client's own too, the event over it is named."""
+    """H2: an event above the limit of topic or client is named."""
     appended(postgres_url, 20_000, before=3, after=0)
     narrow_topic(topic_url, 5_000)
     with pytest.raises(BackendFailure, match="big-20000 at position 4") as raised:
@@ -144,11 +144,11 @@ def test_a_large_dead_letter(
     appended(postgres_url, LARGE, before=0, after=0)
     (tmp_path / "poison").write_text(f"big-{LARGE}")
     for nth, limit in enumerate((1_000_000, 4_000_000)):
-        letters = narrow_topic(f"{topic_url}-{nth}", limit)
+        dead_letters = narrow_topic(f"{topic_url}-{nth}", limit)
         noter = make_noting_handler(tmp_path, retry=RetryPolicy(attempts=1), name=f"noter-{nth}")
-        with Worker(spark, noter, url=postgres_url, dead_letters=letters) as worker:
+        with Worker(spark, noter, url=postgres_url, dead_letters=dead_letters) as worker:
             assert worker.run().dead == 1
-        [message] = read_messages(letters)
+        [message] = read_messages(dead_letters)
         assert decode_headers(message)["seriatim-event-id"] == f"big-{LARGE}"
         value = message.value() or b""
         assert (b"raise max.message.bytes" in value) == (limit < LARGE)

@@ -65,7 +65,7 @@ def test_a_worker_stops_on_a_restored_log(
 def test_a_live_publisher_stops_on_a_restored_log(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """F8: a restore under a live publisher ends it; positions that were used again are not skipped.
+    """F8: a restore stops a live publisher; reused positions are not skipped.
 
     The log is restored, and goes on, when everything was published and the publisher is idle.
     """

@@ -37,7 +37,7 @@ def ids(tenant: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shares", [1, 3])
-def test_a_share_of_one_tenant(shared_log: str, shares: int) -> None:
+def test_partitioned_range_of_one_tenant(shared_log: str, shares: int) -> None:
     """K2: a range that is spread over tasks for one tenant holds its events alone."""
     part = PartitionedRange(
         url=shared_log, tenant_id="a", after=0, until=2 * EACH, partition_count=shares
@@ -50,10 +50,10 @@ def test_a_share_of_one_tenant(shared_log: str, shares: int) -> None:
 
 def test_a_worker_of_one_tenant(spark: SparkSession, shared_log: str, tmp_path: Path) -> None:
     """K2: a worker for one tenant handles its events alone."""
-    tally = work(spark, make_noting_handler(tmp_path), shared_log, tenant_id="a")
+    counts = work(spark, make_noting_handler(tmp_path), shared_log, tenant_id="a")
 
     assert [one[0] for one in read_notes(tmp_path)] == ids("a")
-    assert tally.done == EACH
+    assert counts.done == EACH
 
 
 def test_a_publisher_of_one_tenant(

@@ -16,10 +16,10 @@ from seriatim import NewEvent
 from seriatim.config.delivery import PublisherSettings
 from seriatim.core.errors import BackendFailure, LogIdentityChanged
 from seriatim.pipeline.kafka.address import parse_target
-from seriatim.pipeline.project.job import RunReport
 from seriatim.pipeline.publish.checkpoint import CHECKPOINT_FOLDER
 from seriatim.pipeline.publish.publisher import Publisher, PublishReport
 from seriatim.pipeline.publish.reconciliation import reconcile
+from seriatim.pipeline.run_report import RunReport
 from seriatim.pipeline.work.worker import Worker
 from tests.fixtures.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.pipeline.delivery.effects import make_noting_handler
@@ -68,7 +68,7 @@ def test_the_log_flows_to_kafka(
     assert reconcile(spark, log_url, target).equal
 
 
-def test_it_goes_on_where_it_was(
+def test_continues_at_its_cursor(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H2: a publisher that begins again sends only what is new."""
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_log(
 def test_topics_by_template(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, postgres_url: str
 ) -> None:
-    """H1: a topic for each tenant and stream type, made if asked."""
+    """H1: each tenant and stream type has a topic, created on request."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("a", stream=("order", "1")), NewEvent("b", stream=("Order", "1"))])
     with seriatim.open(postgres_url, tenant_id="a b") as log:
@@ -150,10 +150,10 @@ def test_topics_by_template(
     assert reconcile(spark, postgres_url, target).equal
 
 
-def test_looking_back_sends_nothing_twice(
+def test_lookback_sends_no_duplicates(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H3: a bounded second look leaves out what the windows remember, across a restart too."""
+    """H3: a lookback omits remembered events, also after a restart."""
     settings = PublisherSettings(lookback_s=600, lookback_max_keys=10, step_events=7)
     count = append_events(postgres_url, each=3)
     target = create_topic(topic_url)
@@ -169,7 +169,7 @@ def test_looking_back_sends_nothing_twice(
     assert (repeated.sent, repeated.skipped) == (6 + 10, 0)
 
 
-def test_looking_back_tells_tenants_apart(
+def test_lookback_distinguishes_tenants(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H3: an id that another tenant has is no known one, whether its events are sent or not."""
@@ -207,10 +207,10 @@ def test_two_publishers_at_once(
     place = str(tmp_path / "c")
     patient = PublisherSettings(flush_timeout_s=600)
     ended = threading.Event()
-    told: list[str] = []
+    activities: list[str] = []
 
     def watch(report: RunReport) -> None:
-        told.append(report.activity)
+        activities.append(report.activity)
         ended.set()  # the first one ends when the second one waits
 
     with (
@@ -227,14 +227,16 @@ def test_two_publishers_at_once(
         finally:
             ended.set()  # whatever failed: a publisher that goes on disturbs the tests after it
             follower.join()
-    assert told[:1] == ["waiting for another publisher"]
+    assert activities[:1] == ["waiting for another publisher"]
     assert (first.report.sent, first.report.position) == (count, count)
     assert (second.report.sent, second.report.position) == (0, count)
     assert len(read_messages(target)) == count
 
 
-def test_live(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
-    """H1: live, what is appended is published soon."""
+def test_live_publisher_sends_new_events(
+    spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H1: a live publisher sends new events soon."""
     append_events(log_url, each=1)
     target = create_topic(topic_url)
     ended = threading.Event()
@@ -309,7 +311,7 @@ def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path
 
 
 def test_no_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """H1: a broker that is not there is named, and nothing is remembered as sent."""
+    """H1: an unreachable broker is named, and no event is recorded as sent."""
     append_events(postgres_url, each=1)
     settings = PublisherSettings(flush_timeout_s=0.5)
     with pytest.raises(BackendFailure, match="Kafka"):

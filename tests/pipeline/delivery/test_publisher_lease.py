@@ -26,7 +26,7 @@ def test_without_its_lease_a_publisher_moves_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
     lease_s: float,
 ) -> None:
-    """H2: what it sent is sent again by the one that has the lease; the checkpoint is not its own.
+    """H2: its events are sent again by the owner of the lease, which moves the checkpoint.
 
     The lease passes to another publisher when this one looks at the head. With a short lease that
     is known before the step is sent; with a long one nobody has noticed when it ends, as in a
@@ -51,7 +51,7 @@ def test_without_its_lease_a_publisher_moves_no_checkpoint(
                 store.release_lease(leases[0])
                 assert claim(INFRASTRUCTURE_TENANT, leases[0].name, "another", 600.0)
                 if lease_s < 1:
-                    wait_until(publisher._lease_lost.is_set)
+                    wait_until(lambda: publisher._keeper is not None and publisher._keeper.lost)
                 lost.set()
             return int(head())
 

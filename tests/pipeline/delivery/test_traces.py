@@ -97,8 +97,11 @@ def test_from_append_to_effect(spans: InMemorySpanExporter, tmp_path: Path, awai
     assert effect.parent.span_id == ids(first)[1]
     assert effect.kind is SpanKind.CONSUMER
     assert inside == [(f"{ids(effect)[0]:032x}", f"{ids(effect)[1]:016x}")]
-    told = effect.attributes or {}
-    assert (told["seriatim.handler"], told["seriatim.event_type"]) == ("noter", "order.placed")
+    attributes = effect.attributes or {}
+    assert (attributes["seriatim.handler"], attributes["seriatim.event_type"]) == (
+        "noter",
+        "order.placed",
+    )
 
 
 def test_an_effect_that_fails(spans: InMemorySpanExporter, tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_an_effect_that_fails(spans: InMemorySpanExporter, tmp_path: Path) -> No
 
 
 def test_events_without_a_trace(spans: InMemorySpanExporter, tmp_path: Path) -> None:
-    """M2: an event that carries no trace, or junk, is handled in a trace of its own."""
+    """M2: an event without a valid trace is handled in a new trace."""
     undo = tracing.use_provider(None)
     with seriatim.open("memory:") as log:
         log.append([NewEvent("a"), NewEvent("b", metadata={"traceparent": "t-7"})])

@@ -110,7 +110,7 @@ def test_transactional(spark: SparkSession, log_url: str, tmp_path: Path) -> Non
 
 
 def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """G4: handlers that filter by type, and start in mid-log, keep order and lose nothing."""
+    """G4: handlers with a type filter and a later start keep order and lose nothing."""
     with seriatim.open(log_url) as log:
         for number in range(40):
             kind = "order.paid" if number % 3 else "order.seen"
@@ -171,10 +171,10 @@ def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path:
             file.unlink()
     noter = make_noting_handler(tmp_path)
     place = f"sqlite:///{tmp_path}/registry.db"
-    tally = work(spark, noter, None, source=target, registry=place)
+    counts = work(spark, noter, None, source=target, registry=place)
 
     assert len(read_messages(target)) == 2 * count
-    assert (tally.done, tally.duplicate) == (count, count)
+    assert (counts.done, counts.duplicate) == (count, count)
     assert in_order(read_notes(tmp_path))
     assert work(spark, noter, None, source=target, registry=place) == Counts()
 
@@ -206,7 +206,7 @@ def test_a_topic_of_a_restored_log(
 
 
 def test_a_restored_log_under_a_worker(spark: SparkSession, tmp_path: Path) -> None:
-    """G9: after a restore a worker stops, and after a reset it handles what is new, once."""
+    """G9: a restore stops a worker; after a reset it handles new events once."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, streams=1, each=1)
     shutil.copy(tmp_path / "log.db", tmp_path / "copy.db")
@@ -239,16 +239,18 @@ def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) 
             "public.known (n) deferrable initially deferred, pid bigint)"
         )
         session.run("insert into public.known values (1)")
-    tally = work(spark, make_transactional_handler(), postgres_url)
+    counts = work(spark, make_transactional_handler(), postgres_url)
     failed = registry.entries(EntryFilter(status=("failed", "dead")))
     registry.close()
 
     # The second event of each stream names a number that is not known.
-    assert tally.done == count - 3
+    assert counts.done == count - 3
     assert [(one.stream_seq, "known" in one.error) for one in failed] == [(2, True)] * 3
 
 
-def test_strangers_in_a_topic(spark: SparkSession, topic_url: str, tmp_path: Path) -> None:
+def test_foreign_messages_become_dead_letters(
+    spark: SparkSession, topic_url: str, tmp_path: Path
+) -> None:
     """G5: a message that is no event is a dead letter, and the rest continues."""
     from confluent_kafka import Producer
 
@@ -261,12 +263,14 @@ def test_strangers_in_a_topic(spark: SparkSession, topic_url: str, tmp_path: Pat
     producer.flush()
     publish(spark, url, topic_url, tmp_path / "c")
     place = f"sqlite:///{tmp_path}/registry.db"
-    tally = work(spark, make_noting_handler(tmp_path), None, source=target, registry=place)
+    counts = work(spark, make_noting_handler(tmp_path), None, source=target, registry=place)
     registry = open_registry(place)
 
-    assert (tally.dead, tally.done) == (2, 12)
-    letters = registry.entries(EntryFilter(status="dead"))
-    assert {one.event_id for one in letters} == {f"{target.single_topic}/0/{n}" for n in (0, 1)}
+    assert (counts.dead, counts.done) == (2, 12)
+    dead_letters = registry.entries(EntryFilter(status="dead"))
+    assert {one.event_id for one in dead_letters} == {
+        f"{target.single_topic}/0/{n}" for n in (0, 1)
+    }
     registry.close()
 
 
@@ -287,24 +291,26 @@ def test_dead_letters_as_a_topic(
     append_events(postgres_url, each=1)
     bad = read_stored_events(postgres_url)[0]
     (tmp_path / "poison").write_text(bad.event_id)
-    letters = create_topic(topic_url)
+    dead_letters = create_topic(topic_url)
     noter = make_noting_handler(tmp_path, mode="latest_wins")
-    work(spark, noter, postgres_url, letters=letters)
-    drained(spark, noter, postgres_url, letters=letters)
-    [letter] = read_messages(letters)
+    work(spark, noter, postgres_url, dead_letters=dead_letters)
+    drained(spark, noter, postgres_url, dead_letters=dead_letters)
+    [letter] = read_messages(dead_letters)
 
     assert decode_headers(letter)["seriatim-handler"] == "noter"
     assert decode_headers(letter)["seriatim-error"] == "ValueError: poison"
     assert decode_headers(letter)["seriatim-attempts"] == "3"
     (tmp_path / "poison").unlink()
     again = make_noting_handler(tmp_path, name="again")
-    tally = work(spark, again, None, source=letters, registry=f"sqlite:///{tmp_path}/letters.db")
-    assert tally.done == 1
+    counts = work(
+        spark, again, None, source=dead_letters, registry=f"sqlite:///{tmp_path}/dead_letters.db"
+    )
+    assert counts.done == 1
     assert read_notes(tmp_path)[-1][0] == bad.event_id
 
 
 def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """G5: on_poison=stop ends the worker, and it does not start again until somebody acts."""
+    """G5: on_poison=stop ends the worker until an operator intervenes."""
     append_events(postgres_url, each=3)
     (tmp_path / "poison").write_text(read_stored_events(postgres_url)[0].event_id)
     from seriatim.core.handler import RetryPolicy
@@ -323,16 +329,18 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
         ({"url": "x", "settings": RegistrySettings(on_outage="dlq")}, "dead-letter topic"),
         ({"url": "x", "settings": RegistrySettings(enabled=False)}, "transactional"),
     ],
-    ids=["no source", "no registry", "no letters", "off"],
+    ids=["no source", "no registry", "no dead_letters", "off"],
 )
-def test_what_does_not_fit_together(spark: SparkSession, more: dict[str, Any], said: str) -> None:
-    """G6: what cannot work is refused at start."""
+def test_inconsistent_options_are_refused(
+    spark: SparkSession, more: dict[str, Any], said: str
+) -> None:
+    """G6: inconsistent options are refused at start."""
     with pytest.raises(InvalidArgument, match=said):
         Worker(spark, make_transactional_handler(), **more)
 
 
 def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> None:
-    """G4: from a topic alone nobody knows what lies before a start in mid-log."""
+    """G4: a topic alone does not show the numbers before a start."""
     with pytest.raises(InvalidArgument, match="must see the log"):
         Worker(
             spark,
@@ -345,7 +353,7 @@ def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> No
 def test_without_a_registry(
     spark: SparkSession, postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G6: switched off, every delivery has its effect; and it says so."""
+    """G6: without a registry every delivery has its effect, and a warning is logged."""
     count = append_events(postgres_url, each=2)
     settings = RegistrySettings(enabled=False)
     for _ in range(2):
@@ -356,7 +364,7 @@ def test_without_a_registry(
 
 
 def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """G6: fail_fast says so at once, and nothing is lost."""
+    """G6: fail_fast reports the outage at once, and nothing is lost."""
     count = append_events(postgres_url, each=1)
     settings = RegistrySettings(on_outage="fail_fast")
     nowhere = postgres_url.replace("127.0.0.1", "127.0.0.1").rsplit("@", 1)
@@ -370,7 +378,7 @@ def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: 
 def test_an_outage_under_a_worker(
     spark: SparkSession, own_postgres: Callable[..., PostgresServer], tmp_path: Path
 ) -> None:
-    """M2: 003 §6.8: the registry goes away under a live worker: metrics tell, nothing is lost."""
+    """M2: 003 §6.8: metrics report an outage of the registry, and nothing is lost."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, each=2)
     server = own_postgres()

@@ -162,9 +162,7 @@ def test_another_log_is_refused(
     assert positions(lake) == [1, 2, 3, 4, 5]
 
 
-def test_a_restored_log_is_not_followed_blindly(
-    spark: SparkSession, lake: Lake, tmp_path: Path
-) -> None:
+def test_restored_log_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """F8: a lower head, another event, or a new epoch stop the export."""
     path = tmp_path / "log.db"
     url = f"sqlite:///{path}"
@@ -218,7 +216,7 @@ def test_exporters_killed_at_a_commit(
 
 
 def test_two_exporters_at_once(spark: SparkSession, tmp_path: Path, lake: Lake) -> None:
-    """J1: who loses the race for a commit continues after the winner's."""
+    """J1: an exporter that loses a race continues after the winner's commit."""
     url = f"sqlite:///{tmp_path}/log.db"
     fill(url, 100)
     lake.export(spark, url, file_events=5, until=5)

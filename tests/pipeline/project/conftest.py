@@ -44,10 +44,10 @@ def start(spark: SparkSession, url: str, log: Log) -> Iterator[Start]:
 
 
 @pytest.fixture(params=["driver", "shares", "shuffle"])
-def folding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def fold_location(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The place where batches are folded: in the driver, or in tasks."""
     if request.param != "driver":
-        monkeypatch.setattr("seriatim.pipeline.project.batch.SMALL_EVENTS", 0)
+        monkeypatch.setattr("seriatim.pipeline.project.batch.DRIVER_FOLD_MAX_EVENTS", 0)
     if request.param == "shuffle":
         monkeypatch.setattr("seriatim.pipeline.project.key_partitions.MAX_PARTITIONS", 0)
     return str(request.param)

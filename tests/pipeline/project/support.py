@@ -22,7 +22,7 @@ def count_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, A
     if event.event_type == "seat.emptied":
         return None
     known = state or {"taken": 0, "guests": []}
-    guests = [*known["guests"], event.data["guest"]][-3:]
+    guests = [*known["guests"], event.payload["guest"]][-3:]
     return {"taken": known["taken"] + 1, "guests": guests, "share": (known["taken"] + 1) / 7}
 
 

@@ -22,7 +22,7 @@ Parties = dict[str, tuple[Log, Projector]]
 
 
 @pytest.fixture
-def parties(
+def crash_setup(
     spark: SparkSession, tmp_path: Path, postgres_server: PostgresServer, postgres_template: str
 ) -> Iterator[Parties]:
     """A log on each database for each way to project it, and a projector here."""
@@ -40,9 +40,9 @@ def parties(
         postgres_server.drop_database(f"killed_{do}")
 
 
-def test_drivers_killed_again_and_again(parties: Parties) -> None:
+def test_drivers_killed_again_and_again(crash_setup: Parties) -> None:
     """I2: wherever one dies, each event counts once; the end equals a rebuild and a plain fold."""
-    running = {name: it for name, it in parties.items() if not name.endswith("rebuild")}
+    running = {name: it for name, it in crash_setup.items() if not name.endswith("rebuild")}
     reached: dict[str, list[int]] = {name: [] for name in running}
     for log, _ in running.values():
         fill(log, 90)
@@ -72,9 +72,9 @@ def test_drivers_killed_again_and_again(parties: Parties) -> None:
         assert job.rebuild().equal, name
 
 
-def test_rebuilds_killed_in_the_middle(parties: Parties) -> None:
-    """I4: what a killed rebuild leaves harms nothing, and is gone after the next one."""
-    rebuilding = [parties[f"{backend} rebuild"] for backend in BACKENDS]
+def test_rebuilds_killed_in_the_middle(crash_setup: Parties) -> None:
+    """I4: remains of a killed rebuild are harmless and removed by the next one."""
+    rebuilding = [crash_setup[f"{backend} rebuild"] for backend in BACKENDS]
     before = []
     for log, job in rebuilding:
         fill(log, 60)

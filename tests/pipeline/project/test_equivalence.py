@@ -27,13 +27,13 @@ Start = Callable[..., Projector]
 
 by_path = projection("by_path", key="payload.show", events=["seat.*"], columns=SEAT)(count_seats)
 by_function = projection(
-    "by_function", key=lambda event: event.data.get("show"), columns=SEAT, events=["seat.*"]
+    "by_function", key=lambda event: event.payload.get("show"), columns=SEAT, events=["seat.*"]
 )(count_seats)
 whole_log = projection("whole_log", key="tenant_id", events=["seat.*"], columns=SEAT)(count_seats)
 
 
 @pytest.mark.parametrize("made", [seats, by_path, by_function, whole_log, aggregate_states])
-def test_all_ways_give_one_digest(start: Start, log: Log, made: Projection) -> None:
+def test_all_execution_modes_give_one_digest(start: Start, log: Log, made: Projection) -> None:
     """I3: batches, rebuild and the plain fold agree, and the proof is stamped with its position."""
     fill(log, 120)
     job = start(made, batch_events=50)
@@ -51,7 +51,7 @@ def test_all_ways_give_one_digest(start: Start, log: Log, made: Projection) -> N
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_batches_of_any_size(start: Start, log: Log, size: int, folding: str) -> None:
+def test_batches_of_any_size(start: Start, log: Log, size: int, fold_location: str) -> None:
     """I3: how the log is cut into batches, and where they are folded, changes nothing."""
     fill(log, 6 if size == 1 else 60)
     job = start(seats, batch_events=size)
@@ -94,7 +94,7 @@ def test_the_known_answer_of_the_decision_graph(start: Start, log: Log) -> None:
     assert len(rows_of(job, "precedents")) == 2
 
 
-def test_the_decision_graph_of_many_traces(start: Start, log: Log, folding: str) -> None:
+def test_the_decision_graph_of_many_traces(start: Start, log: Log, fold_location: str) -> None:
     """T3: nodes that traces share belong to the first event that names them, on every way."""
     fill_traces(log, 6)
     fill(log, 20)

@@ -26,7 +26,7 @@ def count(state: dict[str, Any] | None, _event: EventRecord) -> dict[str, Any]:
 
 def fussy(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
     """Count, but not what is poisonous."""
-    if event.data.get("guest") == "poison":
+    if event.payload.get("guest") == "poison":
         raise KeyError("no such guest")
     return count(state, event)
 
@@ -39,8 +39,8 @@ def poison(log: Log) -> int:
     return found.first_position
 
 
-def test_stop(start: Start, log: Log, folding: str) -> None:
-    """I7: the projection stands right before the event, says which it is, and continues mended."""
+def test_stop(start: Start, log: Log, fold_location: str) -> None:
+    """I7: the projection stops before the event, names it, and continues after the fix."""
     at = poison(log)
     job = start(counting(fussy))
     with pytest.raises(ProjectionFailed, match=f"position {at}.*'s-1'.*KeyError.*no such guest"):
@@ -61,7 +61,7 @@ def test_stop(start: Start, log: Log, folding: str) -> None:
 
 
 def test_stop_and_pass_over(start: Start, log: Log) -> None:
-    """I7: an event that is passed over stays so, in every rebuild too."""
+    """I7: a skipped event stays skipped in every rebuild."""
     at = poison(log)
     job = start(counting(fussy))
     with pytest.raises(ProjectionFailed):
@@ -75,7 +75,7 @@ def test_stop_and_pass_over(start: Start, log: Log) -> None:
     assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "passed")]
 
 
-def test_park(start: Start, log: Log, folding: str) -> None:
+def test_park(start: Start, log: Log, fold_location: str) -> None:
     """I7: a parked key waits, the others never stop; after the fix it has all of its events."""
     at = poison(log)
     job = start(counting(fussy, on_failure="park"), batch_events=20)
@@ -99,7 +99,7 @@ def test_park(start: Start, log: Log, folding: str) -> None:
 
 
 def test_park_and_pass_over(start: Start, log: Log) -> None:
-    """I7: a key continues after the event that is passed over."""
+    """I7: a key continues after the skipped event."""
     at = poison(log)
     job = start(counting(fussy, on_failure="park"), batch_events=20)
     job.run()
@@ -132,10 +132,10 @@ def test_skip(start: Start, log: Log) -> None:
         (lambda *_: {"n": 1, "m": 2}, "undeclared m"),
         (lambda *_: {}, "lacks n"),
         (lambda *_: 7, "a row must be a dict, got int"),
-        (lambda _, event: event.data["absent"], "KeyError: 'absent'"),
+        (lambda _, event: event.payload["absent"], "KeyError: 'absent'"),
     ],
 )
-def test_rubbish_is_told_with_event_and_key(
+def test_invalid_fold_results_name_event_and_key(
     start: Start, log: Log, apply: Any, reason: str
 ) -> None:
     """A fold that raises or returns rubbish: which event, which key, and nothing half-written."""
@@ -156,7 +156,9 @@ def test_rubbish_is_told_with_event_and_key(
 def test_a_key_function_that_fails(start: Start, log: Log) -> None:
     """I7: an event without a key that can be found fails like any other."""
     fill(log, 6)
-    made = counting(count, key=lambda event: event.data["show"] if event.position != 4 else 1 / 0)
+    made = counting(
+        count, key=lambda event: event.payload["show"] if event.position != 4 else 1 / 0
+    )
     with pytest.raises(ProjectionFailed, match=r"position 4.*ZeroDivisionError"):
         start(made).run()
 

@@ -32,7 +32,7 @@ def test_activity_counts_like_python(start: Start, log: Log) -> None:
         found[row["event_type"]] += row["events"]
     assert found == expected
     assert sum(row["payload_bytes"] for row in _all_rows(job)) == sum(
-        len(record.payload.encode()) for record in log.read()
+        len(record.payload_json.encode()) for record in log.read()
     )
     assert job.verify().equal
     assert job.rebuild().digest == caught_up

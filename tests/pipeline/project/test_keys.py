@@ -91,7 +91,7 @@ def filled(log: Log) -> Log:
 
 
 @pytest.fixture
-def far_away(spark: SparkSession) -> Iterator[None]:
+def other_zone_session(spark: SparkSession) -> Iterator[None]:
     """A session in another time zone than UTC."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
@@ -99,7 +99,7 @@ def far_away(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.session.timeZone", str(before))
 
 
-@pytest.mark.usefixtures("far_away")
+@pytest.mark.usefixtures("other_zone_session")
 @pytest.mark.parametrize(("url", "key"), KEYS, indirect=["url"])
 def test_run_and_rebuild_have_the_keys_of_core(start: Start, filled: Log, key: str) -> None:
     """I1, I3: driver, tasks and Python agree on every key, whatever the session's time zone."""
@@ -117,7 +117,7 @@ def test_run_and_rebuild_have_the_keys_of_core(start: Start, filled: Log, key: s
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_other_paths_have_the_keys_of_core(
-    start: Start, filled: Log, url: str, folding: str, tmp_path: Any
+    start: Start, filled: Log, url: str, fold_location: str, tmp_path: Any
 ) -> None:
     """I1: so do tasks that read their keys, tasks that are sent them, and reads of an archive."""
     place = str(tmp_path / "archive")
@@ -127,14 +127,14 @@ def test_other_paths_have_the_keys_of_core(
         job = start(made, target=f"sqlite:///{tmp_path}/{key}.db")
         archive(job.spark, url, place, segment_events=50)
         job.run()
-        assert stored_digest(job) == expected, (key, folding)
+        assert stored_digest(job) == expected, (key, fold_location)
         from_archive = start(made, target=f"sqlite:///{tmp_path}/{key}.db", archive=place)
-        assert from_archive.verify().digest == expected, (key, folding)
+        assert from_archive.verify().digest == expected, (key, fold_location)
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("key", ["payload.at", "source_system", lambda event: event.data["at"]])
-def test_an_empty_key_is_a_failure(start: Start, log: Log, folding: str, key: Any) -> None:
+@pytest.mark.parametrize("key", ["payload.at", "source_system", lambda event: event.payload["at"]])
+def test_an_empty_key_is_a_failure(start: Start, log: Log, fold_location: str, key: Any) -> None:
     """I7: an event whose key is the empty text fails by policy, and is never lost in silence."""
     log.append([NewEvent("thing", {"at": "a"}, source_system="a")])
     log.append([NewEvent("thing", {"at": ""}, source_system="")])
@@ -144,7 +144,7 @@ def test_an_empty_key_is_a_failure(start: Start, log: Log, folding: str, key: An
     job.run()
 
     [failed] = job.failures()
-    assert (failed.failure.position, failed.status) == (2, "skipped"), folding
+    assert (failed.failure.position, failed.status) == (2, "skipped"), fold_location
     assert "empty" in failed.failure.reason
     [row] = rows_of(job).values()
     assert row["events"] == 2

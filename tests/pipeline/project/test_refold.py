@@ -23,13 +23,15 @@ TABLES = [
 
 def book(state: dict[str, Any] | None, event: EventRecord) -> Any:
     """Write rows that several keys share; once the code is mended, other rows and values."""
-    mended = Path(event.data["mended"]).exists()
-    if event.data["bad"] and not mended:
+    mended = Path(event.payload["mended"]).exists()
+    if event.payload["bad"] and not mended:
         msg = "not yet"
         raise ValueError(msg)
     known = state or {"sum": 0}
-    total = known["sum"] + event.data["n"] + (1000 if mended else 0)
-    name = event.data["moves_to"] if mended and event.data["moves_to"] else event.data["name"]
+    total = known["sum"] + event.payload["n"] + (1000 if mended else 0)
+    name = (
+        event.payload["moves_to"] if mended and event.payload["moves_to"] else event.payload["name"]
+    )
     row = {"name": name, "by": event.stream_id, "value": total}
     return {"sum": total}, {"firsts": [row], "lasts": [row]}
 
@@ -97,7 +99,7 @@ def test_a_retried_key_equals_a_rebuild(
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_skipped_event_equals_a_rebuild(start: Start, log: Log, tmp_path: Path) -> None:
-    """I3, I7: what is passed over for a parked key is passed over in its tables, too."""
+    """I3, I7: an event skipped for a parked key is also skipped in its tables."""
     fill(log, tmp_path / "never", moves=False, own_names=False)
     job = start(books())
     job.run()

@@ -12,9 +12,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 import seriatim
-from seriatim import Conflict, EventRecord, Log, LogIdentityChanged, NewEvent, projection
-from seriatim.pipeline.project.job import RunReport
+from seriatim import (
+    BackendFailure,
+    Conflict,
+    EventRecord,
+    Log,
+    LogIdentityChanged,
+    NewEvent,
+    projection,
+)
 from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.run_report import RunReport
 from seriatim.testing.factories import wait_for
 from tests.pipeline.project.support import (
     SEAT,
@@ -44,34 +52,34 @@ def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
 def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
     """Wait at an event that names a gate until somebody has opened it."""
     deadline = time.monotonic() + 100
-    while (gate := event.data.get("gate")) and not Path(gate).exists():
+    while (gate := event.payload.get("gate")) and not Path(gate).exists():
         assert time.monotonic() < deadline, "nobody opened the gate"
         time.sleep(0.05)
     return {"events": (state["events"] if state else 0) + 1}
 
 
-def test_a_rebuild_tells_how_far_it_is(start: Start, log: Log, tmp_path: Path) -> None:
-    """I7: progress, pace and what is left are told while Spark works, not at the end only."""
+def test_rebuild_reports_progress(start: Start, log: Log, tmp_path: Path) -> None:
+    """I7: progress, rate and remaining events are reported while Spark works."""
     gate = tmp_path / "gate"
     log.append([NewEvent("seat.reserved", {"gate": str(gate)}, stream=("show", "s-0"))])
     fill(log, 19)
     job = start(gated_seats)
-    told: list[RunReport] = []
+    reports: list[RunReport] = []
 
     def watch(report: RunReport) -> None:
-        told.append(report)
+        reports.append(report)
         if report.position:
             gate.touch()
 
     job.on_progress = watch
     job.rebuild()
-    on_the_way = [one for one in told if 0 < one.position < 20]
+    on_the_way = [one for one in reports if 0 < one.position < 20]
     assert on_the_way
     assert all(
         one.events_per_s and one.eta_s and one.lag == 20 - one.position for one in on_the_way
     )
-    assert [one.position for one in told] == sorted(one.position for one in told)
-    assert (told[-1].position, told[-1].eta_s) == (20, 0)
+    assert [one.position for one in reports] == sorted(one.position for one in reports)
+    assert (reports[-1].position, reports[-1].eta_s) == (20, 0)
 
 
 def follow(job: Projector, until: int, checkpoint: Path) -> None:
@@ -84,6 +92,32 @@ def follow(job: Projector, until: int, checkpoint: Path) -> None:
         return status is not None and status.position >= until
 
     job.run(live=True, checkpoint=str(checkpoint), until=reached)
+
+
+def test_a_live_run_survives_an_outage_while_it_claims_its_lease(
+    start: Start, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: a live run retries when the database is away, also before it has the lease."""
+    fill(log, 5)
+    job = start(seats)
+    reports: list[RunReport] = []
+    job.on_progress = reports.append
+    claim, failures = job.model.claim, [BackendFailure("the database is away")]
+
+    def claim_after_outage(*args: Any, **options: Any) -> int | None:
+        if failures:
+            raise failures.pop()
+        return claim(*args, **options)
+
+    monkeypatch.setattr(job.model, "claim", claim_after_outage)
+    follow(job, 5, tmp_path / "checkpoint")
+
+    assert (reports[0].name, reports[0].activity) == ("seats", "retrying in 1 s (backend_failure)")
+    assert job.verify().equal
+
+    failures.append(BackendFailure("the database is away"))
+    with pytest.raises(BackendFailure):
+        job.run()
 
 
 @contextmanager
@@ -105,7 +139,7 @@ def adding_live(spark: SparkSession, log: Log, count: int, start: int = 0) -> It
         adding.join()
 
 
-def test_checkpoints_do_not_count(start: Start, log: Log, tmp_path: Path) -> None:
+def test_cursor_overrides_checkpoints(start: Start, log: Log, tmp_path: Path) -> None:
     """I2: lost, older or newer than the cursor, a checkpoint changes nothing."""
     folder, older = tmp_path / "checkpoint", tmp_path / "older"
     job = start(seats, batch_events=20)
@@ -116,7 +150,7 @@ def test_checkpoints_do_not_count(start: Start, log: Log, tmp_path: Path) -> Non
         follow(job, 20, folder)
 
     with adding_live(job.spark, log, 10, start=20):
-        follow(job, 30, older)  # behind the cursor
+        follow(job, 30, older)  # before the cursor
     assert stored_digest(job) == digest_in_python(log.read(), seats)
     shutil.rmtree(older)  # lost
     job.model.drop(job.projection, shadow=False)
@@ -180,7 +214,7 @@ def test_two_runners(start: Start, log: Log, spark: Any, url: str) -> None:
 
 
 def test_live_pause_and_resume(start: Start, log: Log) -> None:
-    """I1, I7: a live run follows the log, stands still while paused, and continues."""
+    """I1, I7: a live run follows the log, stops while paused, and continues."""
     job, hand = start(seats), start(seats)
     failed: list[BaseException] = []
     stop = threading.Event()
@@ -220,7 +254,7 @@ def _second_catch_up(job: Projector, runner: threading.Thread, stop: threading.E
     job.run()
 
 
-def test_tenants_are_apart(start: Start, log: Log) -> None:
+def test_tenants_are_isolated(start: Start, log: Log) -> None:
     """I2, K2: each tenant has its own cursor and place; one run may serve them all."""
     fill(log, 8)
     fill(log.for_tenant("acme"), 12)
@@ -239,7 +273,7 @@ def test_tenants_are_apart(start: Start, log: Log) -> None:
 
 
 def test_a_log_that_grows_during_a_rebuild(start: Start, log: Log) -> None:
-    """I4: what is appended meanwhile is in the new tables when they are switched to."""
+    """I4: events appended during a rebuild are in the new tables at the switch."""
     fill(log, 40)
     job = start(seats, batch_events=15)
     job.run()
@@ -265,7 +299,7 @@ def test_a_changed_declaration(start: Start, log: Log) -> None:
     job.run()
 
     def renamed(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
-        return {"visitor": event.data["visitor"]}
+        return {"visitor": event.payload["visitor"]}
 
     newer = projection(
         "seats",
@@ -292,7 +326,7 @@ def test_a_changed_declaration(start: Start, log: Log) -> None:
 
 
 def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
-    """A bad URL, a log that is not there, a target that is none: clear errors."""
+    """Invalid URLs, missing logs and invalid targets are clear errors."""
     with pytest.raises(seriatim.SeriatimError, match="no backend"):
         Projector(spark, seats, "ftp://x")
     with pytest.raises(seriatim.SeriatimError):

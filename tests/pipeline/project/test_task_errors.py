@@ -36,7 +36,7 @@ Start = Callable[..., Projector]
 
 def deadly_key(event: EventRecord) -> str:
     """Kill this worker's process at an event that says so, once."""
-    marker = event.data.get("kill")
+    marker = event.payload.get("kill")
     if marker and not Path(marker).exists():
         Path(marker).touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -89,11 +89,11 @@ def test_a_killed_worker_is_one_message(start: Start, log: Log, tmp_path: Path) 
     """L2: a run that is not live ends with one clear error, which may be tried again."""
     log.append([NewEvent("thing", {"kill": str(tmp_path / "once")})])
     job = start(counted)
-    with pytest.raises(BackendFailure, match="Python process was killed") as told:
+    with pytest.raises(BackendFailure, match="Python process was killed") as caught:
         job.run()
-    assert told.value.retryable
-    assert "\n" not in told.value.message
-    assert told.value.__cause__ is None
+    assert caught.value.retryable
+    assert "\n" not in caught.value.message
+    assert caught.value.__cause__ is None
     assert job.run().position == 1
 
 
@@ -150,19 +150,19 @@ def unknown_column(given: DataFrame) -> DataFrame:
         (unknown_column, BackendFailure, "hat"),
     ],
 )
-def test_the_users_reason_is_told(
+def test_user_error_is_reported_in_one_line(
     start: Start, log: Log, transform: Any, kind: type[SeriatimError], words: str
 ) -> None:
     """I7: an error from a transformation is one line with its own reason, in every job."""
     log.append([NewEvent("thing")])
     job = start(framed(transform))
     for act in (job.run, job.rebuild):
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as caught:
             act()
-        assert words in told.value.message
-        assert "\n" not in told.value.message
-        assert len(told.value.message) < 600
-        assert not told.value.retryable
+        assert words in caught.value.message
+        assert "\n" not in caught.value.message
+        assert len(caught.value.message) < 600
+        assert not caught.value.retryable
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -177,8 +177,8 @@ def test_the_users_reason_is_told(
     ],
     ids=["sql", "frame", "analysis"],
 )
-def test_no_page_of_java_is_logged(start: Start, log: Log, made: Any) -> None:
-    """I7: Spark's own log of an expression's error, with its stack, is silent in jobs of ours."""
+def test_java_stack_traces_are_not_logged(start: Start, log: Log, made: Any) -> None:
+    """I7: Spark's own log of an expression's error is silenced in Seriatim's jobs."""
     log.append([NewEvent("thing")])
     job = start(framed(made))
     with spark_errors() as seen:
@@ -272,9 +272,9 @@ DIVIDED = CALL + AT + "\nCaused by: java.lang.ArithmeticException: / by zero" + 
         ("", "no reason given", False),
     ],
 )
-def test_texts_of_spark(text: str, words: str, retryable: bool) -> None:
+def test_reason_is_extracted_from_spark_errors(text: str, words: str, retryable: bool) -> None:
     """L2: of a page of Java the reason is left."""
-    told = to_seriatim_error(Exception(text))
-    assert words in told.message
-    assert "\n" not in told.message
-    assert told.retryable is retryable
+    caught = to_seriatim_error(Exception(text))
+    assert words in caught.message
+    assert "\n" not in caught.message
+    assert caught.retryable is retryable

@@ -80,7 +80,7 @@ def test_text_reads_back(value: Any) -> None:
 
 
 def test_a_class_of_another_kind_has_no_text() -> None:
-    """A2: what is no scalar of JSON is not turned into one."""
+    """A2: a value that is no JSON scalar is not converted."""
     with pytest.raises(TypeError):
         canonical_text(1j)
 
@@ -110,8 +110,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("value", "path"), WRONG)
-def test_what_json_has_not(value: Any, path: Any) -> None:
-    """A2: refused with its JSON path, by the check alone and on the way to the text."""
+def test_values_without_json_form_are_refused(value: Any, path: Any) -> None:
+    """A2: the check and the encoder refuse it with its JSON path."""
     for act in (check_json, check_and_encode, lambda v: check_json(v, floats=False)):
         with pytest.raises(ValidationError) as caught:
             act(value)
@@ -119,7 +119,7 @@ def test_what_json_has_not(value: Any, path: Any) -> None:
 
 
 def test_floats_where_they_are_refused() -> None:
-    """A2: a finite float is a flaw of shape; what is no JSON is told before it."""
+    """A2: a finite float is an invalid shape; a value that is no JSON is reported first."""
     check_json({"a": [1, "1.5", True, None]}, floats=False)
     with pytest.raises(ValidationError) as caught:
         check_json({"a": [1, 1.5]}, floats=False)
@@ -139,7 +139,7 @@ def nest(depth: Any, leaf: Any) -> Any:
 
 @pytest.mark.parametrize("leaf", [{}, [], [1], {"a": 1}, ()])
 def test_depth(leaf: Any) -> None:
-    """K3: 64 levels pass, 65 do not, whatever they are made of."""
+    """K3: 64 levels of any containers pass, 65 do not."""
     for act in (check_json, check_and_encode):
         act(nest(64, leaf))
         with pytest.raises(LimitExceeded) as caught:
@@ -147,8 +147,8 @@ def test_depth(leaf: Any) -> None:
         assert caught.value.details == {"limit": "payload_depth", "bound": 64, "actual": 65}
 
 
-def test_many_brackets_are_no_depth() -> None:
-    """K3: width is no depth, and brackets in text are none."""
+def test_width_and_brackets_in_text_are_not_depth() -> None:
+    """K3: the width of a value and brackets in texts do not count as depth."""
     wide = {"a": [{} for _ in range(200)], "b": "[{" * 200}
 
     assert decode_stored_json(check_and_encode(wide)) == wide
@@ -174,7 +174,7 @@ def test_parsing_is_strict() -> None:
     assert parse_strict_json('{"a": [1, 1.0, 123456789012345678901234567890, "\\u00e9"]}') == {
         "a": [1, 1.0, 123456789012345678901234567890, "é"]
     }
-    for text, told in (
+    for text, message in (
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "the same key twice"),
         ("[NaN]", "not valid JSON"),
         ("-Infinity", "not valid JSON"),
@@ -187,10 +187,10 @@ def test_parsing_is_strict() -> None:
         with pytest.raises(ValidationError) as caught:
             parse_strict_json(text)
         assert (caught.value.part, caught.value.location) == ("json", "$")
-        assert told in caught.value.message
+        assert message in caught.value.message
 
 
-def test_reading_what_the_log_wrote() -> None:
+def test_stored_text_is_read_exactly() -> None:
     """A2: stored text is read fast, and exactly also where the fast reader gives up."""
     long = 10**4000
     assert decode_stored_json(str(long)) == long

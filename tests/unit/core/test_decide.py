@@ -118,10 +118,10 @@ def request(
     """Make a checked append."""
     made = [NewEvent(one) if isinstance(one, str) else one for one in events]
     numbers = iter(range(1000))
-    desk = ValidationContext(
+    context = ValidationContext(
         tenant_id="t", new_id=lambda: f"new-{id(made)}-{next(numbers)}", rules=CASE
     )
-    prepared, _ = prepare(desk, made)
+    prepared, _ = prepare(context, made)
     return AppendRequest(
         "t",
         prepared,
@@ -156,7 +156,7 @@ def keyed(key: Any, number: Any = 0, **fields: Any) -> Any:
     return NewEvent("x", {"n": number}, idempotency_key=key, **fields)
 
 
-def test_stale_rules() -> None:
+def test_append_with_stale_rules_is_checked_again() -> None:
     """A8: an append that was checked under other declarations is checked again first."""
     for version in (-1, 1):
         with pytest.raises(StaleRules):
@@ -244,7 +244,7 @@ def test_expected_contexts() -> None:
     assert refusal(shelf, "x", conditions=[ExpectedContext(Query(), None)]).details["actual"] == 2
 
 
-def test_nothing_after_a_position() -> None:
+def test_condition_after_a_position() -> None:
     """D7: nothing that matches was appended after the position, which the log has reached."""
     shelf = Shelf()
     assert seqs(shelf, "x", conditions=[ExpectedContext(Query(), after=0)]) == (None,)
@@ -305,7 +305,7 @@ def test_a_retry_by_key() -> None:
         ({"tags": ("b",)}, "tags"),
     ],
 )
-def test_what_is_compared(change: Any, field: Any) -> None:
+def test_compared_fields_conflict(change: Any, field: Any) -> None:
     """C2, C3: each compared field alone makes a conflict, by key and by id."""
     for known in ({"idempotency_key": "k"}, {"event_id": "e"}):
         base: dict[str, Any] = {
@@ -346,7 +346,7 @@ def test_ids_and_keys() -> None:
         assert decide(request(event), shelf, NO_RULES) == ReplayedAppend((shelf.records[0],))
 
 
-def test_tolerated_ids() -> None:
+def test_warn_policy_replays_known_ids() -> None:
     """C3: with `warn` a known id with other content replays, naming the fields; keys are strict."""
     shelf = Shelf().add(NewEvent("x", {"n": 1}, event_id="e")).add(keyed("k", 1))
     other = NewEvent("x", {"n": 2}, event_id="e", tags=("t",))
@@ -359,7 +359,7 @@ def test_tolerated_ids() -> None:
 
 
 def test_new_ids_are_not_looked_up() -> None:
-    """C3: an id made for this append cannot be known, and is not asked for."""
+    """C3: an id made for this append is not looked up."""
     shelf = Shelf().add("x")
     asked = request("x")
     shelf.ids[asked.events[0].event_key] = shelf.records[0]
@@ -367,7 +367,7 @@ def test_new_ids_are_not_looked_up() -> None:
     assert isinstance(decide(asked, shelf, NO_RULES), AcceptedAppend)
 
 
-def test_batches_are_the_unit() -> None:
+def test_batch_is_replayed_as_a_whole() -> None:
     """C4: all known, in order, from one append; anything else is a conflict."""
     shelf = Shelf().add(keyed("a", 1), keyed("b", 2), keyed("c", 3)).add(keyed("d", 4))
 
@@ -391,8 +391,10 @@ def test_commands() -> None:
     command = Command(actor="a", endpoint="e", key="k", request={"n": 1}, response={"ok": True})
     shelf = Shelf().add("w").add("x", "y", command=command)
 
-    twin = request("z", command=command, conditions=[ExpectedContext(Query(), None)])
-    assert decide(twin, shelf, NO_RULES) == ReplayedAppend(tuple(shelf.records[1:3]), {"ok": True})
+    duplicate = request("z", command=command, conditions=[ExpectedContext(Query(), None)])
+    assert decide(duplicate, shelf, NO_RULES) == ReplayedAppend(
+        tuple(shelf.records[1:3]), {"ok": True}
+    )
     other = msgspec.structs.replace(command, request={"n": 2})
     error = refusal(shelf, "x", command=other)
     assert isinstance(error, IdempotencyKeyReuse)
@@ -444,7 +446,7 @@ def test_ids_that_share_a_key_are_two_events() -> None:
 
 
 def test_ids_that_share_a_key_within_one_append() -> None:
-    """C3: each event of a batch has a key of its own."""
+    """C3: each event of a batch gets its own key."""
     second = uuid_of(event_key("order-1"))
     shelf = Shelf().add(NewEvent("a", event_id="order-1"), NewEvent("b", event_id=second))
 
@@ -452,7 +454,7 @@ def test_ids_that_share_a_key_within_one_append() -> None:
 
 
 def test_an_id_without_any_key_left() -> None:
-    """C3, L2: the eighth id in the way is reported, and none is stored wrongly."""
+    """C3, L2: the eighth collision is reported, and no event is stored wrongly."""
     shelf = Shelf()
     for key in event_keys("order-1"):
         shelf.add(NewEvent("a", event_id=uuid_of(key)))

@@ -43,7 +43,7 @@ def start(trace_id: str = "t", **entity: Any) -> dict[str, Any]:
     return event(0, "TraceStarted", trace_id, workflow="w", title="Ä", primary_entity=primary)
 
 
-def test_the_known_answer() -> None:
+def test_shipped_trace_has_the_published_digests() -> None:
     """T3: the shipped trace has the four digests of the original, bit for bit."""
     graph = graph_of(DEAL_DESK["events"])
 
@@ -52,7 +52,7 @@ def test_the_known_answer() -> None:
     assert len(list(graph.precedents())) == 2
 
 
-def test_the_order_of_events_within_a_position_range_is_all_that_counts() -> None:
+def test_first_event_to_name_a_node_wins() -> None:
     """T3: the first event to name a node wins, whichever trace it belongs to."""
     graph = graph_of([start("a"), start("b")])
 
@@ -144,7 +144,7 @@ def test_an_unfinished_trace(recipe: Any, count: int, last: int) -> None:
     assert list(graph.precedents()) == []
 
 
-def test_recipes() -> None:
+def test_digest_recipes() -> None:
     """T3: `v2` counts truly and does not escape; a system is optional."""
     policy = {"policy_id": "p", "policy_version": "1"}
     graph = graph_of(

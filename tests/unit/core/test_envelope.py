@@ -24,13 +24,13 @@ def check(
     event: Any,
     *,
     key: Any = "k",
-    door: Any = LOG_PROFILE,
+    profile: Any = LOG_PROFILE,
     tenant: Any = "t",
     rules: Any = NO_RULES,
     limits: Any = DEFAULT_LIMITS,
 ) -> Any:
     """Check one envelope."""
-    return check_envelope(event, key, door, tenant, rules, limits)
+    return check_envelope(event, key, profile, tenant, rules, limits)
 
 
 def flaw(event: Any, **options: Any) -> Any:
@@ -87,11 +87,11 @@ def test_texts(field: Any) -> None:
     ],
 )
 def test_flaws(fields: Any, where: Any) -> None:
-    """B2: what is wrong is named by its field."""
+    """B2: the error names the field."""
     assert flaw(NewEvent(**({"event_type": "x"} | fields))) == where
 
 
-def test_what_passes() -> None:
+def test_valid_envelopes_pass() -> None:
     """A1: the edges that are right."""
     passing: list[dict[str, Any]] = [
         {"stream": ("s", "1")},
@@ -128,7 +128,7 @@ def test_infrastructure() -> None:
     assert caught.value.details == {"argument": "tenant_id"}
 
 
-def test_who_numbers() -> None:
+def test_caller_numbered_kind_requires_a_number() -> None:
     """B5: a caller-numbered kind demands a number."""
     rules = Rules((StreamKind(name="mine", numbered_by="caller"),), ())
 
@@ -136,15 +136,16 @@ def test_who_numbers() -> None:
     check(NewEvent("x", stream=("mine", "1"), stream_seq=1), rules=rules)
 
 
-def test_the_facts_door() -> None:
+def test_facts_profile_reports_invalid_events() -> None:
     """B2: in facts the time is the store's."""
     assert (
-        flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), door=FACTS_PROFILE) == "occurred_at"
+        flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), profile=FACTS_PROFILE)
+        == "occurred_at"
     )
-    check(NewEvent("x"), key=None, door=FACTS_PROFILE)
+    check(NewEvent("x"), key=None, profile=FACTS_PROFILE)
 
 
-def test_the_aggregates_door() -> None:
+def test_aggregates_profile_requires_its_fields() -> None:
     """A7: stream, request and one of three actors."""
     whole: dict[str, Any] = {
         "stream": ("o", "1"),
@@ -152,30 +153,36 @@ def test_the_aggregates_door() -> None:
         "actor_type": "user",
         "actor_id": "u",
     }
-    check(NewEvent("x", **whole), key=None, door=AGGREGATES_PROFILE)
+    check(NewEvent("x", **whole), key=None, profile=AGGREGATES_PROFILE)
     for field in whole:
-        assert flaw(NewEvent("x", **(whole | {field: None})), door=AGGREGATES_PROFILE) == field
+        assert flaw(NewEvent("x", **(whole | {field: None})), profile=AGGREGATES_PROFILE) == field
     assert (
-        flaw(NewEvent("x", **(whole | {"request_id": ""})), door=AGGREGATES_PROFILE) == "request_id"
+        flaw(NewEvent("x", **(whole | {"request_id": ""})), profile=AGGREGATES_PROFILE)
+        == "request_id"
     )
     assert (
-        flaw(NewEvent("x", **(whole | {"actor_type": "role"})), door=AGGREGATES_PROFILE)
+        flaw(NewEvent("x", **(whole | {"actor_type": "role"})), profile=AGGREGATES_PROFILE)
         == "actor_type"
     )
 
 
 def test_traces() -> None:
     """A7: an event of a trace needs its whole envelope, in every profile."""
-    for door in (LOG_PROFILE, TRACES_PROFILE):
-        assert check(trace_event("TraceStarted", "t", 0), door=door) is True
+    for profile in (LOG_PROFILE, TRACES_PROFILE):
+        assert check(trace_event("TraceStarted", "t", 0), profile=profile) is True
         for field in (
             *("event_id", "stream_seq", "occurred_at", "producer_id", "source_system"),
             *("actor_type", "actor_id"),
         ):
-            assert flaw(trace_event("TraceStarted", "t", 0, **{field: None}), door=door) == field
-        assert flaw(trace_event("TraceStarted", "t", 0), key=None, door=door) == "idempotency_key"
+            assert (
+                flaw(trace_event("TraceStarted", "t", 0, **{field: None}), profile=profile) == field
+            )
+        assert (
+            flaw(trace_event("TraceStarted", "t", 0), key=None, profile=profile)
+            == "idempotency_key"
+        )
         odd = trace_event("TraceStarted", "t", 0, actor_type="user")
-        assert flaw(odd, door=door) == "actor_type"
+        assert flaw(odd, profile=profile) == "actor_type"
 
 
 def test_bounds() -> None:

@@ -30,7 +30,7 @@ def test_every_error(kind: Any) -> None:
 @pytest.mark.parametrize("kind", errors.ALL_ERRORS, ids=lambda kind: kind.__name__)
 def test_errors_cross_processes(kind: Any) -> None:
     """L1: an error is the same error in another process."""
-    error = kind("told", details={"index": 3}, retryable=True)
+    error = kind("reported", details={"index": 3}, retryable=True)
 
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
@@ -49,7 +49,7 @@ def test_the_tree_is_drawn() -> None:
         )
 
 
-def test_conflicts_tell_both_versions() -> None:
+def test_conflicts_have_expected_and_actual_version() -> None:
     """D5: a conditional conflict has expected and actual, absent or not."""
     error = errors.ConditionalAppendConflict(details={"expected": 3, "actual": None})
 
@@ -64,7 +64,7 @@ def test_ambiguity_is_marked() -> None:
     assert not errors.BackendFailure(retryable=False).retryable
 
 
-def test_flaws_are_no_errors_of_the_tree() -> None:
+def test_validation_error_has_no_code() -> None:
     """L3: a flaw has no code until a profile assigns one."""
     flaw = errors.ValidationError("shape", "$.a", "is required")
 
@@ -73,8 +73,8 @@ def test_flaws_are_no_errors_of_the_tree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"), [(None, 0.0), (1, 1.0), (0.25, 0.25), (-1, 0.0), ("soon", 0.0)]
+    ("given", "expected"), [(None, 0.0), (1, 1.0), (0.25, 0.25), (-1, 0.0), ("soon", 0.0)]
 )
-def test_an_error_may_say_when_to_try_again(told: object, expected: float) -> None:
-    """K4: what stands in its details, if that is a time."""
-    assert errors.LimitExceeded(details={"retry_after_s": told}).retry_after_s == expected
+def test_retry_after_is_read_from_the_details(given: object, expected: float) -> None:
+    """K4: retry_after_s is read from the details if it is a valid time."""
+    assert errors.LimitExceeded(details={"retry_after_s": given}).retry_after_s == expected

@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from seriatim.core.errors import InvalidEvent
-from seriatim.core.event import COMMITTED_FIELDS, AppendResult, EventRecord, LogIdentity, NewEvent
+from seriatim.core.event import (
+    COMMITTED_FIELDS,
+    RECORD_COLUMNS,
+    AppendResult,
+    EventRecord,
+    LogIdentity,
+    NewEvent,
+)
 
 RECORD = EventRecord(
     position=2,
@@ -32,7 +39,7 @@ RECORD = EventRecord(
     app_id=None,
     env_id=None,
     metadata={"a": "b"},
-    payload='{"n":[1]}',
+    payload_json='{"n":[1]}',
     payload_hash="sha256:0",
     tags=("t",),
 )
@@ -66,7 +73,7 @@ def test_from_a_mapping() -> None:
         ({"event_type": "x", "stream": ("a", "b"), "stream_id": "b"}, "stream"),
     ],
 )
-def test_what_a_mapping_may_not_hold(given: Any, field: Any) -> None:
+def test_invalid_fields_of_a_mapping_are_named(given: Any, field: Any) -> None:
     """B2: committed, unknown and missing fields are named."""
     with pytest.raises(InvalidEvent) as caught:
         NewEvent.from_mapping(given)
@@ -75,8 +82,8 @@ def test_what_a_mapping_may_not_hold(given: Any, field: Any) -> None:
 
 def test_records_are_values() -> None:
     """A1: a record has its payload as a value, its stream as a pair, and cannot change."""
-    assert RECORD.data == {"n": [1]}
-    assert RECORD.data is not RECORD.data
+    assert RECORD.payload == {"n": [1]}
+    assert RECORD.payload is not RECORD.payload
     assert RECORD.stream == ("s", "1")
     replace = msgspec.structs.replace
     assert replace(RECORD, stream_type=None, stream_id=None).stream is None
@@ -84,12 +91,12 @@ def test_records_are_values() -> None:
     with pytest.raises(AttributeError):
         setattr(RECORD, "position", 1)  # noqa: B010 - the type checker knows better
     shown = RECORD.as_dict()
-    assert list(shown) == list(EventRecord.__struct_fields__)
+    assert list(shown) == list(RECORD_COLUMNS)
     assert (shown["payload"], shown["metadata"], shown["tags"]) == ({"n": [1]}, {"a": "b"}, ["t"])
 
 
 def test_receipts() -> Any:
-    """B1: a receipt tells its range, makes its records once, and whether it is a replay."""
+    """B1: a receipt has its range and replay flag, and makes its records once."""
     made = []
 
     def make() -> Any:

@@ -18,7 +18,7 @@ def test_a_missing_module_names_its_extra(module: str, extra: str) -> None:
     assert explain_missing_module(error).name == module
 
 
-def test_other_modules_are_the_users_own() -> None:
+def test_unrelated_missing_module_is_reported_as_is() -> None:
     """L3: a module that no extra brings is reported as it is."""
     error = ModuleNotFoundError("No module named 'mine'", name="mine")
 

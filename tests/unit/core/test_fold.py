@@ -62,26 +62,26 @@ def stateful(apply: Any, **changes: Any) -> Projection:
 
 def counted(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
     """Do as the event says, changing the given row in place."""
-    said = event.data
+    said = event.payload
     row = state or {"count": 0, "notes": {}, "names": []}
     row["count"] += 1
     row["notes"][said.get("note", "none")] = event.position
     row["names"].append(event.event_id)
     if said.get("raise"):
-        msg = "as told"
+        msg = "as declared"
         raise RuntimeError(msg)
     return None if said.get("gone") else row
 
 
 def noted(state: State | None, event: EventRecord) -> tuple[State, dict[str, Any]]:
     """Do as the event says, changing the given state in place."""
-    said = event.data
+    said = event.payload
     state = state or State(seen=[])
     state.count += 1
     state.seen.append(event.position)
     rows = [{"name": name, "at": event.position * 1000 + state.count} for name in said["names"]]
     if said.get("raise"):
-        msg = "as told"
+        msg = "as declared"
         raise RuntimeError(msg)
     return state, {"firsts": rows, "lasts": rows}
 
@@ -112,7 +112,7 @@ def test_a_row_is_the_state_of_its_key() -> None:
     assert fold.failures == []
 
 
-def test_tenants_are_apart() -> None:
+def test_tenants_are_isolated() -> None:
     """K1: one key of two tenants is two keys."""
     fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, tenant="other")))
 
@@ -120,8 +120,8 @@ def test_tenants_are_apart() -> None:
     assert [kept.tenant_id for _, kept in fold.state_rows()] == ["default", "other"]
 
 
-def test_none_takes_the_row_away() -> None:
-    """I1: without a row the next event finds none, and the table is told to let it go."""
+def test_none_deletes_the_row() -> None:
+    """I1: after None the next event finds no row, and the table deletes it."""
     fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, {"gone": True})))
 
     assert list(fold.state_rows()) == [(OWNER, ReadModelRow("default", 2, None))]
@@ -130,7 +130,7 @@ def test_none_takes_the_row_away() -> None:
 
 
 def test_null_columns() -> None:
-    """A column may hold nothing; what a fold gets of it is None."""
+    """A null column is None in the fold."""
     given_rows: list[Any] = []
 
     def empty(state: Any, _event: EventRecord) -> Any:
@@ -144,7 +144,7 @@ def test_null_columns() -> None:
 
 
 def test_a_failed_event_leaves_the_row_as_it_was() -> None:
-    """I7: also a row that the fold had changed in place before it raised."""
+    """I7: a row that the fold changed in place before it raised is unchanged, too."""
     made = seats(counted, on_failure="skip")
     fold = folded(
         made, ("1a", event(1)), ("1a", event(2, {"raise": True, "note": "x"})), ("1a", event(3))
@@ -191,8 +191,8 @@ ROW = {"count": 1, "notes": {}, "names": []}
         ),
     ],
 )
-def test_rubbish_is_refused(returned: Any, reason: str) -> None:
-    """I7: a fold that returns what no table takes fails at that event, and says why."""
+def test_invalid_rows_are_refused(returned: Any, reason: str) -> None:
+    """I7: a fold that returns an invalid row fails at that event, with the reason."""
     (failure,) = folded(seats(lambda *_: returned), ("1a", event(4))).failures
 
     assert failure.reason.startswith(reason)
@@ -201,7 +201,7 @@ def test_rubbish_is_refused(returned: Any, reason: str) -> None:
 
 
 def test_json_too_deep_names_its_column() -> None:
-    """I7: a limit is told like every other problem of a column."""
+    """I7: a limit is reported like any other problem of a column."""
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
@@ -232,7 +232,7 @@ def test_a_key_has_bounds(key: str, fits: bool, made: Projection) -> None:
 
 
 def test_rows_beside_a_state() -> None:
-    """I1: the first row of a key stays where that is asked, elsewhere the last."""
+    """I1: tables keep the first or the last row of a key, as declared."""
     fold = folded(
         stateful(noted),
         ("1a", event(1, {"names": ["x", "y"]})),
@@ -264,7 +264,7 @@ def test_two_rows_of_one_event() -> None:
     assert found == {"firsts": [{"name": "x", "at": 1}], "lasts": [{"name": "x", "at": 2}]}
 
 
-def test_rows_of_tenants_are_apart() -> None:
+def test_rows_are_scoped_by_tenant() -> None:
     """K1: one row's key of two tenants is two rows."""
     fold = folded(
         stateful(noted),
@@ -276,7 +276,7 @@ def test_rows_of_tenants_are_apart() -> None:
 
 
 def test_a_failed_event_leaves_state_and_rows_as_they_were() -> None:
-    """I7: also a state that the fold had changed in place before it raised."""
+    """I7: a state that the fold changed in place before it raised is unchanged, too."""
     fold = folded(
         stateful(noted, on_failure="skip"),
         ("1a", event(1, {"names": []})),
@@ -322,7 +322,7 @@ class Odd:
         ((State(count=float("nan")), {}), "Expected `int`, got `null`"),  # type: ignore[arg-type]
     ],
 )
-def test_rubbish_beside_a_state_is_refused(returned: Any, reason: str) -> None:
+def test_invalid_states_are_refused(returned: Any, reason: str) -> None:
     """I7: a state that could not be loaded again fails at the event that made it."""
     fold = folded(stateful(lambda *_: returned), ("1a", event(4)))
 
@@ -331,7 +331,7 @@ def test_rubbish_beside_a_state_is_refused(returned: Any, reason: str) -> None:
     assert not any(fold.rows.values())
 
 
-def test_what_a_fold_raises_while_it_makes_rows_is_told() -> None:
+def test_error_while_generating_rows_is_reported() -> None:
     """I7: rows may come from a generator, whose own error is not hidden."""
 
     def rows() -> Any:
@@ -400,11 +400,11 @@ def test_policies(policy: Any, changed: dict[str, int]) -> None:
 
     assert {key: position for (_, key), position in fold.changed.items()} == changed
     assert [failure.position for failure in fold.failures] == [2]
-    assert fold.failures[0].reason == "RuntimeError: as told"
+    assert fold.failures[0].reason == "RuntimeError: as declared"
     assert (fold.stopped, fold.parked) == (policy == "stop", {OWNER} if policy == "park" else set())
 
 
-def test_parked_keys_take_nothing() -> None:
+def test_parked_keys_apply_no_events() -> None:
     """I7: a key that was parked before stays so; the same key of another tenant continues."""
     fold = folded(
         seats(counted, on_failure="park"),
@@ -417,8 +417,8 @@ def test_parked_keys_take_nothing() -> None:
     assert fold.failures == []
 
 
-def test_passed_positions_are_passed_over() -> None:
-    """I7: an event that an operator passed over fails no more, whatever the policy."""
+def test_skipped_positions_are_skipped() -> None:
+    """I7: a skipped event no longer fails, under any policy."""
     fold = poisoned("stop", skipped=[2])
 
     assert {key: position for (_, key), position in fold.changed.items()} == {"1a": 4, "1b": 5}
@@ -454,7 +454,7 @@ class Mute(Exception):  # noqa: N818 - a user's own
     ],
 )
 def test_reasons_can_be_stored(error: Exception, reason: str) -> None:
-    """I7: whatever an error says, the failure record holds it, and any database the record."""
+    """I7: every error message can be stored in a failure record."""
     fold = Fold(seats(counted))
     fold.record_failure(OWNER, event(1), error)
 
@@ -519,14 +519,14 @@ def stored_after(made: Projection, events: list[tuple[str, Any]], ends: list[int
 @pytest.mark.parametrize("policy", ["park", "skip"])
 @given(events=EVENTS, cuts=st.sets(st.integers(0, 25)))
 def test_batches_of_any_size_give_the_same(policy: Any, events: Any, cuts: set[int]) -> None:
-    """I3: what a key has does not depend on where the batches end, failures among them."""
+    """I3: rows and failures of a key do not depend on the batches."""
     ends = sorted(cut for cut in cuts if cut <= len(events))
     for made in (seats(counted, on_failure=policy), stateful(noted, on_failure=policy)):
         assert stored_after(made, events, ends) == stored_after(made, events, [])
 
 
 @given(events=EVENTS, seed=st.integers(0, 1000))
-def test_keys_do_not_meet(events: Any, seed: int) -> None:
+def test_events_of_each_key_are_folded_in_order(events: Any, seed: int) -> None:
     """I8: the events of a key are folded in order, wherever those of others are."""
     made = seats(counted, on_failure="park")
     at_once = folded(made, *((key, event(n + 1, said)) for n, (key, said) in enumerate(events)))
@@ -589,7 +589,7 @@ def test_every_value_counts() -> None:
     assert digests[0] == "sum-sha256:" + "0" * 64
 
 
-def test_a_value_does_not_move_to_its_neighbour() -> None:
+def test_digest_distinguishes_columns() -> None:
     """I3: columns are distinguished by name."""
     table = Table("t", {"k": str}, {"a": str, "b": str})
     one, other = {"k": "k", "a": "x", "b": None}, {"k": "k", "a": None, "b": "x"}
@@ -598,14 +598,14 @@ def test_a_value_does_not_move_to_its_neighbour() -> None:
 
 
 @given(st.permutations(range(6)))
-def test_the_order_of_rows_does_not_count(order: list[int]) -> None:
+def test_digest_does_not_depend_on_row_order(order: list[int]) -> None:
     """I3: digests are order-independent."""
     rows = [WIDE_ROW | {"n": n} for n in range(6)]
 
     assert digest_of(*(rows[n] for n in order)) == digest_of(*rows)
 
 
-def test_a_digest_is_known() -> None:
+def test_digest_has_a_known_value() -> None:
     """I3: anyone can recompute it: sha256 of `["t","default",{"k":"a","v":1}]`, summed."""
     table = Table("t", {"k": str}, {"v": int})
 

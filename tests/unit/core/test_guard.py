@@ -82,7 +82,7 @@ ORDINARY = [
     "task-42",
     "Asia/Tokyo",
     "risk-sk-1",
-    "desk-12345678901234567890",
+    "task-12345678901234567890",
     "0192f0c1-7d2e-7c3b-9d1a-3b1f6c2a9e10",
     "sk-123e4567-e89b-12d3-a456-426614174000",
     "sha256:" + "ab" * 32,
@@ -191,7 +191,7 @@ def test_personal_finds_credentials_too() -> None:
 
 
 @pytest.mark.parametrize("key", TELLING)
-def test_telling_keys_are_refused(key: str) -> None:
+def test_values_under_secret_keys_are_refused(key: str) -> None:
     """K1: object keys are scanned too: a password under its own name needs no pattern."""
     assert DEFAULT_GUARD.scan(seen({key: "x"})) is not None
     assert DEFAULT_GUARD.scan(seen([{"deep": {key: "correct horse"}}])) is not None
@@ -199,7 +199,7 @@ def test_telling_keys_are_refused(key: str) -> None:
 
 @pytest.mark.parametrize("value", [None, True, [], {}, [None], {"min": 8}, *REDACTED])
 @pytest.mark.parametrize("key", TELLING)
-def test_telling_keys_without_a_secret_pass(key: str, value: Any) -> None:
+def test_secret_keys_without_a_secret_pass(key: str, value: Any) -> None:
     """K1: under a telling key a redaction, a reference, a state or nothing is no secret."""
     assert DEFAULT_GUARD.scan(seen({key: value})) is None
 
@@ -256,7 +256,7 @@ def test_other_keys_pass(key: str) -> None:
     assert DEFAULT_GUARD.scan(seen({key: "x"})) is None
 
 
-def test_a_secret_as_key_is_not_told() -> None:
+def test_secret_used_as_key_is_not_repeated() -> None:
     """K1: a secret used as an object key is refused, and the path does not repeat it."""
     secret = "AKIA" + "IOSFODNN7EXAMPLE"
 
@@ -264,7 +264,7 @@ def test_a_secret_as_key_is_not_told() -> None:
 
 
 def test_paths_quote_odd_keys() -> None:
-    """K1: the path leads to the value, whatever its keys are."""
+    """K1: the path identifies the value for any keys."""
     found = DEFAULT_GUARD.scan(seen({"odd key": {"password": "x"}}))
 
     assert found == Violation("key_name", '$["odd key"].password')
@@ -321,7 +321,7 @@ def test_each_frozen_substring_is_refused(substring: str) -> None:
         assert TRACES_GUARD.scan(seen({}, tags=(text,))) == Violation(substring, "tags[0]")
 
 
-def test_the_frozen_list_is_the_list() -> None:
+def test_frozen_substrings_are_unchanged() -> None:
     """T2: the list is frozen, to the letter."""
     listed = "xoxb- xoxp- xoxa- xoxr- sk- ghp_ gho_ ghu_ ghs_ ghr_ -----BEGIN AKIA ASIA api_key="
     listed += " apikey= api-key: password= passwd= secret= token="
@@ -340,8 +340,8 @@ def test_an_escape_makes_no_substring() -> None:
     assert TRACES_GUARD.scan(seen({"a": "\token="})) is None
 
 
-def test_rules_of_ones_own() -> None:
-    """K1: users build guards of their own rules; one without literals looks at every string."""
+def test_custom_rules() -> None:
+    """K1: users build guards of custom rules; one without literals scans every string."""
     ticket = Rule("ticket", re.compile(r"\bT-[0-9]+"))
     badge = Rule("badge", re.compile(r"badge [0-9]+"), (Literal("badge "),), lowercase=True)
     guard: Guard = PatternGuard("mine", [ticket, badge])
@@ -394,8 +394,8 @@ SCANNED = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(SCANNED)
 @pytest.mark.parametrize("guard", BUILT_IN_GUARDS.values(), ids=BUILT_IN_GUARDS)
-def test_the_glance_misses_nothing(guard: PatternGuard, scanned: ScannedEvent) -> None:
-    """K1: the pass over the whole text refuses exactly what a walk over every string refuses."""
+def test_text_scan_equals_a_walk_over_strings(guard: PatternGuard, scanned: ScannedEvent) -> None:
+    """K1: the scan of the whole text refuses exactly what a scan of every string refuses."""
     walked, found = guard.find_violation(scanned, guard.rules), guard.scan(scanned)
     assert (walked is None) == (found is None)
 
@@ -435,7 +435,7 @@ def test_long_texts_are_scanned_in_pieces(guard: Guard, at: int) -> None:
 @given(SCANNED, st.sampled_from([head + tail for _, head, tail in CREDENTIALS]))
 @pytest.mark.parametrize("guard", [DEFAULT_GUARD, TRACES_GUARD], ids=lambda guard: guard.name)
 def test_no_secret_is_repeated(guard: Guard, scanned: ScannedEvent, secret: str) -> None:
-    """K1: wherever a secret stands, as key or value, the violation does not hold it."""
+    """K1: a violation contains no secret, whether it was a key or a value."""
     payload = {secret: {"a": secret, "b": scanned.payload}}
     found = guard.scan(seen(payload))
 

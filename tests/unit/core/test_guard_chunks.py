@@ -88,14 +88,14 @@ def placed(edge: int, text: str) -> list[int]:
 
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize(("rule", "secret"), SECRETS + PERSONAL_SECRETS)
-def test_a_cut_hides_no_secret(rule: str, secret: str, edge: int) -> None:
+def test_secret_across_chunks_is_found(rule: str, secret: str, edge: int) -> None:
     """K1: a secret is found wherever the cut between two pieces is."""
     for position in placed(edge, secret):
         assert scan(PERSONAL_GUARD, at(position, secret, "~.")) == Violation(rule, "$.a"), position
 
 
 @pytest.mark.parametrize("edge", EDGES)
-def test_a_cut_hides_no_token(edge: int) -> None:
+def test_token_across_chunks_is_found(edge: int) -> None:
     """K1: a token of each family is found on both sides of a cut and across it."""
     chance = random.Random(edge)
     for name, templates in TEMPLATES.items():
@@ -109,7 +109,7 @@ def test_a_cut_hides_no_token(edge: int) -> None:
 
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("text", HARMLESS + NOT_PERSONAL)
-def test_a_cut_makes_no_secret(text: str, edge: int) -> None:
+def test_chunk_boundary_creates_no_secret(text: str, edge: int) -> None:
     """K1: the edge of a piece is neither the beginning nor the end of a word."""
     for position in range(edge - len(text) - 2, edge + 3):
         assert list_suspects(at(position, text, "~ ")) == [], position
@@ -117,7 +117,7 @@ def test_a_cut_makes_no_secret(text: str, edge: int) -> None:
 
 @pytest.mark.parametrize("edge", [CHUNK_CHARS, CHUNK_CHARS + LOOKAHEAD_CHARS])
 @pytest.mark.parametrize("text", HARMLESS[:3])
-def test_a_cut_makes_no_token(text: str, edge: int) -> None:
+def test_chunk_boundary_creates_no_token(text: str, edge: int) -> None:
     """K1: an event with a run that is too long for a token is stored, wherever the run is cut."""
     for position in range(edge + START - len(text), edge + START):
         assert scan(DEFAULT_GUARD, at(position, text, "~ ")) is None, position
@@ -132,8 +132,8 @@ def list_suspects(text: str) -> list[str]:
     ]
 
 
-def test_a_cut_is_not_seen_by_rules_of_ones_own() -> None:
-    """K1: rules of one's own see a whole string, however long it is."""
+def test_custom_rules_see_whole_strings() -> None:
+    """K1: custom rules see a whole string of any length."""
     guard = PatternGuard("mine", [Rule("end", re.compile(r"word\Z|\Aword"))])
 
     for edge in EDGES:
@@ -142,7 +142,7 @@ def test_a_cut_is_not_seen_by_rules_of_ones_own() -> None:
         assert scan(guard, text[: edge - START]) == Violation("end", "$.a")
 
 
-def test_keys_at_a_cut_are_seen() -> None:
+def test_key_and_value_in_two_chunks_are_matched() -> None:
     """K1: a key and its value in two pieces belong together."""
     for edge in EDGES:
         for shift in range(16):
@@ -152,7 +152,7 @@ def test_keys_at_a_cut_are_seen() -> None:
 
 
 def test_a_key_does_not_end_the_scan_of_values() -> None:
-    """K1: a guard that scans no keys continues after what it finds in one."""
+    """K1: a guard that ignores keys continues after a match in one."""
     guard = PatternGuard("values", CREDENTIALS, keys=False)
     payload = {"AKIA" + "IOSFODNN7EXAMPLE": "x" * LENGTH, "z": "password=hunter2"}
 
@@ -161,7 +161,7 @@ def test_a_key_does_not_end_the_scan_of_values() -> None:
     )
 
 
-def test_pieces_hold_each_position_once() -> None:
+def test_chunks_cover_each_position_once() -> None:
     """K1: every character begins in one piece, also where lower case has more characters."""
     for text in ("abc" * CHUNK_CHARS, "aİc" * CHUNK_CHARS):
         assert "".join(p.text[p.begin : p.end] for p in split_chunks(text)) == text

@@ -15,7 +15,6 @@ _WORDS = [
     "add",
     "task",
     "risk",
-    "desk",
     "key",
     "token",
     "secret",

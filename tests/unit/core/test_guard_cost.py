@@ -22,7 +22,7 @@ MOST = 5.0  # times the cost of plain text
 RUNS = (5, 25, 100)  # a busy machine needs more of them to see the cost itself
 PROSE = (  # ordinary text: most letters of the alphabet, digits and punctuation
     "Thank you for booking with us! Your package (2 items) leaves the warehouse on Monday, and a "
-    "driver brings it to your door. "
+    "driver brings it to your home. "
 )
 TAILS = ("", "a1B2c3D4e5F6g7H8 ", "aA1-", ":'")
 UNITS = ["%", "\\", '"', "-a", "_", "-", "a", "0", ".a", "\n", "\x1f", '{"a":', "@a.b", "sk-"]

@@ -46,7 +46,7 @@ def test_beginnings_pass(name: str, template: str) -> None:
 
 
 def test_the_table_names_every_rule() -> None:
-    """K1: the page lists each family with what it finds, and no other."""
+    """K1: the page lists every family, and no other."""
     listed = {
         row[0].strip("`"): row[1]
         for row in rows(section(read("docs/howto/guard.md"), "Credentials"))

@@ -49,7 +49,7 @@ def test_a_bad_handler(parts: dict[str, Any]) -> None:
         handler("mailer", effect="keyed")("nothing")  # type: ignore[arg-type]
 
 
-def test_which_events_a_handler_wants() -> None:
+def test_handler_filter_selects_events() -> None:
     """G4: by type, by pattern, by the streams' type."""
     one = handler("m", effect="keyed", events=["order.*", "paid"], stream_types=["order"])(nothing)
 
@@ -61,7 +61,7 @@ def test_which_events_a_handler_wants() -> None:
     assert handler("m", effect="keyed")(nothing).accepts("anything", None)
 
 
-def test_a_declaration_says_what_order_depends_on() -> None:
+def test_declaration_contains_what_order_depends_on() -> None:
     """G4: mode, filter, start and effect are declared; code and policy may change."""
     one = handler("m", effect="unsafe", events=["b", "a"], stream_types=["s"], start=3)(nothing)
     two = handler("m", effect="unsafe", events=["a", "b"], stream_types=["s"], start=3)(print)
@@ -73,8 +73,8 @@ def test_a_declaration_says_what_order_depends_on() -> None:
     assert not repeated.at_most_once
 
 
-def test_pauses_and_when_to_give_up() -> None:
-    """G5: pauses grow up to a cap, chance takes a part away, final errors end it at once."""
+def test_backoff_and_final_errors() -> None:
+    """G5: pauses grow up to a cap, reduced by a random part; final errors end at once."""
     policy = RetryPolicy(attempts=3, base_s=1, factor=2, cap_s=5, jitter=0.5, final=(KeyError,))
 
     assert [policy.pause_s(attempt, 0.0) for attempt in (1, 2, 3, 4)] == [1, 2, 4, 5]
@@ -86,7 +86,7 @@ def test_pauses_and_when_to_give_up() -> None:
 
 
 def test_a_delivery_of_a_record() -> None:
-    """G1: what the registry must know of an event: who it is, and its place."""
+    """G1: a delivery has the identity of its event and its place in the stream."""
     with seriatim.open("memory:") as log:
         log.append([NewEvent("a", {"n": 1}, stream=("s", "1")), NewEvent("b")])
         first, second = (Delivery.of(one) for one in log.read())
@@ -122,7 +122,7 @@ def test_patterns() -> None:
 
 
 def test_reasons_hold_no_secret() -> None:
-    """K1: what an error says is kept, unless it looks like a secret."""
+    """K1: an error message is stored unless it resembles a secret."""
     token = "ghp_" + "a1B2" * 9
 
     assert summarize_error(ValueError("no seat")) == "ValueError: no seat"

@@ -40,7 +40,7 @@ KEPT = ["a", "Foo", "foo/", "fo:o", "ｆoo", "a b", "\u00a0a", "a\u2003", "x" * 
 
 
 def test_ids() -> None:
-    """A4: what is refused, and why; everything else is kept."""
+    """A4: invalid ids are refused with a reason; others are unchanged."""
     assert {value: ids.id_problem(value) for value in REFUSED} == REFUSED
     assert [ids.id_problem(value) for value in KEPT] == [None] * len(KEPT)
 
@@ -81,7 +81,7 @@ def test_no_two_tuples_share_a_key(one: Any, other: Any) -> None:
     assert len(ids.hash_key(*one)) == 16
 
 
-def test_parts_do_not_run_together() -> None:
+def test_separators_in_parts_are_harmless() -> None:
     """A4: lengths go in first, so that separators in parts mean nothing."""
     keys = {
         ids.hash_key("ab", "c"),
@@ -106,7 +106,7 @@ def test_event_keys() -> None:
     assert [ids.is_uuid(one) for one in (text, *others)] == [True] + [False] * 6
 
 
-def test_index_keys_are_for_what_they_say() -> None:
+def test_index_keys_contain_tenant_and_parts() -> None:
     """C1: stream, idempotency and tag keys hold tenant and parts; no producer is one producer."""
     assert ids.stream_key("t", "a", "b") == ids.hash_key("t", "a", "b")
     assert ids.stream_key("t", "a", "b") != ids.stream_key("u", "a", "b")

@@ -58,7 +58,7 @@ def test_other_spellings() -> None:
     ],
 )
 def test_bad_paths(path: Any) -> None:
-    """A8: what cannot be understood is refused by name."""
+    """A8: invalid paths are refused."""
     with pytest.raises(InvalidArgument) as caught:
         check_payload_index(PayloadIndex("seat.reserved", path))
     assert caught.value.details == {"argument": "path"}
@@ -71,8 +71,8 @@ def test_bad_event_types() -> None:
     assert caught.value.details == {"argument": "event_type"}
 
 
-def test_what_is_stored() -> None:
-    """A8: a stored index knows what was declared, and since when."""
+def test_stored_index_has_its_declaration() -> None:
+    """A8: a stored index has its declaration and the position from which it applies."""
     stored = StoredIndex("a", 'x["y"]', 7)
 
     assert stored.declaration == PayloadIndex("a", 'x["y"]')
@@ -138,7 +138,7 @@ def test_terms_of_a_payload(path: str, payload: Any, scalars: list[Any]) -> None
     assert term_keys("t", "e", paths, canonical_text(payload)) == expected
 
 
-def test_wanted_scalars() -> None:
+def test_required_scalars_of_a_predicate() -> None:
     """D3: what every payload has that satisfies a predicate."""
     predicate = {"a": {"b": 1}, "c": ["x", {"d": None}, []], "e": {}, "f": ()}
     assert list(required_scalars(predicate)) == [

@@ -43,7 +43,7 @@ def test_the_built_in_kinds() -> None:
 
 
 def test_undeclared_kinds() -> None:
-    """A8: what is not declared follows aggregate."""
+    """A8: undeclared kinds follow aggregate."""
     rules = Rules((StreamKind(name="case", first_seq=0),), ())
 
     assert rules.kind_of("case").first_seq == 0

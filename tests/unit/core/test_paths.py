@@ -33,13 +33,13 @@ def test_items_are_numbered() -> None:
 
 @given(st.lists(st.text() | st.integers(0, 9), max_size=4), st.lists(st.text(), max_size=4))
 def test_two_ways_never_share_a_path(one: list[str | int], other: list[str | int]) -> None:
-    """A2: a path says exactly one place, whatever the keys are, and is plain ASCII."""
+    """A2: a path in ASCII identifies exactly one place, for any keys."""
 
     def path(steps: list[str | int]) -> str:
-        told = ROOT
+        path = ROOT
         for step in steps:
-            told = item(told, step) if isinstance(step, int) else child(told, step)
-        return told
+            path = item(path, step) if isinstance(step, int) else child(path, step)
+        return path
 
     assert path(one).isascii()
     assert (path(one) == path(other)) == (one == other)

@@ -24,7 +24,7 @@ from seriatim.core.query_plan import AccessPath
         (r"a\*.*", ["a*.x"], ["a.x", r"a\*.x"]),
     ],
 )
-def test_what_a_text_stands_for(text: str, allowed: list[str], refused: list[str]) -> None:
+def test_pattern_matching(text: str, allowed: list[str], refused: list[str]) -> None:
     """E7: one matcher for every place that names types."""
     assert pattern_problem(text) is None
     names = NameFilter.parse([text])
@@ -65,7 +65,7 @@ def test_an_index_is_of_one_type() -> None:
 
 
 def test_all_of_them() -> None:
-    """E7: a star beside other names is still everything."""
+    """E7: a star together with other names matches everything."""
     names = NameFilter.parse(["a", "*", "b.*"])
 
     assert names.matches_all

@@ -95,8 +95,8 @@ def test_work_is_linear(element: Any, wanted: Any) -> None:
     assert not matches_json([wanted(n) for n in range(-3, 20)], [element(n) for n in range(3200)])
 
 
-def test_many_predicates_share_one_look_at_an_array() -> None:
-    """K3: what was learned of an array serves the next predicate on the same payload."""
+def test_predicates_share_the_index_of_an_array() -> None:
+    """K3: predicates on the same payload share the index of an array."""
     have = {"a": [{"k": n} for n in range(1000)], "b": list(range(1000))}
     document = Counted.of(have)
     for number in range(500):
@@ -107,7 +107,7 @@ def test_many_predicates_share_one_look_at_an_array() -> None:
 
 
 def test_work_is_bounded() -> None:
-    """K3: what no index of terms can tell apart ends with the bound's name."""
+    """K3: a comparison above the limit is refused, and the error names the limit."""
     terms = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(800))}
     have = [{**terms, "n": n} for n in range(300)] + [{**terms, "x": [{"p": 1, "q": 1}]}]
     want = [{"x": [{"p": 1, "q": 1}], "z": [n]} for n in range(800)]
@@ -128,8 +128,8 @@ def test_each_query_has_the_whole_bound() -> None:
         document.count_steps(1)
 
 
-def test_the_check_is_called_regularly() -> None:
-    """K3: a read that is to end is asked often enough, while parsing and while matching."""
+def test_cancellation_check_is_called_regularly() -> None:
+    """K3: the check runs often enough while parsing and while matching."""
     check = Counter()
     document = PayloadDocument("[" + ",".join(["[1]"] * 50_000) + "]", check)
     compile_predicate([[2], [3], [4], [5]]).matches(document.data, document)
@@ -142,7 +142,7 @@ def test_the_check_is_called_regularly() -> None:
     assert check.calls == before + 1
 
 
-def test_a_large_match_needs_no_check() -> None:
+def test_large_match_without_a_cancellation_check() -> None:
     """D3: without anybody to ask, only the bound ends a match."""
     assert matches_json([[n] for n in range(3000)], [[n] for n in range(3000)])
 

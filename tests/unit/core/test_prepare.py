@@ -31,7 +31,7 @@ _new: Any = NewEvent  # for values that its types forbid
 SECRET = "AKIA" + "A" * 16
 
 
-def desk(**options: Any) -> Any:
+def make_context(**options: Any) -> Any:
     """Return a validation context with sequential ids."""
     numbers = itertools.count(1)
     return ValidationContext(tenant_id="t", new_id=lambda: f"new-{next(numbers)}", **options)
@@ -40,11 +40,11 @@ def desk(**options: Any) -> Any:
 def refusal(events: Any, key: Any = None, **options: Any) -> Any:
     """Return the error that refuses a batch."""
     with pytest.raises(SeriatimError) as caught:
-        prepare(desk(**options), events, key)
+        prepare(make_context(**options), events, key)
     return caught.value
 
 
-def test_what_an_event_becomes() -> None:
+def test_prepared_event_has_texts_hashes_and_index_keys() -> None:
     """A1: texts, hashes and index keys of a checked event."""
     event = _new(
         "x",
@@ -59,7 +59,7 @@ def test_what_an_event_becomes() -> None:
         tags=["u", "t"],
     )
 
-    (ready,), size = prepare(desk(), [event])
+    (ready,), size = prepare(make_context(), [event])
 
     assert (ready.payload, ready.payload_hash) == ('{"a":2,"b":1}', hash_text('{"a":2,"b":1}'))
     assert (ready.event_key, ready.has_caller_id) == (event_key("e"), True)
@@ -70,9 +70,9 @@ def test_what_an_event_becomes() -> None:
     assert size == len(ready.payload) + 256
 
 
-def test_what_is_absent() -> None:
+def test_absent_fields_get_defaults() -> None:
     """A1: a new id, and no stream, key or time where none was given."""
-    (ready,), _ = prepare(desk(), [NewEvent("x")])
+    (ready,), _ = prepare(make_context(), [NewEvent("x")])
 
     assert (ready.event_id, ready.has_caller_id) == ("new-1", False)
     assert (ready.stream_key, ready.idempotency_index, ready.occurred_us) == (None, None, None)
@@ -81,7 +81,7 @@ def test_what_is_absent() -> None:
 
 def test_batches() -> None:
     """B1, B2: any iterable of events or mappings; nothing is `empty_append`."""
-    ready, size = prepare(desk(), iter([_new("x"), {"event_type": "y"}]))
+    ready, size = prepare(make_context(), iter([_new("x"), {"event_type": "y"}]))
     assert [one.event_type for one in ready] == ["x", "y"]
     assert size == 2 * (2 + 256)
     assert isinstance(refusal([]), EmptyAppend)
@@ -95,7 +95,7 @@ def test_batches() -> None:
     ("event", "field"),
     [(None, "$"), ("x", "$"), ({"position": 1}, "position"), ({"event_type": ""}, "event_type")],
 )
-def test_the_index_is_told(event: Any, field: Any) -> None:
+def test_error_reports_the_index_of_the_event(event: Any, field: Any) -> None:
     """B2: an invalid event is reported with its index and the error code of the profile."""
     batch = [NewEvent("x"), event]
     error = refusal(batch)
@@ -106,10 +106,10 @@ def test_the_index_is_told(event: Any, field: Any) -> None:
 
 def test_keys() -> None:
     """C4: own keys, or one for the whole append, each within its length."""
-    ready, _ = prepare(desk(), [NewEvent("x"), NewEvent("y")], "k")
+    ready, _ = prepare(make_context(), [NewEvent("x"), NewEvent("y")], "k")
     assert [one.idempotency_key for one in ready] == ["k/0", "k/1"]
     ready, _ = prepare(
-        desk(), [NewEvent("x", idempotency_key="a"), NewEvent("y", idempotency_key="b")]
+        make_context(), [NewEvent("x", idempotency_key="a"), NewEvent("y", idempotency_key="b")]
     )
     assert [one.idempotency_key for one in ready] == ["a", "b"]
     for key, events in (
@@ -125,14 +125,14 @@ def test_keys() -> None:
     assert refusal([NewEvent("x", idempotency_key="")]).details["field"] == "idempotency_key"
 
 
-def test_twins() -> None:
-    """C4: in one batch all events have a key or none, and no key or id stands twice."""
+def test_duplicate_keys_and_ids_in_a_batch_are_refused() -> None:
+    """C4: all events of a batch have a key or none, and keys and ids are unique."""
     keyed, other, bare = (
         NewEvent("x", idempotency_key="k"),
         NewEvent("x", idempotency_key="k", producer_id="p"),
         NewEvent("x"),
     )
-    prepare(desk(), [keyed, other])
+    prepare(make_context(), [keyed, other])
     for batch, index, field in (
         ([keyed, keyed], 1, "idempotency_key"),
         ([keyed, other, bare], 2, "idempotency_key"),
@@ -154,7 +154,7 @@ def test_keys_of_aggregates() -> None:
     }
     batch = [NewEvent("x", idempotency_key="k", **fields)] * 2 + [NewEvent("y", **fields)]
 
-    ready, _ = prepare(desk(profile_rules=AGGREGATES_PROFILE), batch)
+    ready, _ = prepare(make_context(profile_rules=AGGREGATES_PROFILE), batch)
 
     assert [one.idempotency_key for one in ready] == ["k", "k", None]
     assert [one.idempotency_index for one in ready] == [None, None, None]
@@ -165,7 +165,7 @@ def test_payloads() -> None:
     values: list[Any] = [[], "x", 1, None]
     for value in values:
         assert refusal([NewEvent("x", value)]).details == {"index": 0, "field": "payload"}
-        (ready,), _ = prepare(desk(profile_rules=FACTS_PROFILE), [NewEvent("x", value)])
+        (ready,), _ = prepare(make_context(profile_rules=FACTS_PROFILE), [NewEvent("x", value)])
         assert ready.payload in ("[]", '"x"', "1", "null")
     error = refusal([trace_event("TraceStarted", "t", 0, payload=[])], profile_rules=TRACES_PROFILE)
     assert isinstance(error, SchemaViolation)
@@ -199,7 +199,7 @@ def test_guards() -> None:
     for field in ("correlation_id", "causation_id", "idempotency_key"):
         assert refusal([_new("x", **{field: SECRET})]).details["path"] == field
     assert refusal([NewEvent("x")], SECRET).details["path"] == "idempotency_key"
-    prepare(desk(), trace("t"))
+    prepare(make_context(), trace("t"))
 
 
 def test_declared_shapes() -> None:
@@ -215,7 +215,7 @@ def test_declared_shapes() -> None:
     )
     options = {"rules": rules, "validators": {("b", 2): validate}}
     prepare(
-        desk(**options),
+        make_context(**options),
         [
             NewEvent("a", stream=("case", "1")),
             NewEvent("c", stream=("other", "1")),
@@ -240,14 +240,14 @@ def test_sizes() -> None:
     assert isinstance(error, LimitExceeded)
     assert error.details == {"limit": "append_events", "bound": 2, "actual": 3}
     limits = Limits(payload_bytes=len('{"a":"éé"}'.encode()))
-    prepare(desk(limits=limits), [NewEvent("x", {"a": "éé"})])
+    prepare(make_context(limits=limits), [NewEvent("x", {"a": "éé"})])
     error = refusal([NewEvent("x"), NewEvent("x", {"a": "ééa"})], limits=limits)
     assert (error.details["limit"], error.details["index"]) == ("payload_bytes", 1)
     error = refusal([NewEvent("x", {"a": [[]]})], limits=Limits(payload_depth=2))
     assert (error.details["limit"], error.details["index"]) == ("payload_depth", 0)
     both = [NewEvent("x", {"a": "é" * 10})] * 2
     exact = 2 * (256 + len('{"a":""}') + 20)
-    prepare(desk(limits=Limits(append_bytes=exact)), both)
+    prepare(make_context(limits=Limits(append_bytes=exact)), both)
     error = refusal(both, limits=Limits(append_bytes=exact - 1))
     assert error.details == {"limit": "append_bytes", "bound": exact - 1, "actual": exact}
 
@@ -265,9 +265,9 @@ def test_sizes() -> None:
         (_new("a", stream_seq=1), "stream_seq"),
     ],
 )
-def test_a_known_type_excuses_nothing_else(event: Any, field: str) -> None:
-    """L1: what is like a type that passed before, but not the same, is checked like any other."""
-    table = desk()
+def test_cached_type_does_not_skip_checks(event: Any, field: str) -> None:
+    """L1: a type that resembles a cached one is still checked."""
+    table = make_context()
     prepare(table, [NewEvent("a"), NewEvent("a", stream=("s", "1"))])
 
     with pytest.raises(InvalidEvent) as caught:
@@ -276,9 +276,9 @@ def test_a_known_type_excuses_nothing_else(event: Any, field: str) -> None:
     assert caught.value.details["field"] == field
 
 
-def test_what_is_known_is_bounded() -> None:
+def test_type_cache_is_bounded() -> None:
     """K3: a hostile number of types does not fill the memory."""
-    table = desk()
+    table = make_context()
     for number in range(5000):
         prepare(table, [NewEvent(f"type-{number}")])
 
@@ -294,7 +294,7 @@ def test_terms_of_declared_indexes() -> None:
         NewEvent("b", {"x": 1}, tags=("p", "p")),
     ]
 
-    (full, bare, other), _ = prepare(desk(rules=rules), events)
+    (full, bare, other), _ = prepare(make_context(rules=rules), events)
 
     keys = term_key(full.tenant_id, "a", "x", 1), term_key(full.tenant_id, "a", "l[]", True)
     tag = tag_key(full.tenant_id, "p")

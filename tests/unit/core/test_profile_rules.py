@@ -21,34 +21,34 @@ CODES = {
 
 
 @pytest.mark.parametrize(
-    "door",
+    "profile",
     [LOG_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE, TRACES_PROFILE],
-    ids=lambda door: door.name,
+    ids=lambda profile: profile.name,
 )
-def test_codes(door: Any) -> None:
+def test_codes(profile: Any) -> None:
     """L3: flaws of envelope, JSON, payload and shape have the codes of the profile."""
     parts: tuple[EventPart, ...] = ("envelope", "json", "payload", "shape")
-    found = [door.error(ValidationError(part, "$.x", "is wrong"), 4) for part in parts]
+    found = [profile.error(ValidationError(part, "$.x", "is wrong"), 4) for part in parts]
 
-    assert [error.code for error in found] == CODES[door.name]
+    assert [error.code for error in found] == CODES[profile.name]
     assert all(error.details == {"index": 4, "field": "$.x"} for error in found)
     assert found[0].message == "event 4: $.x: is wrong"
 
 
-def test_what_doors_ask() -> None:
+def test_required_fields_of_profiles() -> None:
     """A7: facts ask nothing, aggregates a stream, a request and an actor of theirs."""
     assert (LOG_PROFILE.required, FACTS_PROFILE.required) == ((), ())
     assert AGGREGATES_PROFILE.required == ("stream", "request_id", "actor_type", "actor_id")
     assert AGGREGATES_PROFILE.actor_types == ("user", "service_principal", "system")
     assert [
-        door.any_payload
-        for door in (LOG_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE, TRACES_PROFILE)
+        profile.any_payload
+        for profile in (LOG_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE, TRACES_PROFILE)
     ] == [0, 1, 0, 0]
     assert [
-        door.log_sets_time
-        for door in (LOG_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE, TRACES_PROFILE)
+        profile.log_sets_time
+        for profile in (LOG_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE, TRACES_PROFILE)
     ] == [0, 1, 0, 0]
     assert [
-        door.keys_are_unique
-        for door in (LOG_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE, TRACES_PROFILE)
+        profile.keys_are_unique
+        for profile in (LOG_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE, TRACES_PROFILE)
     ] == [1, 1, 0, 1]

@@ -108,7 +108,7 @@ def test_a_table_is_found_by_its_name() -> None:
         made.table("chairs")
 
 
-def test_what_a_declaration_holds() -> None:
+def test_declaration_text() -> None:
     """I4: the text by which a changed declaration is known."""
     made = fold(
         events=["seat.*"],
@@ -186,7 +186,7 @@ def test_kinds() -> None:
         {"name": "a" * 40},
     ],
 )
-def test_declarations_that_run(changes: dict[str, Any]) -> None:
+def test_valid_declarations(changes: dict[str, Any]) -> None:
     """I1: all of this is fine."""
     assert check_projection(fold(**changes)).tables
 
@@ -277,7 +277,7 @@ def refusal(make: Any, **changes: Any) -> str:
     ],
 )
 def test_a_wrong_fold_is_refused(changes: dict[str, Any], problem: str) -> None:
-    """I1: a wrong declaration says which projection, what is wrong, and what is right."""
+    """I1: the error names the projection, the problem and the valid form."""
     said = refusal(fold, **changes)
 
     assert problem in said
@@ -331,8 +331,8 @@ def test_wrong_tables_are_refused(changes: dict[str, Any], problem: str) -> None
         ({"key": {}}, "table activity needs key columns"),
     ],
 )
-def test_a_wrong_frame_is_refused(changes: dict[str, Any], problem: str) -> None:
-    """I1, I3: what cannot be merged to the same result in any order is no frame projection."""
+def test_invalid_frame_projection_is_refused(changes: dict[str, Any], problem: str) -> None:
+    """I1, I3: a frame whose result depends on the order of merges is refused."""
     assert problem in refusal(frame, **changes)
 
 
@@ -388,8 +388,8 @@ def test_upcasters_lead_from_version_to_version() -> None:
     old, newer = made.upcast(event({"s": "1a"})), made.upcast(event({"seat": "1a"}, 2))
     newest = event({"seat": "1a", "by": "x"}, 3)
 
-    assert (old.event_version, old.data) == (3, {"seat": "1a", "by": None})
-    assert (newer.event_version, newer.data) == (3, {"seat": "1a", "by": None})
+    assert (old.event_version, old.payload) == (3, {"seat": "1a", "by": None})
+    assert (newer.event_version, newer.payload) == (3, {"seat": "1a", "by": None})
     assert made.upcast(newest) is newest
     assert old.position == 7
 
@@ -404,7 +404,7 @@ def test_upcasters_are_of_their_type() -> None:
 
 
 def test_an_upcaster_may_change_its_payload_in_place() -> None:
-    """I5: it gets a payload of its own, and the event stays as it was."""
+    """I5: an upcaster gets a copy of the payload; the event is unchanged."""
 
     def change(payload: dict[str, Any]) -> dict[str, Any]:
         payload["seat"] = payload.pop("s")
@@ -413,12 +413,12 @@ def test_an_upcaster_may_change_its_payload_in_place() -> None:
     old = event({"s": "1a"})
     made = fold(upcasters={("seat.taken", 1): change}).upcast(old)
 
-    assert (made.data, old.data, old.event_version) == ({"seat": "1a"}, {"s": "1a"}, 1)
+    assert (made.payload, old.payload, old.event_version) == ({"seat": "1a"}, {"s": "1a"}, 1)
 
 
 @pytest.mark.parametrize("rubbish", [None, [], "{}", 1])
 def test_an_upcaster_returns_a_payload(rubbish: Any) -> None:
-    """I5, I7: anything else is the event's failure, told with type and version."""
+    """I5, I7: anything else is the event's failure, reported with type and version."""
     made = fold(upcasters={("seat.taken", 1): lambda _: rubbish})
 
     with pytest.raises(
@@ -428,7 +428,7 @@ def test_an_upcaster_returns_a_payload(rubbish: Any) -> None:
 
 
 def test_an_upcaster_returns_json() -> None:
-    """I5: nothing is bent to null on the way."""
+    """I5: a result that is no JSON is refused, not converted to null."""
     made = fold(upcasters={("seat.taken", 1): lambda _: {"a": float("nan")}})
 
     with pytest.raises(Exception, match="NaN"):

@@ -123,7 +123,7 @@ def test_fields() -> None:
     ("made", "error"),
     [("", "empty"), (7, "got int"), ("a\0", "U\\+0000"), ("\ud800", "surrogate")],
 )
-def test_what_is_no_key_fails(made: Any, error: str) -> None:
+def test_invalid_keys_fail(made: Any, error: str) -> None:
     """I7: a key that is empty, no text, or cannot be stored is a failure of its event."""
     with pytest.raises((TypeError, ValueError), match=error):
         extract_key(lambda _event: made, holding({}))
@@ -131,7 +131,7 @@ def test_what_is_no_key_fails(made: Any, error: str) -> None:
 
 
 def test_empty_values_fail() -> None:
-    """I7: an empty text in field or payload is no key, and never passed over in silence."""
+    """I7: an empty text is no key, and fails the event."""
     with pytest.raises(ValueError, match="empty"):
         extract_key("payload.at", holding({"at": ""}))
     with pytest.raises(ValueError, match="empty"):
@@ -152,6 +152,6 @@ def test_upcasters_come_before_keys_of_what_they_change() -> None:
 
     assert declared("payload.new").extract_key(event) == "k"
     assert declared("event_version").extract_key(event) == "2"
-    assert declared(lambda given: given.data["new"]).extract_key(event) == "k"
+    assert declared(lambda given: given.payload["new"]).extract_key(event) == "k"
     assert declared("stream_id").extract_key(holding({}, event_type="x", stream_id="1")) == "1"
-    assert json.loads(event.payload) == {"old": "k"}
+    assert json.loads(event.payload_json) == {"old": "k"}

@@ -65,7 +65,7 @@ def test_filters(filters: Any, expected: Any) -> None:
     assert matches(Query(filters), RECORD) is expected
 
 
-def test_the_cursor_plays_no_part() -> None:
+def test_min_position_is_ignored_in_conditions() -> None:
     """D4: min_position is not a matter of the context."""
     assert matches(Query(min_position=10**9), RECORD)
 
@@ -79,8 +79,8 @@ def test_a_fact_has_no_stream() -> None:
 
 
 def test_payloads_are_read_when_asked_for() -> None:
-    """D2: a query without predicates does not parse what it need not."""
-    unreadable = msgspec.structs.replace(RECORD, payload="not json")
+    """D2: a query without predicates does not parse payloads."""
+    unreadable = msgspec.structs.replace(RECORD, payload_json="not json")
 
     assert matches(Query([Filter(types=["x"])]), unreadable)
     assert not matches(Query([Filter(payload=[])]), unreadable)
@@ -286,7 +286,7 @@ def test_dictionary_forms() -> None:
     ],
 )
 def test_bad_mappings(given: Any, where: Any) -> None:
-    """D6: unknown and doubled names, and what is no object, are refused."""
+    """D6: unknown and duplicate names and values that are no object are refused."""
     with pytest.raises(InvalidQuery) as caught:
         Query.from_mapping(given)
     assert caught.value.details == {"where": where}

@@ -75,7 +75,7 @@ def test_conditions_and_their_filters_are_bounded() -> None:
     ],
 )
 def test_bad_conditions(condition: Any, argument: Any) -> None:
-    """B8, D6: a condition that is none is refused by the argument."""
+    """B8, D6: invalid conditions are refused, and the argument is named."""
     with pytest.raises(InvalidArgument) as caught:
         check_conditions(condition, LIMITS)
     assert caught.value.details == {"argument": argument}
@@ -159,7 +159,7 @@ def test_responses_are_guarded() -> None:
 
 
 def test_requests_may_hold_payloads() -> None:
-    """C5: a request is deeper than the deepest payload by what is around it."""
+    """C5: a request may be deeper than the deepest payload."""
     deep: Any = {}
     for _ in range(LIMITS.payload_depth - 1):
         deep = {"a": deep}
@@ -169,9 +169,9 @@ def test_requests_may_hold_payloads() -> None:
 
 def test_a_prepared_event_becomes_a_record() -> None:
     """A1: the log adds position, append, number and time; an absent time is the store's."""
-    desk = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
+    context = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
     own = NewEvent("x", {"n": 1}, stream=("s", "1"), occurred_at="2024-01-01T00:00:00Z")
-    (first, second), _ = prepare(desk, [own, NewEvent("y", event_id="e-2")])
+    (first, second), _ = prepare(context, [own, NewEvent("y", event_id="e-2")])
 
     record = first.to_record(7, 6, 3, 1_000_001)
     assert (record.position, record.append_position, record.stream_seq) == (7, 6, 3)

@@ -79,14 +79,14 @@ def test_without_terms(one: Filter) -> None:
 
 
 def test_tags_go_with_terms() -> None:
-    """D2: all tags are demanded, whatever else is."""
+    """D2: all tags are required in addition to other keys."""
     tags = tag_key("t", "p"), tag_key("t", "q")
     assert alternatives(["a"], {"x": 1}, tags=["p", "q", "p"]) == ((*tags, term("a", "x", 1)),)
     assert alternatives(["c"], {"x": 1}, tags=["p", "q"]) == (tags,)
     assert found(Filter(tags=["p"]), NO_RULES)[0].key_alternatives == (tags[:1],)
 
 
-def test_what_keys_prove() -> None:
+def test_exact_routes_need_no_matcher() -> None:
     """D3: where keys say all that a filter does, nothing else is looked at."""
     assert proven(tags=["p", "q"])
     assert not proven(tags=["p"], types=["a"])
@@ -103,20 +103,20 @@ def test_what_keys_prove() -> None:
 
 
 def test_many_scalars() -> None:
-    """K3: a few keys lead the way, the filter itself judges the rest."""
+    """K3: a few keys select candidates, and the matcher tests the rest."""
     [keys] = alternatives(["a"], {"l": list(range(100))})
     assert keys == tuple(term("a", "l[]", number) for number in range(MAX_TERMS))
 
 
-def test_nothing_and_everything() -> None:
+def test_empty_side_and_empty_query() -> None:
     """D2: an empty side matches nothing; no filters match everything."""
     for one in (Filter(types=[]), Filter(payload=[]), Filter(tags=[]), Filter(streams=[])):
         assert found(one) == []
     assert plan_query("t", Query(), RULES, 3, 9) == [AccessPath(Filter(), 3, 9)]
 
 
-def test_an_index_knows_what_came_after_it() -> None:
-    """A8: older events are looked for in the old way, the newest are asked first."""
+def test_index_covers_events_after_its_declaration() -> None:
+    """A8: older events are found without the index."""
     one = Filter(types=["late"], payload=[{"x": 1, "y": 2}])
     x, y = term("late", "x", 1), term("late", "y", 2)
 

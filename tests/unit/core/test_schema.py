@@ -130,7 +130,7 @@ def test_sound_payloads_pass() -> None:
     check({"n": 10**40, "more": [1.5, None]})
 
 
-def test_what_the_schema_cannot_read_is_a_flaw() -> None:
+def test_invalid_json_is_a_schema_error() -> None:
     """A8: a value that is no JSON is a flaw like any other."""
     assert flaw(compile_schema({"items": {"type": "string"}}), [{1, 2}]).location == "$"
 
@@ -150,7 +150,7 @@ def test_what_the_schema_cannot_read_is_a_flaw() -> None:
     ],
 )
 def test_invalid_schemas_are_refused(schema: Any) -> None:
-    """A8: an entry whose schema is none is not declared."""
+    """A8: an entry with an invalid schema is not declared."""
     with pytest.raises(InvalidArgument, match="schema is invalid"):
         compile_schema(schema)
 
@@ -174,8 +174,8 @@ def test_references_within_a_schema_work() -> None:
     assert flaw(check, {"next": {"next": 7}}).location == "$.next.next"
 
 
-def test_a_missing_package_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L3: what is not installed is a backend failure with the cure in its message."""
+def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L3: a missing package is a backend failure with the install command."""
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(BackendFailure, match=r"pip install 'seriatim\[schema\]'") as caught:
         compile_schema({})
@@ -195,7 +195,7 @@ def test_classes_give_schemas(cls: type) -> None:
 
 
 @pytest.mark.parametrize("cls", SEATS)
-def test_schemas_hold_only_what_binds(cls: type) -> None:
+def test_schema_omits_descriptions_and_defaults(cls: type) -> None:
     """A8: words about a class are no rules: a new docstring or default is not another schema."""
     made = derive_schema(cls)
     text = canonical_text(made)
@@ -205,7 +205,7 @@ def test_schemas_hold_only_what_binds(cls: type) -> None:
     assert made["$defs"]["Place"]["properties"]["title"] == {"type": "string"}
 
 
-def test_the_order_of_fields_is_no_rule() -> None:
+def test_field_order_does_not_change_the_schema() -> None:
     """A8: the same fields in another order, with other words, are the same schema."""
     one = make_dataclass("Seat", [("a", int), ("b", str), ("c", str, "x")])
     other = make_dataclass("Seat", [("b", str), ("a", int), ("c", str, "y")])
@@ -267,7 +267,7 @@ def test_classes_without_a_schema_are_refused(cls: type) -> None:
 
 @pytest.mark.parametrize("cls", SEATS)
 def test_payloads_become_instances(cls: Any) -> None:
-    """A8: what was appended under a class is read back as its instance."""
+    """A8: payloads appended as a class are read back as its instances."""
     found = make_decoder(cls)(SOUND)
 
     assert isinstance(found, cls)
@@ -338,8 +338,8 @@ class WaryModel(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("cls", [Wary, WaryModel])
-def test_words_of_the_class_are_not_repeated(cls: type) -> None:
-    """A8: what a class's own check says may hold the value, so it is not passed on."""
+def test_messages_of_class_validators_are_not_repeated(cls: type) -> None:
+    """A8: messages of a class's own validators may contain the value and are omitted."""
     assert SECRET not in misfit(cls, {"word": SECRET}).message
 
 
@@ -350,10 +350,10 @@ def test_words_of_the_class_are_not_repeated(cls: type) -> None:
     st.dictionaries(st.integers(), st.integers()),
 )
 @pytest.mark.parametrize("cls", SEATS)
-def test_instances_survive_the_way(
+def test_instances_round_trip(
     cls: type, seat: str, title: str, row: Row, prices: dict[int, int]
 ) -> None:
-    """A8: a payload that passes its schema decodes, and holds what was given."""
+    """A8: a payload that passes its schema decodes to an equal instance."""
     payload = {"seat": seat, "place": {"title": title, "row": row.value}}
     payload["prices"] = {str(key): prices[key] for key in prices}
     compile_schema(derive_schema(cls))(payload)

@@ -18,8 +18,8 @@ def test_names_of_one_tenant(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["*", "", " a", "a\n", 7, None])
-def test_what_names_no_tenant(name: object) -> None:
-    """K2: `*` stands for every tenant, and nobody can be called so."""
+def test_invalid_tenant_names(name: object) -> None:
+    """K2: `*` stands for every tenant and is no valid name."""
     assert tenant_problem(name)
     with pytest.raises(InvalidArgument, match="tenant_id must"):
         check_tenant(name)

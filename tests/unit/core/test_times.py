@@ -58,7 +58,7 @@ def test_instants(text: Any, instant: Any) -> None:
         *(None, 0, b"2024-01-01T00:00:00Z"),
     ],
 )
-def test_what_is_no_timestamp(text: Any) -> None:
+def test_invalid_timestamps_are_refused(text: Any) -> None:
     """A1: anything else is refused, not guessed at."""
     assert parse_us(text) is None
 
@@ -80,7 +80,7 @@ def test_what_is_no_timestamp(text: Any) -> None:
         "2024-02-29T23:59:60Z",
     ],
 )
-def test_times_that_a_caller_may_give(text: str) -> None:
+def test_valid_occurred_at_times(text: str) -> None:
     """A1: every instant of the years 1 to 9999 in UTC, and leap seconds where they may be."""
     assert time_problem(text) is None
 
@@ -104,7 +104,7 @@ def test_times_that_a_caller_may_give(text: str) -> None:
         (7, "RFC 3339"),
     ],
 )
-def test_times_that_nobody_may_give(text: Any, problem: str) -> None:
+def test_invalid_occurred_at_times(text: Any, problem: str) -> None:
     """A1: an instant that Python, Arrow or Postgres cannot hold is refused with its reason."""
     assert problem in (time_problem(text) or "")
 

@@ -32,11 +32,11 @@ def test_a_token_among_many_prefixes_is_found() -> None:
 
 
 @pytest.mark.parametrize("stream", [None, ("order", "o-1")])
-def test_names_are_scanned(stream: tuple[str, str] | None) -> None:
+def test_event_types_are_scanned_for_secrets(stream: tuple[str, str] | None) -> None:
     """K1: a secret as the type of an event is refused, also with other declared types."""
-    desk = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
-    prepare(desk, [NewEvent("order.placed", stream=stream)])
+    context = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
+    prepare(context, [NewEvent("order.placed", stream=stream)])
 
     with pytest.raises(PiiPolicyViolation) as caught:
-        prepare(desk, [NewEvent("AKIA" + "Q" * 16, stream=stream)])
+        prepare(context, [NewEvent("AKIA" + "Q" * 16, stream=stream)])
     assert caught.value.details["path"] == "event_type"

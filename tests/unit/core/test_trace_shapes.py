@@ -87,7 +87,7 @@ def altered(kind: str, place: tuple[str | int, ...], *value: Any) -> dict[str, A
     return payload  # type: ignore[no-any-return]
 
 
-def told(place: tuple[str | int, ...]) -> str:
+def as_location(place: tuple[str | int, ...]) -> str:
     """Return the JSON path of a place."""
     return "$" + "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in place)
 
@@ -130,7 +130,11 @@ def test_each_required_key_is_required(kind: str, place: tuple[str | int, ...]) 
     """T1: without one of its keys a payload is refused, with the key's path."""
     found = flaw(kind, altered(kind, place))
 
-    assert (found.part, found.location, found.message) == ("shape", told(place), "is required")
+    assert (found.part, found.location, found.message) == (
+        "shape",
+        as_location(place),
+        "is required",
+    )
 
 
 @pytest.mark.parametrize("wrong", ["", 7, True, {}, [], [""], {"type": "int"}])
@@ -147,7 +151,7 @@ def test_each_value_has_its_type(kind: str, place: tuple[str | int, ...], wrong:
     if place[-1] in accepted and accepted[place[-1]](wrong):
         return
 
-    assert flaw(kind, altered(kind, place, wrong)).location.startswith(told(place))
+    assert flaw(kind, altered(kind, place, wrong)).location.startswith(as_location(place))
 
 
 @pytest.mark.parametrize(("kind", "place"), REQUIRED)
@@ -158,7 +162,7 @@ def test_null_is_no_value(kind: str, place: tuple[str | int, ...]) -> None:
     if place[-1] == "old_value":
         check_trace_payload(kind, payload)
     else:
-        assert flaw(kind, payload).location == told(place)
+        assert flaw(kind, payload).location == as_location(place)
 
 
 @pytest.mark.parametrize(("kind", "place", "allowed"), ENUMS)
@@ -170,14 +174,14 @@ def test_enums_are_enforced(
         check_trace_payload(kind, altered(kind, place, word))
     found = flaw(kind, altered(kind, place, "hunter2"))
 
-    assert found.location == told(place)
+    assert found.location == as_location(place)
     assert "hunter2" not in str(found)
     assert all(word in found.message for word in allowed)
 
 
 @pytest.mark.parametrize("inputs", [[], [None], [1, "", {"a": []}], ("input:1",)])
 def test_inputs_are_a_list_of_anything(inputs: Any) -> None:
-    """T1: what an evaluated policy's inputs are is not said, so any JSON values pass."""
+    """T1: the inputs of an evaluated policy may be any JSON values."""
     check_trace_payload("PolicyEvaluated", altered("PolicyEvaluated", ("inputs",), inputs))
 
 
@@ -224,8 +228,8 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(REQUIRED), JSON)
-def test_no_value_breaks_the_check(case: tuple[str, tuple[str | int, ...]], value: Any) -> None:
-    """T1: whatever stands in a payload, the check passes it or raises its own flaw."""
+def test_shape_check_never_crashes(case: tuple[str, tuple[str | int, ...]], value: Any) -> None:
+    """T1: for any payload, the check passes or raises its own error."""
     kind, place = case
     found: ValidationError | None = None
     try:
@@ -233,10 +237,12 @@ def test_no_value_breaks_the_check(case: tuple[str, tuple[str | int, ...]], valu
     except ValidationError as raised:
         found = raised
 
-    assert found is None or (found.part == "shape" and found.location.startswith(told(place)))
+    assert found is None or (
+        found.part == "shape" and found.location.startswith(as_location(place))
+    )
 
 
-def test_the_deal_desk_passes() -> None:
+def test_deal_desk_vector_passes() -> None:
     """T3: every payload of the published trace has its shape."""
     for event in json.loads(VECTORS.read_text(encoding="utf-8"))["events"]:
         check_trace_payload(event["event_type"], event["payload"])

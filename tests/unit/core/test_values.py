@@ -62,14 +62,14 @@ class Name(str):
     ],
 )
 def test_a_value_has_one_kept_form(kind: type, value: Any, kept: Any) -> None:
-    """I3: what a fold returns is kept exactly, in a form of its own type."""
+    """I3: values of a fold are stored exactly, in a form of their type."""
     found = COLUMN_TYPES[kind].normalize(value)
 
     assert (found, type(found)) == (kept, type(kept))
 
 
 def test_negative_zero_is_zero() -> None:
-    """I3: SQLite gives 0.0 back for -0.0, so nobody keeps -0.0."""
+    """I3: SQLite returns 0.0 for -0.0, so -0.0 is stored as 0.0."""
     assert str(COLUMN_TYPES[float].normalize(-0.0)) == "0.0"
 
 
@@ -106,7 +106,7 @@ def test_negative_zero_is_zero() -> None:
     ],
 )
 def test_another_value_is_refused(kind: type, value: Any, problem: str) -> None:
-    """I7: a wrong value is said to be wrong, and nothing is bent to fit."""
+    """I7: a wrong value is refused, never converted."""
     with pytest.raises((TypeError, ValueError), match=problem):
         COLUMN_TYPES[kind].normalize(value)
 
@@ -136,7 +136,7 @@ def test_times_sort_as_their_text(one: datetime, other: datetime) -> None:
     assert (one < other) == (format_time(one) < format_time(other))
 
 
-def test_times_of_summer_are_told_apart() -> None:
+def test_ambiguous_local_times_are_distinguished() -> None:
     """An hour that comes twice is two instants."""
     berlin = ZoneInfo("Europe/Berlin")
     twice = [datetime(2025, 10, 26, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1)]
@@ -145,8 +145,8 @@ def test_times_of_summer_are_told_apart() -> None:
     assert late - early == timedelta(hours=1)
 
 
-def test_unreadable_time_is_not_lost_in_silence() -> None:
-    """A row that somebody spoiled by hand is reported, not taken for another time."""
+def test_unreadable_time_is_reported() -> None:
+    """A corrupt time is reported, not read as another time."""
     with pytest.raises(ValueError, match="is not a timestamp"):
         parse_time("yesterday")
 
@@ -171,7 +171,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "ü"]), JSON))
 def test_json_comes_back_as_it_was(value: dict[str, Any]) -> None:
-    """I3: a fold gets the JSON that it returned, and what it gets is kept as the same text."""
+    """I3: a fold gets the JSON that it returned, and storing it again gives the same text."""
     kind = COLUMN_TYPES[dict]
     text = kind.normalize(value)
 
@@ -199,8 +199,8 @@ def test_kept_values_cross_processes(kind: type) -> None:
     assert (found, type(found)) == (kept, type(kept))
 
 
-def test_text_that_a_database_holds() -> None:
-    """What Postgres refuses is known before it is asked."""
+def test_text_that_postgres_refuses_is_refused() -> None:
+    """Text that Postgres refuses is refused before it is sent."""
     assert stored_text_problem("Grüße\n") is None
     assert stored_text_problem("\0") is not None
     assert stored_text_problem("\udfff") is not None

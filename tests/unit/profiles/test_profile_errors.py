@@ -9,35 +9,35 @@ WORDS = FieldNames({"stream_seq": "trace_seq", "stream": "trace_id", "event_id":
 
 
 def test_details_and_message_are_translated() -> None:
-    """L3: a field is called what the caller called it, everywhere in the error."""
-    told = WORDS.translate(
+    """L3: the whole error uses the caller's name of a field."""
+    translated = WORDS.translate(
         InvalidArgument("event 0: stream_seq: is required", details={"field": "stream_seq"})
     )
 
-    assert told.message == "event 0: trace_seq: is required"
-    assert told.details == {"field": "trace_seq"}
+    assert translated.message == "event 0: trace_seq: is required"
+    assert translated.details == {"field": "trace_seq"}
 
 
 def test_plain_words_in_a_message_stay() -> None:
     """L3: only names with an underscore are names for sure; a stream is also just a stream."""
     error = IdempotencyConflict("the stream was closed", details={"fields": ["stream", "tags"]})
-    told = WORDS.translate(error)
+    translated = WORDS.translate(error)
 
-    assert told.message == "the stream was closed"
-    assert told.details == {"fields": ["trace_id", "tags"]}
+    assert translated.message == "the stream was closed"
+    assert translated.details == {"fields": ["trace_id", "tags"]}
 
 
 def test_only_the_subject_of_a_message_is_renamed() -> None:
     """L3: a name that is also an English word is renamed as the subject, and nowhere else."""
     words = FieldNames({"after": "since_log_seq", "types": "event_type"})
-    told = words.translate(
+    translated = words.translate(
         InvalidArgument(
             "types end in a *, after a dot, as all types", details={"argument": "types"}
         )
     )
 
-    assert told.message == "event_type end in a *, after a dot, as all types"
-    assert told.details == {"argument": "event_type"}
+    assert translated.message == "event_type end in a *, after a dot, as all types"
+    assert translated.details == {"argument": "event_type"}
 
 
 def test_an_error_that_names_nothing_is_the_same_error() -> None:
@@ -52,10 +52,10 @@ def test_an_error_that_names_nothing_is_the_same_error() -> None:
 
 def test_retryable_and_type_are_kept() -> None:
     """L1: the translated error is of the same class, with the same hint."""
-    told = WORDS.translate(InvalidArgument("event_id is bad", retryable=True))
+    translated = WORDS.translate(InvalidArgument("event_id is bad", retryable=True))
 
-    assert (type(told), told.retryable) == (InvalidArgument, True)
-    assert told.message == "record_id is bad"
+    assert (type(translated), translated.retryable) == (InvalidArgument, True)
+    assert translated.message == "record_id is bad"
 
 
 def test_backend_failures_are_never_touched() -> None:

@@ -27,7 +27,7 @@ def follow_log(url: str, pipe: Connection, expected: int) -> None:
         tail = log.tail(Query([Filter(types=[_TYPE])]), idle_timeout=_WAIT_S / 4)
         pipe.send("ready")
         for batch in tail:
-            latency = time.time() - batch[-1].data["sent"]
+            latency = time.time() - batch[-1].payload["sent"]
             received.append(([record.position for record in batch], latency))
             if len(received) == expected:
                 break

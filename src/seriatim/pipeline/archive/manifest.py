@@ -56,7 +56,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
         first: The first position.
         last: The last position.
         count: The number of events.
-        tip: The id of the last event.
+        last_event_id: The id of the last event.
         digest: The digest of the events of this segment.
         total: The digest of all events from position 1 to `last`.
         file: The name of the Parquet file.

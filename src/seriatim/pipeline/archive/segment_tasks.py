@@ -82,7 +82,7 @@ class RangeSummary:
 
     Attributes:
         count: The number of events.
-        tip: The id of the last event.
+        last_event_id: The id of the last event.
         digest: The digest of the events.
     """
 

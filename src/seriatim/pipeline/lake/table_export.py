@@ -44,7 +44,7 @@ class ExportState(msgspec.Struct, frozen=True):
     Attributes:
         position: The last exported position.
         epoch: The epoch of the log at the last export.
-        tip: The id of the table's event at `position`.
+        last_event_id: The id of the table's event at `position`.
     """
 
     position: int

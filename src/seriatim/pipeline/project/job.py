@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Self
 
 import msgspec
@@ -20,6 +19,7 @@ from seriatim.log.cursors import find_cursor_problem
 from seriatim.pipeline.project import dataframes, key_partitions
 from seriatim.pipeline.project.fold_outcome import OUTCOME_SCHEMA, FoldOutcome, decode_outcome
 from seriatim.pipeline.project.fold_tasks import FoldTask, prepare_for_tasks
+from seriatim.pipeline.run_report import ProgressCallback
 from seriatim.pipeline.scan.options import parse_source_options
 from seriatim.pipeline.source.dataframe import encode_names, events
 from seriatim.pipeline.source.spark_session import create_job_session
@@ -27,38 +27,6 @@ from seriatim.store.readmodel.port import Progress
 
 BATCH_EVENTS = 200_000
 DRIVER_FOLD_MAX_EVENTS = 2_000  # a range of at most this size is folded in the driver
-
-
-class RunReport(msgspec.Struct, frozen=True):
-    """The progress of a run, passed to the progress callback.
-
-    Attributes:
-        projection: The name of the projection or handler, or "publisher".
-        doing: What the run is doing, such as "run", "rebuild" or "retrying in 4 s".
-        position: The position reached.
-        head: The head of the log.
-        events_per_s: The rate since the start.
-
-    """
-
-    projection: str
-    activity: str
-    position: int
-    head: int
-    events_per_s: float
-
-    @property
-    def lag(self) -> int:
-        """The number of events between the position and the head."""
-        return max(0, self.head - self.position)
-
-    @property
-    def eta_s(self) -> float | None:
-        """The remaining seconds at the current rate, or None if the rate is 0."""
-        return self.lag / self.events_per_s if self.events_per_s else None
-
-
-ProgressCallback = Callable[[RunReport], None]
 
 PositionRange = tuple[int, int]  # after (exclusive) and until (inclusive)
 BatchInput = DataFrame | PositionRange  # a batch: the DataFrame of a stream, or a range of the log

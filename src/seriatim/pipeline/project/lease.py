@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import logging
+from contextlib import suppress
 
+from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import SeriatimError
 from seriatim.factory import open_read_model
+from seriatim.store.lease_keeper import LeaseKeeper
+from seriatim.store.readmodel.model import ReadModel
+
+logger = logging.getLogger("seriatim")
 
 
-@contextmanager
 def hold_lease(
     target: str, name: str, token: int, seconds: float, *, shadow: bool = False
-) -> Iterator[None]:
-    """Renew a lease while the block runs, and release it afterwards.
+) -> LeaseKeeper:
+    """Return a keeper that renews a lease while a block runs, and releases it afterwards.
 
-    A lost lease is not reported here: each commit compares the token and refuses an old one.
+    Nobody needs to ask it for a lost lease: each commit compares the token and refuses an old one.
 
     Args:
         target: The URL of the read model.
@@ -26,25 +29,27 @@ def hold_lease(
         shadow: Whether the lease is that of the shadow tables.
 
     """
-    done = threading.Event()
+    own: list[ReadModel] = []
 
-    def renew() -> None:
-        # A separate connection: a commit may hold the other one for longer than the lease.
-        model = open_read_model(target)
-        try:
-            ended = False
-            while not ended:
-                ended = done.wait(seconds / 4)
-                with suppress(SeriatimError):  # the database is unavailable: try again
-                    # A duration of 0 releases the lease.
-                    model.renew(name, token, 0.0 if ended else seconds, shadow=shadow)
-        finally:
-            model.close()
+    def extend(duration_s: float) -> bool:
+        if not own:
+            # A separate connection: a commit may hold the other one for longer than the lease.
+            own.append(open_read_model(target))
+        return own[0].renew(name, token, duration_s, shadow=shadow)
 
-    keeper = threading.Thread(target=renew, name=f"lease of {name}", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        done.set()
-        keeper.join()
+    def end() -> None:
+        with suppress(SeriatimError):  # the database is unavailable: the lease expires
+            extend(0.0)
+        for one in own:
+            one.close()
+
+    def note(error: Exception) -> None:
+        logger.debug("renewing the lease of projection %s failed: %s", name, summarize_error(error))
+
+    return LeaseKeeper(
+        lambda: extend(seconds),
+        seconds / 4,  # so that two failed renewals do not lose the lease
+        name=f"the lease of projection {name}",
+        on_error=note,
+        on_end=end,
+    )

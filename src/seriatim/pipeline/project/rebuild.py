@@ -20,9 +20,10 @@ from seriatim.pipeline.project import dataframes
 from seriatim.pipeline.project.batch import ModelLease, apply_batch
 from seriatim.pipeline.project.fold_outcome import FoldOutcome, decode_outcome
 from seriatim.pipeline.project.fold_tasks import FrameLoadTask, LoadTask
-from seriatim.pipeline.project.job import ProjectionJob, RunReport
+from seriatim.pipeline.project.job import ProjectionJob
 from seriatim.pipeline.project.lease import hold_lease
 from seriatim.pipeline.project.progress import report_progress
+from seriatim.pipeline.run_report import ProgressReporter
 from seriatim.pipeline.scan.options import parse_source_options
 from seriatim.pipeline.scan.scan_spec import ScanSpec
 from seriatim.pipeline.scan.scanner import count_events
@@ -151,14 +152,12 @@ def _shadow(job: ProjectionJob) -> Iterator[ModelLease]:
 
 def _fold_all(job: ProjectionJob, lease: ModelLease, until: int) -> None:
     """Fold the log from its beginning up to a position; each task stores its own keys."""
-    started = time.monotonic()
     if not until:
         return
+    progress = ProgressReporter(job.projection.name, job.on_progress)
 
     def report(fraction: float) -> None:
-        position = int(until * fraction)
-        rate = position / max(time.monotonic() - started, 1e-6)
-        job.on_progress(RunReport(job.projection.name, "rebuild", position, until, rate))
+        progress.advance("rebuild", int(until * fraction), until)
 
     report(0.0)
     # A multiple of the partition count, so that all cores are busy until the end.

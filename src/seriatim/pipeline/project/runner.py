@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
-from seriatim.core.errors import Conflict, LeaseLost, SeriatimError
+from seriatim.core.backoff import Backoff
+from seriatim.core.errors import Conflict, LeaseLost
+from seriatim.pipeline.job_loop import JobLoop
 from seriatim.pipeline.project.batch import ModelLease, apply_batch
-from seriatim.pipeline.project.job import DRIVER_FOLD_MAX_EVENTS, ProjectionJob, RunReport
+from seriatim.pipeline.project.job import DRIVER_FOLD_MAX_EVENTS, ProjectionJob
 from seriatim.pipeline.project.lease import hold_lease
 from seriatim.pipeline.project.live_stream import LiveStream
 from seriatim.pipeline.project.refold import refold_failed_keys
+from seriatim.pipeline.run_report import ProgressReporter
 from seriatim.pipeline.spark_errors import translate_spark_errors
+from seriatim.store.lease_keeper import wait_for_lease
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ProjectionMoved
 from seriatim.store.readmodel.port import Progress
@@ -23,8 +26,8 @@ from seriatim.store.readmodel.port import Progress
 LEASE_S = 10.0
 _POLL_S = 0.5  # how often a runner checks whether it may continue
 _MAX_LAG_BATCHES = 5  # with a larger lag, catching up in large batches is faster than the stream
-_FIRST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 30.0
+# A failed batch has cost a Spark job, so the first delay is longer than that of a publisher.
+_BACKOFF = Backoff(first_s=1.0, cap_s=30.0)
 
 
 class Runner:
@@ -41,20 +44,19 @@ class Runner:
     ) -> None:
         self._job = job
         self._name = job.projection.name
-        self._live = live
         self._checkpoint = checkpoint
         self._lease_s = lease_s
-        self._until = until
         self._owner = ""
         self._pid = 0
-        self._failures = 0
-        self._started = (time.monotonic(), 0)  # time and position, for the rate
+        self._progress = ProgressReporter(self._name, job.on_progress)
+        self._loop = JobLoop(
+            f"projection {self._name}", self._progress, backoff=_BACKOFF, live=live, until=until
+        )
 
     def run(self) -> Progress:
         """Run up to the head of the log, or live until stopped; wait for the lease if necessary."""
         self._job.begin()
-        while not self._run_once():
-            pass
+        self._loop.run(self._run_once)
         return operations.get_progress(self._job.model, self._name)
 
     def _run_once(self) -> bool:
@@ -69,34 +71,30 @@ class Runner:
             ):
                 return self._run_with_lease(token)
         except (LeaseLost, ProjectionMoved):
-            return self._until()  # a rebuild has replaced the tables, or another runner took over
-        except SeriatimError as error:
-            if not self._live or not error.retryable:
-                raise
-            return self._wait_after_failure(error)
+            return False  # a rebuild has replaced the tables, or another runner took over
 
     def _run_with_lease(self, token: int) -> bool:
-        while not self._until():
+        while not self._loop.stopped:
             progress = self._job.begin()
             if progress.status != "ready":
                 self._wait_or_raise(progress)
                 continue
             if progress.held_until is not None:  # a rebuild compares the tables, briefly
-                time.sleep(_POLL_S)
+                self._loop.pause(_POLL_S)
                 continue
             refold_failed_keys(self._job, token=token)
             position = self._catch_up(progress.position, token)
-            self._failures = 0
-            if not self._live:
+            self._loop.reset_backoff()
+            if not self._loop.live:
                 return True
             self._follow(position, token)
         return True
 
     def _catch_up(self, position: int, token: int) -> int:
         """Apply batches up to the current head; return the position."""
-        self._started = (time.monotonic(), position)
+        self._progress.start(position)
         head = self._job.store.head()
-        while position < head and not self._until():
+        while position < head and not self._loop.stopped:
             end = min(head, position + self._job.batch_events)
             position = apply_batch(self._job, (position, end), position, ModelLease(token))
             self._report(position)
@@ -110,10 +108,10 @@ class Runner:
             self._report(reached)
             return reached
 
-        self._started = (time.monotonic(), position)
+        self._progress.start(position)
         with LiveStream(self._job, position, apply, self._checkpoint) as stream:
             while not stream.wait_ended(_POLL_S):
-                if self._until() or self._must_leave_stream(token):
+                if self._loop.stopped or self._must_leave_stream(token):
                     return
 
     def _must_leave_stream(self, token: int) -> bool:
@@ -139,41 +137,22 @@ class Runner:
             # The failure was retried or skipped meanwhile.
             self._job.model.set_status(self._name, "ready")
             return
-        if not self._live:
+        if not self._loop.live:
             msg = f"projection {self._name} is paused: run seriatim project resume {self._name}"
             raise Conflict(msg, details={"projection": self._name})
-        time.sleep(_POLL_S)
-
-    def _wait_after_failure(self, error: SeriatimError) -> bool:
-        """Wait with exponential backoff after a retryable failure; return whether to end."""
-        self._failures += 1
-        pause = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**self._failures)
-        activity = f"retrying in {pause:.0f} s ({error.code})"
-        self._job.on_progress(RunReport(self._name, activity, 0, 0, 0.0))
-        ends = time.monotonic() + pause
-        while time.monotonic() < ends and not self._until():
-            time.sleep(min(_POLL_S, pause))
-        return self._until()
+        self._loop.pause(_POLL_S)
 
     def _claim_lease(self) -> int | None:
         """Wait for the lease and return its token; None if the run is ended first."""
         if self._pid != os.getpid():  # a forked child is another runner
             self._owner, self._pid = uuid.uuid4().hex, os.getpid()
-        reported = False
-        while not self._until():
-            token = self._job.model.claim(self._name, self._owner, self._lease_s)
-            if token is not None:
-                return token
-            if not reported:
-                reported = True
-                self._job.on_progress(
-                    RunReport(self._name, "waiting for another runner", 0, 0, 0.0)
-                )
-            time.sleep(min(_POLL_S, self._lease_s / 4))
-        return None
+        return wait_for_lease(
+            lambda: self._job.model.claim(self._name, self._owner, self._lease_s),
+            stopped=lambda: self._loop.stopped,
+            interval_s=min(_POLL_S, self._lease_s / 4),
+            on_wait=lambda: self._progress.waiting("waiting for another runner"),
+        )
 
     def _report(self, position: int) -> None:
         """Report the progress to the callback."""
-        since, start = self._started
-        rate = (position - start) / max(time.monotonic() - since, 1e-6)
-        self._job.on_progress(RunReport(self._name, "run", position, self._job.store.head(), rate))
+        self._progress.advance("run", position, self._job.store.head())

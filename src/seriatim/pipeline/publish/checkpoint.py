@@ -31,7 +31,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     target: str
     position: int
-    tip: str
+    last_event_id: str = msgspec.field(name="tip")  # the stored name must not change
     written_at: str
     # The last delivered events by tenant and id, which a lookback does not send again. Earlier
     # versions stored ids without tenants in `recent`; these are ambiguous and not read.
@@ -94,14 +94,16 @@ class CheckpointStore:
     def _names(self) -> list[str]:
         return [name for name in self._place.list_names(CHECKPOINT_FOLDER) if _NAME.fullmatch(name)]
 
-    def check(self, last: Checkpoint, log: LogIdentity, head: int, tip: str | None) -> None:
+    def check(
+        self, last: Checkpoint, log: LogIdentity, head: int, last_event_id: str | None
+    ) -> None:
         """Check that a checkpoint belongs to this log and this target.
 
         Args:
             last: The checkpoint.
             log: The identity of the log.
             head: The head of the log.
-            tip: The id of the event at the checkpoint's position.
+            last_event_id: The id of the event at the checkpoint's position.
 
         Raises:
             LogIdentityChanged: The log was restored or replaced.
@@ -115,7 +117,7 @@ class CheckpointStore:
             problem = f"is of epoch {last.epoch}, but the log is in epoch {log.epoch}"
         elif last.position > head:
             problem = f"is at position {last.position}, but the log ends at {head}"
-        elif last.position and tip != last.tip:
+        elif last.position and last_event_id != last.last_event_id:
             problem = f"was written for another event at position {last.position}"
         if problem is not None:
             msg = (

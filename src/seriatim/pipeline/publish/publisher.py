@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -15,16 +13,18 @@ from pyspark.sql import SparkSession
 
 from seriatim.config import Settings
 from seriatim.config.delivery import PublisherSettings
+from seriatim.core.backoff import Backoff
+from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import BackendFailure, LeaseLost
 from seriatim.core.event import INFRASTRUCTURE_TENANT, LogIdentity
 from seriatim.core.ids import hash_key
 from seriatim.core.tenants import check_tenant
 from seriatim.core.times import format_us
 from seriatim.factory import absolute_url, open_store
+from seriatim.pipeline.job_loop import JobLoop
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import create_topics
 from seriatim.pipeline.object_storage import open_storage
-from seriatim.pipeline.project.job import ProgressCallback, RunReport
 from seriatim.pipeline.project.stream_partitions import (
     PartitionedRange,
     choose_partition_count,
@@ -34,8 +34,10 @@ from seriatim.pipeline.project.stream_partitions import (
 from seriatim.pipeline.publish.checkpoint import Checkpoint, CheckpointStore
 from seriatim.pipeline.publish.lookback import Lookback
 from seriatim.pipeline.publish.send_task import SEND_RESULT_SCHEMA, SendTask
+from seriatim.pipeline.run_report import ProgressCallback, ProgressReporter
 from seriatim.pipeline.source.dataframe import events
 from seriatim.pipeline.spark_errors import translate_spark_errors
+from seriatim.store.lease_keeper import LeaseKeeper, wait_for_lease
 from seriatim.store.port import Lease
 from seriatim.telemetry import tracing
 
@@ -43,8 +45,8 @@ logger = logging.getLogger("seriatim")
 
 LEASE_S = 10.0
 _POLL_S = 1.0
-_FIRST_BACKOFF_S = 0.25
-_LONGEST_BACKOFF_S = 30.0
+# Half a second, as most failures are short: a broker that elects a leader, a lost connection.
+_BACKOFF = Backoff(first_s=0.5, cap_s=30.0)
 
 
 class PublishReport(msgspec.Struct):
@@ -105,18 +107,15 @@ class Publisher:
         self._tenant_id = None if tenant_id is None else check_tenant(tenant_id)
         self._topic_layout = create_topics
         self._lease_s = lease_s
-        self._watcher = on_progress or (lambda _: None)
+        self._progress = ProgressReporter("publisher", on_progress)
         self._store = open_store(url, Settings(), create=False)
         self._target_name = f"{target} of {'every tenant' if tenant_id is None else tenant_id}"
         self._checkpoints = CheckpointStore(open_storage(checkpoints), self._target_name)
         self._lookback = Lookback(self._store, self._settings, tenant_id)
         self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"
         self._last: Checkpoint | None = None
-        self._lease: Lease | None = None
-        self._lease_lost = threading.Event()
-        self._failures = 0
+        self._keeper: LeaseKeeper | None = None
         self._logged_at = time.monotonic()
-        self._started = (time.monotonic(), 0)  # time and position, for the rate
         self.report = PublishReport()
 
     def __enter__(self) -> Self:
@@ -143,32 +142,33 @@ class Publisher:
             BackendFailure: The log or Kafka failed, or Kafka refuses an event.
 
         """
-        while not until():
-            try:
-                with self._hold_lease(until) as held:
-                    if held:
-                        self._publish(live=live, until=until)
-                break
-            except LeaseLost:
-                continue
-            except BackendFailure as error:
-                if not live or not error.retryable:
-                    raise
-                self._failures += 1
-                backoff_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**self._failures)
-                self._pause(error, backoff_s, until)
+        loop = JobLoop("the publisher", self._progress, backoff=_BACKOFF, live=live, until=until)
+        loop.run(lambda: self._run_once(loop))
         return self.report
 
-    def _publish(self, *, live: bool, until: Callable[[], bool]) -> None:
+    def _run_once(self, loop: JobLoop) -> bool:
+        """Publish under one lease; return whether the run is complete."""
+        lease = self._claim_lease(loop)
+        if lease is None:
+            return True
+        try:
+            with self._keep_lease(lease) as self._keeper:
+                self._publish(loop)
+        except LeaseLost:
+            return False  # wait for the lease again
+        return True
+
+    def _publish(self, loop: JobLoop) -> None:
         position = self._start()
-        self._started = (time.monotonic(), position)
-        while not until():
+        self._progress.start(position)
+        while not loop.stopped:
             head = self._store.head()
             self._check_log(head)
-            while position < head and not until():
+            while position < head and not loop.stopped:
                 position = self._run_step(position, head)
+                loop.reset_backoff()
                 self._report(head)
-            if not live:
+            if not loop.live:
                 return
             self._store.wait(position, _POLL_S)
 
@@ -190,8 +190,8 @@ class Publisher:
         log = self._store.identity()
         if self._last is not None:
             at = self._last.position
-            tip = self._store.event_id_at(at) if at else None
-            self._checkpoints.check(self._last, log, head, tip)
+            last_event_id = self._store.event_id_at(at) if at else None
+            self._checkpoints.check(self._last, log, head, last_event_id)
         return log
 
     def _run_step(self, after: int, head: int) -> int:
@@ -236,8 +236,9 @@ class Publisher:
             rows = run_partitions(
                 self._spark, sender.part.partition_count, sender, SEND_RESULT_SCHEMA
             ).collect()
-        # Before the checkpoint: without the lease, another publisher owns it.
-        self._check_lease()
+        # Before the checkpoint, which no token fences: another publisher may own it by now.
+        assert self._keeper is not None  # noqa: S101 - steps run within `_run_once`
+        self._keeper.confirm()
         refused = min(
             (row for row in rows if row.position is not None),
             key=lambda row: row.position,
@@ -262,13 +263,12 @@ class Publisher:
             epoch=log.epoch,
             target=self._target_name,
             position=reached,
-            tip=self._store.event_id_at(reached) or "",
+            last_event_id=self._store.event_id_at(reached) or "",
             written_at=format_us(time.time_ns() // 1000),
             delivered=self._lookback.checkpoint_keys,
         )
         self._checkpoints.advance(made)
         self._last = made
-        self._failures = 0
         self.report.position = reached
         self.report.steps += 1
 
@@ -288,69 +288,35 @@ class Publisher:
 
     # -- the lease
 
-    @contextmanager
-    def _hold_lease(self, until: Callable[[], bool]) -> Iterator[bool]:
-        """Hold the lease during the block; yield False if `until` ended the waiting for it."""
-        lease = self._claim_lease(until)
-        if lease is None:
-            yield False
-            return
-        self._lease = lease
-        self._lease_lost.clear()
-        done = threading.Event()
-        keeper = threading.Thread(target=self._renew_lease, args=(lease, done), daemon=True)
-        keeper.start()
-        try:
-            yield True
-        finally:
-            done.set()
-            keeper.join()
-            if not self._lease_lost.is_set():
-                self._store.release_lease(lease)
-
-    def _claim_lease(self, until: Callable[[], bool]) -> Lease | None:
-        """Wait for the lease; return None if `until` becomes true first."""
+    def _claim_lease(self, loop: JobLoop) -> Lease | None:
+        """Wait for the lease; return None if the run is stopped first."""
         owner = uuid.uuid4().hex
-        reported = False
-        while not until():
-            lease = self._store.claim_lease(INFRASTRUCTURE_TENANT, self._name, owner, self._lease_s)
-            if lease is not None:
-                return lease
-            if not reported:
-                reported = True
-                self._watcher(RunReport("publisher", "waiting for another publisher", 0, 0, 0.0))
-            time.sleep(min(_POLL_S, self._lease_s / 4))
-        return None
+        return wait_for_lease(
+            lambda: self._store.claim_lease(
+                INFRASTRUCTURE_TENANT, self._name, owner, self._lease_s
+            ),
+            stopped=lambda: loop.stopped,
+            interval_s=min(_POLL_S, self._lease_s / 4),
+            on_wait=lambda: self._progress.waiting("waiting for another publisher"),
+        )
 
-    def _check_lease(self) -> None:
-        """Raise `LeaseLost` if another publisher has the lease.
+    def _keep_lease(self, lease: Lease) -> LeaseKeeper:
+        def warn(error: Exception) -> None:
+            logger.warning("renewing the publisher's lease failed: %s", summarize_error(error))
 
-        This asks the database: after a suspension that outlasts the lease, the process may get
-        here before the renewing thread has noticed.
-        """
-        assert self._lease is not None  # noqa: S101 - steps run within `_hold_lease`
-        if self._lease_lost.is_set() or not self._store.renew_lease(self._lease, self._lease_s):
-            self._lease_lost.set()
-            msg = "another publisher holds the lease now and may send the events of this step again"
-            raise LeaseLost(msg)
-
-    def _renew_lease(self, lease: Lease, done: threading.Event) -> None:
-        """Renew the lease three times per duration until `done` is set or the lease is lost."""
-        while not done.wait(self._lease_s / 3):
-            try:
-                if not self._store.renew_lease(lease, self._lease_s):
-                    self._lease_lost.set()
-                    return
-            except BackendFailure as error:
-                logger.warning("renewing the publisher's lease failed: %s", error.message)
+        return LeaseKeeper(
+            lambda: self._store.renew_lease(lease, self._lease_s),
+            self._lease_s / 3,  # so that one failed renewal does not lose the lease
+            name="the publisher's lease",
+            on_error=warn,
+            release=lambda: self._store.release_lease(lease),
+        )
 
     # -- reports
 
     def _report(self, head: int) -> None:
         """Report the progress to the callback, and from time to time to the log file."""
-        since, start = self._started
-        rate = (self.report.position - start) / max(time.monotonic() - since, 1e-6)
-        self._watcher(RunReport("publisher", "publish", self.report.position, head, rate))
+        reported = self._progress.advance("publish", self.report.position, head)
         if time.monotonic() - self._logged_at >= self._settings.metrics_log_interval_s:
             self._logged_at = time.monotonic()
             logger.info(
@@ -360,18 +326,8 @@ class Publisher:
                 self.report.sent,
                 self.report.skipped,
                 self.report.steps,
-                rate,
+                reported.events_per_s,
             )
-
-    def _pause(self, error: BackendFailure, seconds: float, until: Callable[[], bool]) -> None:
-        """Wait before the next attempt, or until `until` returns true."""
-        logger.warning("the publisher retries in %.1f s: %s", seconds, error.message)
-        self._watcher(
-            RunReport("publisher", f"retrying in {seconds:.0f} s ({error.code})", 0, 0, 0.0)
-        )
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends and not until():
-            time.sleep(min(0.2, seconds))
 
 
 def _refused_error(position: int, event_id: str | None, reason: str) -> BackendFailure:

@@ -68,8 +68,8 @@ class LogState(msgspec.Struct, frozen=True):
         identity: The log id and the epoch.
         head: The last position.
         until: The requested end, lowered to the head.
-        tip_at: The id of the event at the requested position, None if there is none.
-        tip_until: The id of the event at `until`, None if there is none.
+        event_id_at: The id of the event at the requested position, None if there is none.
+        event_id_at_until: The id of the event at `until`, None if there is none.
     """
 
     identity: LogIdentity

@@ -40,7 +40,7 @@ def aggregate_states(state: dict[str, Any] | None, event: EventRecord) -> dict[s
         "aggregate_id": event.stream_id,
         "seq": event.stream_seq,
         "last_event": event.event_type,
-        "data": data | event.data,
+        "data": data | event.payload,
         "deleted": event.event_type.endswith(_DELETION_SUFFIXES),
         "created_at": state["created_at"] if state else event.occurred_at,
         "updated_at": event.occurred_at,

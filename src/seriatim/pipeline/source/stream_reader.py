@@ -34,7 +34,7 @@ class LogOffset(msgspec.Struct, frozen=True):
         position: The last position that was read.
         log_id: The id of the log.
         epoch: The epoch of the log.
-        tip: The id of the event at `position`, empty at position 0.
+        last_event_id: The id of the event at `position`, empty at position 0.
     """
 
     position: int

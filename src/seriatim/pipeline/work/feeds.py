@@ -87,8 +87,8 @@ class LogFeed:
             until=until,
             partition_count=choose_partition_count(self._spark, until - after),
         )
-        tip = self._store.event_id_at(until) or ""
-        next_cursor = LogCursor(identity.log_id, identity.epoch, until, tip)
+        last_event_id = self._store.event_id_at(until) or ""
+        next_cursor = LogCursor(identity.log_id, identity.epoch, until, last_event_id)
         job = run_partitions(
             self._spark,
             part.partition_count,
@@ -105,7 +105,7 @@ class LogFeed:
             return min(work.handler.start, self._store.head())
         stored = msgspec.json.decode(cursor, type=LogCursor)
         identity = LogIdentity(stored.log_id, stored.epoch)
-        problem = find_cursor_problem(self._store, identity, stored.position, stored.tip)
+        problem = find_cursor_problem(self._store, identity, stored.position, stored.last_event_id)
         if problem is not None:
             msg = (
                 f"the cursor of handler {work.handler.name} {problem}: the log was restored or "

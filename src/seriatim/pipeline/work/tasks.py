@@ -102,10 +102,13 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         registry = outage.run(lambda: _registry(os.getpid(), self.registry_url, self.settings))
         starts = None if self.log_url is None else self.ranges_before_start
         return HandlerLoop(
-            registry, trace_handler(self.handler), start_lookup=starts, dead_letters=self._letters()
+            registry,
+            trace_handler(self.handler),
+            start_lookup=starts,
+            dead_letters=self._dead_letter_target(),
         )
 
-    def _letters(self) -> DeadLetterTarget | None:
+    def _dead_letter_target(self) -> DeadLetterTarget | None:
         if self.dead_letters is None:
             return None
         from seriatim.pipeline.kafka.dead_letters import DeadLetterTopic  # noqa: PLC0415 - an extra

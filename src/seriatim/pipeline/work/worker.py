@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
@@ -15,15 +13,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from seriatim.config import Settings
 from seriatim.config.delivery import RegistrySettings
+from seriatim.core.backoff import Backoff
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.handler import Delivery, Handler
 from seriatim.core.tenants import check_tenant
 from seriatim.delivery.handler_loop import Counts, handler_stopped_error
 from seriatim.delivery.registry import Registry
 from seriatim.factory import absolute_url, open_registry, open_store, registry_url
+from seriatim.pipeline.job_loop import JobLoop
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.project.job import ProgressCallback, RunReport
 from seriatim.pipeline.project.stream_partitions import find_zero_based_kinds
+from seriatim.pipeline.run_report import ProgressCallback, ProgressReporter
 from seriatim.pipeline.spark_errors import translate_spark_errors
 from seriatim.pipeline.work.feeds import Feed, LogFeed
 from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, DeferredTask, TaskSpec
@@ -78,13 +78,11 @@ def _report_state(
         own.close()
 
 
-logger = logging.getLogger("seriatim")
-
 BATCH_EVENTS = 50_000
 _DUE_LIMIT = 10_000
 _POLL_S = 0.5
-_FIRST_BACKOFF_S = 0.25
-_LONGEST_BACKOFF_S = 30.0
+# Half a second, as most failures are short: a broker that elects a leader, a lost connection.
+_BACKOFF = Backoff(first_s=0.5, cap_s=30.0)
 
 
 class Worker:
@@ -140,7 +138,7 @@ class Worker:
         registry_at = absolute_url(registry or registry_url(url or ""))
         self._spark = spark
         self._handler = handler
-        self._watcher = on_progress or (lambda _: None)
+        self._progress = ProgressReporter(handler.name, on_progress)
         self._metrics = metrics
         self._store = None if url is None else open_store(url, Settings(), create=False)
         self._registry = open_registry(registry_at, settings)
@@ -157,7 +155,6 @@ class Worker:
             span_export=current_span_export(),
         )
         self._feed = self._make_feed(source, tenant_id, batch_events)
-        self._started = time.monotonic()
         self._handled_events = 0
         self.counts = Counts()
 
@@ -204,23 +201,17 @@ class Worker:
             return self._run(live=live, until=until)
 
     def _run(self, *, live: bool, until: Callable[[], bool]) -> Counts:
-        failures = 0
-        while not until():
-            try:
-                idle = self._is_paused(live=live) or self._run_round()
-                failures = 0
-            except BackendFailure as error:
-                if not live or not error.retryable:
-                    raise
-                failures += 1
-                backoff_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**failures)
-                self._pause(error, backoff_s, until)
-                continue
-            if idle and not live:
-                break
-            if idle:
-                time.sleep(_POLL_S)
+        loop = JobLoop("the worker", self._progress, backoff=_BACKOFF, live=live, until=until)
+        loop.run(lambda: self._run_step(loop))
         return self.counts
+
+    def _run_step(self, loop: JobLoop) -> bool:
+        """Run a round, and pause if there was nothing to do; return whether the run is complete."""
+        idle = self._is_paused(live=loop.live) or self._run_round()
+        loop.reset_backoff()
+        if idle and loop.live:
+            loop.pause(_POLL_S)
+        return idle and not loop.live
 
     def _run_round(self) -> bool:
         """Handle due deferred events and one batch of new ones; return whether there were none."""
@@ -242,8 +233,7 @@ class Worker:
         self._registry.move_cursor(self._handler, self._feed.name, batch.cursor)
         self._handled_events += batch.events
         done = self._handled_events
-        rate = done / max(time.monotonic() - self._started, 1e-6)
-        self._watcher(RunReport(self._handler.name, "work", done, done + batch.lag, rate))
+        self._progress.advance("work", done, done + batch.lag)
         return False
 
     def _is_paused(self, *, live: bool) -> bool:
@@ -252,7 +242,7 @@ class Worker:
         if reason is None:
             return False
         if live and reason.startswith("paused"):
-            self._watcher(RunReport(self._handler.name, reason, 0, 0, 0.0))
+            self._progress.waiting(reason)
             return True
         raise handler_stopped_error(self._handler, reason)
 
@@ -280,15 +270,6 @@ class Worker:
         if self._metrics is not None:
             self._metrics.set_outcomes(self._handler.name, msgspec.structs.asdict(self.counts))
 
-    def _pause(self, error: BackendFailure, seconds: float, until: Callable[[], bool]) -> None:
-        """Wait before the next attempt, or until `until` returns true."""
-        logger.warning("the worker retries in %.1f s: %s", seconds, error.message)
-        name = self._handler.name
-        self._watcher(RunReport(name, f"retrying in {seconds:.0f} s ({error.code})", 0, 0, 0.0))
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends and not until():
-            time.sleep(min(0.2, seconds))
-
 
 def _check_options(  # noqa: PLR0913 - options that depend on each other
     handler: Handler,
@@ -296,7 +277,7 @@ def _check_options(  # noqa: PLR0913 - options that depend on each other
     source: Target | None,
     registry: str | None,
     settings: RegistrySettings,
-    letters: Target | None,
+    dead_letters: Target | None,
 ) -> None:
     if url is None and source is None:
         raise _invalid("url", "name the log to read, or a Kafka topic as source")
@@ -315,7 +296,7 @@ def _check_options(  # noqa: PLR0913 - options that depend on each other
             f"the transactional handler {handler.name} writes in the registry's transaction, so "
             "the registry must be enabled",
         )
-    if settings.on_outage == "dlq" and letters is None:
+    if settings.on_outage == "dlq" and dead_letters is None:
         raise _invalid(
             "on_outage",
             "dlq needs a dead-letter topic, outside the registry's database: name one "

@@ -136,7 +136,7 @@ class PostgresQueries:
             records = self._fetch_records(tenant_id, statement, parameters, CANDIDATE_PAGE_BYTES)
             for record in records:
                 budget.check()
-                if matcher.matches(record, PayloadDocument(record.payload, budget.check)):
+                if matcher.matches(record, PayloadDocument(record.payload_json, budget.check)):
                     yield record
             if not is_page_full(records, size, CANDIDATE_PAGE_BYTES):
                 return

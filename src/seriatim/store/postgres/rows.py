@@ -33,7 +33,7 @@ def decode_record(row: tuple[Any, ...]) -> EventRecord:
 
 def decode_cursor(row: tuple[Any, ...]) -> Cursor:
     """Build a cursor from a row."""
-    tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us = row
+    tenant_id, purpose, name, position, log_id, epoch, last_event_id, query, updated_us = row
     return Cursor(
         tenant_id=tenant_id,
         purpose=purpose,
@@ -41,7 +41,7 @@ def decode_cursor(row: tuple[Any, ...]) -> Cursor:
         position=position,
         log_id=log_id,
         epoch=epoch,
-        last_event_id=tip,
+        last_event_id=last_event_id,
         query=query,
         updated_at=format_us(updated_us),
     )

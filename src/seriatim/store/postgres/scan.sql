@@ -6,9 +6,9 @@ select l.log_id::text as log_id,
        l.epoch + (l.fingerprint <> {schema}.fingerprint())::integer as epoch,
        h.head, h.until,
        (select coalesce(e.event_id, e.event_key::text) from {schema}.events e
-        where e.position = {at}) as tip_at,
+        where e.position = {at}) as event_id_at,
        (select coalesce(e.event_id, e.event_key::text) from {schema}.events e
-        where e.position = h.until) as tip_until
+        where e.position = h.until) as event_id_at_until
 from {schema}.log l, (
     select m.head, least(m.head, {until}) as until
     from (select coalesce(max(position), 0) as head from {schema}.events) m

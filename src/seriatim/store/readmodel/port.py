@@ -24,9 +24,9 @@ READ_MODEL_PURPOSE = EnginePurpose(
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The cursor of a projection, the identity of its log, and its current owner.
 
-    `last_event_id` is the id of the event at `position`. `owner` is empty while the projection
-    is not running. `held_until` is set while a rebuild or verification pauses it for a comparison;
-    that job renews the hold, which expires if the job is killed.
+    `last_event_id` is the id of the event at `position`. `owner` is empty while nobody runs the
+    projection. `held_until` is set while a rebuild or verification pauses it for a comparison; that
+    job renews the hold, which expires if the job is killed.
     """
 
     name: str

@@ -75,7 +75,9 @@ def make_row_decoder(engine: Engine, table: Table) -> Callable[[tuple[Any, ...]]
 
 def decode_progress(row: tuple[Any, ...]) -> Progress:
     """Build the progress from a row."""
-    name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, *rest = row
+    name, shadow, tenant_id, declaration, position, log_id, epoch, last_event_id, status, *rest = (
+        row
+    )
     updated_us, owner, token, held_until_us = rest
     return Progress(
         name=name,
@@ -85,7 +87,7 @@ def decode_progress(row: tuple[Any, ...]) -> Progress:
         position=position,
         log_id=log_id,
         epoch=epoch,
-        last_event_id=tip,
+        last_event_id=last_event_id,
         status=status,
         updated_at=format_us(updated_us),
         owner=owner,

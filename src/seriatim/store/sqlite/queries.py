@@ -169,7 +169,7 @@ def _match_records(query: Query, records: Iterable[EventRecord]) -> Iterator[Eve
     for record in records:
         if check is not None:
             check()
-        if matcher.matches(record, PayloadDocument(record.payload, check)):
+        if matcher.matches(record, PayloadDocument(record.payload_json, check)):
             yield record
 
 

@@ -2,8 +2,8 @@
 
 -- name: look
 select l.log_id, l.epoch, h.head, h.until,
-       (select e.event_id from events e where e.position = {at}) as tip_at,
-       (select e.event_id from events e where e.position = h.until) as tip_until
+       (select e.event_id from events e where e.position = {at}) as event_id_at,
+       (select e.event_id from events e where e.position = h.until) as event_id_at_until
 from log l, (
     select m.head, min(m.head, {until}) as until
     from (select coalesce(max(position), 0) as head from events) m

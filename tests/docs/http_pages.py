@@ -20,15 +20,13 @@ from tests.docs.pages import ROOT
 PAGE = ROOT / "docs/reference/http.md"
 OPENAPI = ROOT / "docs/reference/openapi.json"
 GROUPS = {
-    "appending": "Append",
-    "reading": "Read",
-    "tailing": "Follow",
-    "consuming": "Cursors and leases",
-    "projecting": "Projections",
-    "delivering": "Delivery",
-    "operating": "Operate",
+    "append_endpoints": "Append",
+    "read_endpoints": "Read",
+    "tail_endpoints": "Follow",
+    "consumer_endpoints": "Consumers and projections",
+    "operator_endpoints": "Operate",
 }
-# What any route may answer stands once, above them all.
+# Problems of every route, which the page lists once.
 COMMON = (
     "backend_failure",
     "forbidden",
@@ -58,9 +56,9 @@ def http_page() -> str:
 def _routes() -> str:
     parts = [_overview()]
     for module, title in GROUPS.items():
-        mine = [one for one in ROUTES if one.handler.__module__.endswith(f".{module}")]
-        parts += [f"## {title}\n", *(_route(one) for one in mine)]
-    parts += ["## Shapes\n", *(_shape(name, one) for name, one in _schemas().items())]
+        routes = [one for one in ROUTES if one.handler.__module__.endswith(f".{module}")]
+        parts += [f"## {title}\n", *(_route(one) for one in routes)]
+    parts += ["## Schemas\n", *(_schema(name, one) for name, one in _schemas().items())]
     return "\n".join(parts)
 
 
@@ -82,7 +80,8 @@ def _overview() -> str:
     lines = ["| route | right | |", "|---|---|---|"]
     for one in ROUTES:
         link = f"[`{one.endpoint}`](#{_anchor(one.endpoint)})"
-        lines.append(f"| {link} | `{one.right}` | {_summary(one)} |")
+        right = "any token" if one.right is None else f"`{one.right}`"
+        lines.append(f"| {link} | {right} | {_summary(one)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -100,7 +99,7 @@ def _route(route: Route) -> str:
     params = [one for one in operation["parameters"] if one["in"] == "query"]
     if params:
         parts += [f"{(route.params.__doc__ or '').strip()}\n", _parameters(params)]
-    parts.append(_answer(route) + "\n")
+    parts.append(_response(route) + "\n")
     own = [code for code in dict.fromkeys(route.problems) if code not in COMMON]
     if own:
         parts.append("Problems: " + ", ".join(f"[`{one}`](#{one})" for one in own) + ".\n")
@@ -108,14 +107,16 @@ def _route(route: Route) -> str:
 
 
 def _needs(route: Route) -> str:
-    said = f"Needs the right `{route.right}`"
+    if route.right is None:
+        return "Accepts any token."
+    text = f"Needs the right `{route.right}`"
     if route.every_tenant:
-        said += " of a service's token for all tenants"
+        text += " and a service token for all tenants"
     elif route.service:
-        said += " of a service's token"
+        text += " and a service token"
     if route.all_types:
-        said += "; not for tokens that are confined to some event types"
-    return f"{said}. Takes `Idempotency-Key`." if route.writes else f"{said}."
+        text += "; refuses tokens that are restricted to event types"
+    return f"{text}. Accepts `Idempotency-Key`." if route.writes else f"{text}."
 
 
 def _body(kind: type[Any]) -> str:
@@ -123,12 +124,12 @@ def _body(kind: type[Any]) -> str:
     return f"[{name}](#{_anchor(name)})." if kind.__struct_fields__ else "`{}`."
 
 
-def _answer(route: Route) -> str:
+def _response(route: Route) -> str:
     if route.stream:
-        return "Answer: 200, `text/event-stream`; `application/x-ndjson` if `Accept` names it."
+        return "Response: 200, `text/event-stream`, or `application/x-ndjson` if `Accept` names it."
     assert route.response is not None
     name = route.response.__name__
-    return f"Answer: {route.status}, [{name}](#{_anchor(name)})."
+    return f"Response: {route.status}, [{name}](#{_anchor(name)})."
 
 
 def _parameters(params: list[Any]) -> str:
@@ -164,7 +165,7 @@ def _type(schema: Any) -> str:
     return str(schema.get("type", "any JSON"))
 
 
-def _shape(name: str, schema: Any) -> str:
+def _schema(name: str, schema: Any) -> str:
     parts = [f"### {name}\n", str(schema.get("description", "")).strip() + "\n"]
     properties = schema.get("properties", {})
     if properties:

@@ -2,11 +2,18 @@
 
 import pytest
 
+from seriatim.api.routes import ROUTES, Route
 from seriatim.core.errors import ALL_ERRORS, SeriatimError
 from seriatim.wire.problems import STATUS_BY_CODE, TOO_MANY_REQUESTS, status_for_error
 from tests.docs.error_examples import raise_documented_errors
 from tests.docs.http_pages import OPENAPI, PAGE, http_page, openapi_text
 from tests.docs.pages import read, rows
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda one: one.endpoint)
+def test_every_route_has_a_section(route: Route) -> None:
+    """The overview links to a section with the right, the parameters and the response."""
+    assert f"\n### {route.endpoint}\n" in PAGE.read_text("utf-8")
 
 
 def test_http_page_is_current() -> None:
@@ -21,7 +28,7 @@ def test_description_is_current() -> None:
 
 @pytest.mark.parametrize("kind", ALL_ERRORS, ids=lambda kind: kind.code)
 def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
-    """L1: Each code is shown as the code raises it; one that has two statuses, with both."""
+    """L1: each code has an example of each of its statuses, raised by the code itself."""
     expected = {
         STATUS_BY_CODE[kind.code],
         *([TOO_MANY_REQUESTS] if kind.code == "limit_exceeded" else []),

@@ -64,7 +64,7 @@ class Caller:
         headers: dict[str, str] | None = None,
         **params: Any,
     ) -> ServiceResponse:
-        """Ask once; a body that is no bytes is sent as JSON."""
+        """Send one request; a body other than bytes is sent as JSON."""
         target = f"{path}?{urlencode(params, doseq=True)}" if params else path
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         given = dict(self.auth_headers)

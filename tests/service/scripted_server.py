@@ -14,7 +14,7 @@ ScriptedResponse = tuple[int, dict[str, str], bytes]
 
 JSON = {"content-type": "application/json"}
 PROBLEM = {"content-type": "application/problem+json"}
-LOST: ScriptedResponse = (0, {}, b"")  # the connection ends without an answer
+LOST: ScriptedResponse = (0, {}, b"")  # the connection ends without a response
 INFO = b'{"log_id":"%s","epoch":1,"head":0,"tenant_id":"t","version":"1"}' % (b"0" * 8,)
 
 
@@ -51,16 +51,16 @@ class ScriptedHandler(http.server.BaseHTTPRequestHandler):
 def run_scripted_server() -> Iterator[tuple[str, type[ScriptedHandler]]]:
     """Run a server with scripted responses during the `with` block."""
 
-    class Own(ScriptedHandler):
+    class Handler(ScriptedHandler):
         answers: ClassVar[list[ScriptedResponse]] = []
-        seen: ClassVar[list[tuple[float, bytes]]] = []
-        heads: ClassVar[list[dict[str, str]]] = []
+        requests: ClassVar[list[tuple[float, bytes]]] = []
+        request_headers: ClassVar[list[dict[str, str]]] = []
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", Own
+            yield f"http://127.0.0.1:{server.server_port}", Handler
         finally:
             server.shutdown()
             thread.join()

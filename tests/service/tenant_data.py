@@ -129,7 +129,7 @@ def _cursor(service: RunningService, whose: str) -> RequestParts:
             "position": 1,
             "log_id": identity.log_id,
             "epoch": identity.epoch,
-            "tip": f"{whose}-one",
+            "last_event_id": f"{whose}-one",
             "only_new": True,
         }
     )
@@ -172,7 +172,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "GET /v1/commands": lambda _, whose: RequestParts(
         {"actor": "tester", "endpoint": "POST /orders", "key": f"{whose}-command-one"}
     ),
-    "GET /v1/tip": lambda _, __: RequestParts({"position": 4}),
+    "GET /v1/last-event-id": lambda _, __: RequestParts({"position": 4}),
     "GET /v1/streams": lambda _, whose: RequestParts({"stream_type": f"{whose}-kind"}),
     "POST /v1/streams/last": lambda _, whose: RequestParts(
         body={"streams": [["order", f"{whose}-stream"]]}
@@ -227,7 +227,7 @@ REQUESTS: dict[str, RequestFactory] = {
 
 _TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _POSITIONS = re.compile(rb'"(first_|last_|append_)?position":\d+')
-_MARKS = re.compile(rb"tip:[0-9a-f]{32}")
+_MARKS = re.compile(rb"opaque:[0-9a-f]{32}")
 _TOKENS = re.compile(rb'"token":\d{16,}')  # of leases, which begin with the clock
 
 

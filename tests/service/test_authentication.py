@@ -24,7 +24,7 @@ def secret_of(token: str) -> str:
 
 
 def test_a_known_id_with_another_secret_is_refused(service: RunningService) -> None:
-    """K2: a token's id opens nothing without its own secret, used before or not."""
+    """K2: a token's id is refused without its own secret, used before or not."""
     used, fresh = service.token(), service.token()
     assert Caller(service.port, used)("GET", "/v1/log").status == 200
     own = secret_of(used)
@@ -71,7 +71,7 @@ OWN = ["localhost", "localhost:8080", "127.0.0.1", "127.0.0.1:1", "127.9.9.9", "
 def test_without_tokens_only_loopback_names_are_served(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K2: a page whose own name resolves to this machine cannot speak for the user at it."""
+    """K2: a web page whose host name resolves to this machine cannot use the service."""
     anyone = Caller(serving(open_on_loopback=True).port)
     read = {host: anyone("GET", "/v1/log", headers={"host": host}) for host in FOREIGN}
     written = {

@@ -28,7 +28,7 @@ def environment() -> Iterator[ServiceEnvironment]:
 
 
 def test_every_section_is_there() -> None:
-    """What the command line offers is what runs, in its order."""
+    """The sections of the command line are those that run, in the same order."""
     assert tuple(SECTIONS) == NAMES
     assert not parse_plan(["--quick"]).whole
     assert parse_plan([]).whole

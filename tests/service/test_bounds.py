@@ -16,8 +16,7 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.api.read_endpoints import RESPONSE_BYTES
-from seriatim.api.schema_bounds import STREAMS_MAX
+from seriatim.api.read_endpoints import RESPONSE_BYTES, STREAMS_MAX
 from seriatim.api.service import SMALL_BODY_BYTES
 from seriatim.api.tenant_limiter import TenantLimiter
 from seriatim.core.errors import TimedOut
@@ -33,7 +32,7 @@ MIB = 1024 * 1024
 
 
 def longest_pause(service: RunningService, act: Callable[[], Any]) -> float:
-    """Do something, and return for how long the event loop did nothing else at most."""
+    """Run a function, and return the longest time for which the event loop was blocked."""
     pauses: list[float] = []
     done = threading.Event()
 
@@ -53,7 +52,7 @@ def longest_pause(service: RunningService, act: Callable[[], Any]) -> float:
 
 
 def test_too_many_events_are_refused_before_they_are_looked_at(quick: RunningService) -> None:
-    """K3, K4: a body of a million small events is refused at once, and holds nobody up."""
+    """K3, K4: a body of a million small events is refused at once and delays no other request."""
     who = make_caller(quick, tenant_id="many")
     body = b'{"events":[' + b",".join([b'{"event_type":"a"}'] * 600_000) + b"]}"
     for path in ("/v1/events", "/v1/appends"):
@@ -82,8 +81,10 @@ def test_a_refused_append_is_charged(serving: Callable[..., RunningService]) -> 
     assert who.append(make_event()).status == 429
 
 
-def test_a_used_quota_is_told_before_a_body_is_read(serving: Callable[..., RunningService]) -> None:
-    """K4: who is over its quota costs nobody the reading of what it sends."""
+def test_a_used_quota_is_reported_before_a_body_is_read(
+    serving: Callable[..., RunningService],
+) -> None:
+    """K4: the body of a tenant over its quota is not read."""
     service = serving(events_per_s=0.5)
     who = make_caller(service, tenant_id="t")
     who.append(*[make_event() for _ in range(50)])
@@ -91,11 +92,11 @@ def test_a_used_quota_is_told_before_a_body_is_read(serving: Callable[..., Runni
     assert (answer.status, answer.code) == (429, "limit_exceeded")
 
 
-@pytest.mark.parametrize("told", ["0" * 5000 + "2", "9" * 5000])
-def test_a_length_of_many_digits_is_a_length(quick: RunningService, told: str) -> None:
-    """L1: it is read as far as it counts; no failure of the service's."""
+@pytest.mark.parametrize("length", ["0" * 5000 + "2", "9" * 5000])
+def test_a_length_of_many_digits_is_a_length(quick: RunningService, length: str) -> None:
+    """L1: a long number is handled without a failure of the service."""
     who = make_caller(quick)
-    answer = raw(quick.port, head(who, "/v1/events", f"content-length: {told}"), b"{}")
+    answer = raw(quick.port, head(who, "/v1/events", f"content-length: {length}"), b"{}")
     assert answer.split(b" ", 2)[1] in (b"400", b"413"), answer[:200]
 
 
@@ -104,7 +105,7 @@ def test_a_length_of_many_digits_is_a_length(quick: RunningService, told: str) -
 
 @pytest.fixture(scope="module")
 def heavy(quick: RunningService) -> str:
-    """A tenant with more payload than one answer has."""
+    """A tenant with more payload than fits into one response."""
     who = make_caller(quick, tenant_id="heavy")
     filler = "x" * 1_000_000
     for n in range(24):
@@ -113,7 +114,7 @@ def heavy(quick: RunningService) -> str:
 
 
 def test_answers_with_large_events_end_early(quick: RunningService, heavy: str) -> None:
-    """K3, E1: a page, a query and a selection have some of them, and say how to continue."""
+    """K3, E1: a page, a query and a selection return a part, and how to continue."""
     who = make_caller(quick, tenant_id=heavy)
     every = {"query": {"filters": [{"tags": ["big"]}]}}
     page = who("GET", "/v1/events")
@@ -131,7 +132,7 @@ def test_answers_with_large_events_end_early(quick: RunningService, heavy: str) 
 
 
 def test_a_page_of_large_events_takes_little_memory(serving: Callable[..., RunningService]) -> None:
-    """K3: of hundreds of megabytes that a page might have, a few are held at once."""
+    """K3: a page of hundreds of megabytes takes only a few at once."""
     service = serving()
     who = make_caller(service, tenant_id="heavy")
     for n in range(300):
@@ -147,7 +148,7 @@ def test_a_page_of_large_events_takes_little_memory(serving: Callable[..., Runni
 
 
 def test_the_client_reads_on_by_itself(quick: RunningService, heavy: str) -> None:
-    """D6, E1: answers that were cut change nothing of what a reader in Python sees."""
+    """D6, E1: responses that end early change nothing for a reader in Python."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=heavy)) as log:
         query = seriatim.Query([seriatim.Filter(tags=["big"])])
         assert [record.payload["n"] for record in log.read()] == list(range(24))
@@ -159,8 +160,8 @@ def test_the_client_reads_on_by_itself(quick: RunningService, heavy: str) -> Non
         assert len(seen) == 24
 
 
-def test_many_streams_are_asked_for_in_parts(quick: RunningService) -> None:
-    """K3: the last events of so many streams at once; the client asks as often as it takes."""
+def test_many_streams_are_requested_in_parts(quick: RunningService) -> None:
+    """K3: the number of streams per request is bounded; the client sends several requests."""
     who = make_caller(quick, tenant_id="streams")
     streams = [["s", str(n)] for n in range(STREAMS_MAX + 1)]
     assert who("POST", "/v1/streams/last", {"streams": streams}).status == 400
@@ -173,8 +174,8 @@ def test_many_streams_are_asked_for_in_parts(quick: RunningService) -> None:
 # -- waiting
 
 
-async def test_a_turn_is_waited_for_in_time() -> None:
-    """B13: who waits too long for its turn is told so, and leaves its place."""
+async def test_the_wait_for_a_slot_times_out() -> None:
+    """B13: a request that waits too long for a slot times out, and leaves the queue."""
     turns = TenantLimiter(alone=1, beside=1, waiting=10)
     await turns.acquire("t", 60)
     with pytest.raises(TimedOut, match="nothing was done"):
@@ -188,7 +189,7 @@ async def test_a_turn_is_waited_for_in_time() -> None:
 def test_an_append_waits_no_longer_than_it_said(
     serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
-    """B13: also when many of its tenant's are before it."""
+    """B13: also if many appends of its tenant are queued."""
     service = serving(f"sqlite:///{tmp_path}/log.db", tenant_in_flight=2)
     who = make_caller(service, tenant_id="t")
     assert who.append(make_event()).status == 201
@@ -222,7 +223,7 @@ def test_an_append_waits_no_longer_than_it_said(
 
 
 def test_one_tenant_has_not_all_the_tails(serving: Callable[..., RunningService]) -> None:
-    """K3, K4: over its bound a tenant is told so; others follow."""
+    """K3, K4: over its bound a tenant is refused; other tenants can follow."""
     service = serving(tenant_tails=1)
     loud, calm = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     with open_tail(loud, after=0) as first, open_tail(calm, after=0) as other:
@@ -233,7 +234,7 @@ def test_one_tenant_has_not_all_the_tails(serving: Callable[..., RunningService]
 
 
 def test_a_large_batch_holds_the_loop_up_for_little(quick: RunningService) -> None:
-    """K4: thousands of events are read, checked and told beside the event loop, not on it."""
+    """K4: thousands of events are parsed, checked and encoded in threads, not on the event loop."""
     who = make_caller(quick, tenant_id="batch")
     body = {"events": [make_event(payload={"n": n, "a": "x" * 400}) for n in range(8000)]}
     sent = json.dumps(body).encode()

@@ -27,7 +27,7 @@ QUICK = Settings(timeout_s=1.0, connect_timeout_s=1.0)
 
 @pytest.fixture
 def tenant(request: pytest.FixtureRequest) -> str:
-    """A tenant that no other test has."""
+    """A tenant of this test only."""
     return str(request.node.name)
 
 
@@ -44,7 +44,7 @@ def proxy(quick: RunningService) -> Iterator[TcpProxy]:
 def test_the_token_says_whose_log_it_is(
     quick: RunningService, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K2: by token= or $SERIATIM_TOKEN; without a tenant it is the token's."""
+    """K2: by `token` or $SERIATIM_TOKEN; the default tenant is the token's."""
     token = quick.token(tenant_id=tenant)
     with seriatim.open(quick.url, token=token) as log:
         [record] = log.append([NewEvent("x", {})]).records
@@ -58,7 +58,7 @@ def test_the_token_says_whose_log_it_is(
 
 @pytest.mark.parametrize("token", ["wrong", "srt_0123456789abcdef_x", "", "ü", None])
 def test_a_wrong_token_is_named_at_once(quick: RunningService, token: str | None) -> None:
-    """K4: unauthorized, not tried again."""
+    """K4: unauthorized, and not retried."""
     began = time.monotonic()
     with pytest.raises(Unauthorized):
         seriatim.open(quick.url, token=token)
@@ -82,7 +82,7 @@ def test_a_wrong_address_is_refused(url: str) -> None:
 def test_what_is_no_service_is_named(
     scripted: tuple[str, type[ScriptedHandler]], body: bytes
 ) -> None:
-    """L2: another server's answer, good or bad, is backend_failure and says so."""
+    """L2: a response of another server, good or bad, is a backend_failure that says so."""
     url, script = scripted
     for status, said in ((200, "format"), (404, "not a Seriatim service"), (500, "not a Seriatim")):
         script.answers[:] = [(status, {"content-type": "text/html"}, body)]
@@ -90,7 +90,9 @@ def test_what_is_no_service_is_named(
             seriatim.open(url, token="x", settings=QUICK)
 
 
-def test_the_client_waits_exactly_as_told(scripted: tuple[str, type[ScriptedHandler]]) -> None:
+def test_the_client_waits_for_the_requested_time(
+    scripted: tuple[str, type[ScriptedHandler]],
+) -> None:
     """K4: retry_after_s to the millisecond, Retry-After without it."""
     url, script = scripted
     script.answers[:] = [
@@ -111,10 +113,10 @@ def test_the_client_waits_exactly_as_told(scripted: tuple[str, type[ScriptedHand
     assert 1.0 <= times[2] - times[1] < 1.5
 
 
-def test_what_cannot_be_mended_is_not_tried_again(
+def test_permanent_errors_are_not_retried(
     scripted: tuple[str, type[ScriptedHandler]],
 ) -> None:
-    """L1: a refusal that another try would not change comes at once."""
+    """L1: an error that a retry cannot change is raised at once."""
     url, script = scripted
     script.answers[:] = [(403, PROBLEM, problem_body(403, "forbidden"))]
     with pytest.raises(seriatim.Forbidden):
@@ -150,7 +152,7 @@ async def _awaited(log: Any, events: list[NewEvent]) -> Any:
 
 
 def test_an_unknown_outcome_is_marked(quick: RunningService, proxy: TcpProxy, tenant: str) -> None:
-    """B10: sent, not answered, no more time: ambiguous; the same event id then settles it."""
+    """B10: without a response in time it is ambiguous; a repeat with the same id resolves it."""
     token = quick.token(tenant_id=tenant)
     with seriatim.open(proxy.url, token=token, settings=QUICK) as log:
         log.append([NewEvent("warm", {})])
@@ -176,7 +178,7 @@ def test_an_unknown_outcome_is_marked(quick: RunningService, proxy: TcpProxy, te
 def test_kept_connections_that_were_closed_are_replaced(
     quick: RunningService, proxy: TcpProxy, tenant: str
 ) -> None:
-    """B10: a connection that was cut while idle costs no caller an error."""
+    """B10: a connection that was closed while idle causes no error."""
     with seriatim.open(proxy.url, token=quick.token(tenant_id=tenant)) as log:
         for _ in range(3):
             log.append([NewEvent("x", {})])
@@ -190,7 +192,7 @@ def test_kept_connections_that_were_closed_are_replaced(
 
 
 def test_a_closed_client_refuses(quick: RunningService, tenant: str) -> None:
-    """B13: what was accepted is sent; after that every act is refused, closing twice is not."""
+    """B13: accepted appends are sent; then every call is refused, except closing again."""
     log = seriatim.open(quick.url, token=quick.token(tenant_id=tenant))
     log.append([NewEvent("x", {})])
     log.close()
@@ -202,7 +204,7 @@ def test_a_closed_client_refuses(quick: RunningService, tenant: str) -> None:
 
 
 def test_a_fork_has_connections_of_its_own(quick: RunningService, tenant: str) -> None:
-    """B13: parent and child append at once over one opened log, and answers are not mixed."""
+    """B13: parent and child append concurrently over one log; responses are not mixed up."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=tenant)) as log:
         log.append([NewEvent("before", {})])
         child = os.fork()
@@ -211,7 +213,7 @@ def test_a_fork_has_connections_of_its_own(quick: RunningService, tenant: str) -
                 for n in range(20):
                     assert log.append([NewEvent("child", {"n": n})]).records[0].payload_json
                 os._exit(0)
-            except BaseException:  # noqa: BLE001 - told by the exit code
+            except BaseException:  # noqa: BLE001 - reported by the exit code
                 os._exit(1)
         for n in range(20):
             log.append([NewEvent("parent", {"n": n})])
@@ -266,7 +268,7 @@ def test_tls_is_spoken_and_checked(certificate: tuple[Path, Path], tmp_path: Pat
 def test_a_client_outlives_its_service(
     serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
-    """B10: a service that is started again at the same place is found again."""
+    """B10: a client reconnects to a service that is restarted at the same address."""
     url = f"sqlite:///{tmp_path}/log.db"
     first = serving(url)
     with TcpProxy(first.url) as proxy:

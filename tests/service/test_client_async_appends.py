@@ -23,12 +23,12 @@ APPENDS = b"/v1/appends"
 
 
 def idle(log: seriatim.Log) -> list[Any]:
-    """Return the connections that nobody uses."""
+    """Return the idle connections."""
     return cast("HttpStore", log.store).http._connections._idle
 
 
 async def warm_up(log: seriatim.Log) -> None:
-    """Append in crowds until two connections are at hand, and no thread is needed any more."""
+    """Append concurrently until two connections are open and no thread is needed."""
     for _ in range(200):
         await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(60)))
         if len(idle(log)) > 1:
@@ -53,13 +53,13 @@ def stored(service: RunningService, tenant: str) -> list[str]:
 
 
 def test_no_thread_takes_part(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B9: on a warm log the loop sends whole groups by itself; receipts are as ever."""
+    """B9: with open connections the event loop sends groups itself; receipts are the same."""
 
     async def act(log: seriatim.Log) -> list[Any]:
         monkeypatch.setattr(log.appender.committer, "submit", pytest.fail)
         return await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(50)))
 
-    receipts = run(service.url, service.token(tenant_id="lane"), act)
+    receipts = run(service.url, service.token(tenant_id="group"), act)
     records = [one.records[0] for one in receipts]
 
     assert not any(one.replayed for one in receipts)
@@ -67,11 +67,11 @@ def test_no_thread_takes_part(service: RunningService, monkeypatch: pytest.Monke
     assert {(record.actor_type, record.actor_id) for record in records} == {
         ("service_principal", "tester")
     }
-    assert stored(service, "lane") == sorted(f"e-{n}" for n in range(50))
+    assert stored(service, "group") == sorted(f"e-{n}" for n in range(50))
 
 
 def test_one_bad_append_fails_no_neighbour(service: RunningService) -> None:
-    """B9, L2: what the service refuses is that append's own answer."""
+    """B9, L2: an append that the service refuses fails alone."""
 
     async def act(log: seriatim.Log) -> list[Any]:
         good = [log.aio.append(make_event(f"e-{n}", stream=("s", "1"))) for n in range(10)]
@@ -87,7 +87,7 @@ def test_one_bad_append_fails_no_neighbour(service: RunningService) -> None:
 
 
 def test_tenants_share_a_client(service: RunningService) -> None:
-    """B8, K2: appends of several tenants in one turn of the loop go each to its own."""
+    """B8, K2: concurrent appends of several tenants each go to their own tenant."""
 
     async def act(log: seriatim.Log) -> list[Any]:
         views = [log.for_tenant(name) for name in ("one", "two")]
@@ -103,7 +103,7 @@ def test_tenants_share_a_client(service: RunningService) -> None:
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_lost_connection_loses_nothing(service: RunningService, seen: bool) -> None:
-    """B10: what was lost, before or after the service saw it, is sent again and stored once."""
+    """B10: a lost request, received by the service or not, is sent again and stored once."""
     tenant = f"lost-{seen}"
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -121,7 +121,7 @@ def test_a_lost_connection_loses_nothing(service: RunningService, seen: bool) ->
 
 
 def test_a_service_without_a_word_is_given_up(quick: RunningService) -> None:
-    """B13: sent and not answered is ambiguous; the connection is let go, and others continue."""
+    """B13: an append without a response is ambiguous; its connection is closed, others continue."""
 
     async def act(log: seriatim.Log) -> tuple[list[Any], list[Any]]:
         proxy.pause()
@@ -143,8 +143,8 @@ def test_a_service_without_a_word_is_given_up(quick: RunningService) -> None:
     assert stored(quick, "mute") == [f"e-{n}" for n in range(4)]
 
 
-def test_cancelled_under_way(quick: RunningService) -> None:
-    """B13: who is cancelled goes; its neighbour is answered, and a repeat finds its one copy."""
+def test_cancelled_while_in_progress(quick: RunningService) -> None:
+    """B13: a cancelled append ends; its group completes, and a repeat finds the stored event."""
 
     async def act(log: seriatim.Log) -> tuple[Any, Any]:
         proxy.pause()
@@ -165,7 +165,7 @@ def test_cancelled_under_way(quick: RunningService) -> None:
 
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
-def test_closing_answers_what_is_under_way(quick: RunningService, where: str) -> None:
+def test_closing_completes_appends_in_progress(quick: RunningService, where: str) -> None:
     """B13: closing drains what was accepted, whichever thread closes the log."""
     tenant = f"closing-{where}"
 
@@ -180,7 +180,7 @@ def test_closing_answers_what_is_under_way(quick: RunningService, where: str) ->
 
 
 def test_a_quota_is_waited_for(serving: Callable[..., RunningService]) -> None:
-    """K4: what the service refuses for now is sent again when it asked for it, and all arrives."""
+    """K4: temporarily refused appends are sent again after the requested delay, and all arrive."""
     service = serving(events_per_s=200.0)
 
     async def act(log: seriatim.Log) -> tuple[list[Any], float]:
@@ -195,7 +195,7 @@ def test_a_quota_is_waited_for(serving: Callable[..., RunningService]) -> None:
 
 
 def test_a_loop_that_ends_leaves_nothing(quick: RunningService) -> None:
-    """B13: what a loop left under way is let go, and the log keeps working in another."""
+    """B13: appends of a loop that ended are abandoned, and the log works in another loop."""
     with (
         TcpProxy(quick.url) as proxy,
         seriatim.open(proxy.url, token=quick.token(tenant_id="ended")) as log,
@@ -232,8 +232,8 @@ def test_over_tls(certificate: tuple[Path, Path], tmp_path: Path) -> None:
     assert [one.count for one in found] == [1] * 60
 
 
-def test_only_answers_that_tell_their_length(quick: RunningService) -> None:
-    """E6: behind something that sends answers in pieces, threads do it as ever."""
+def test_only_responses_with_a_content_length(quick: RunningService) -> None:
+    """E6: with chunked responses, as of a proxy, threads send the requests."""
     log = seriatim.open(quick.url, token=quick.token(tenant_id="pieces"))
     with log:
         used: ConnectionPool = cast("HttpStore", log.store).http._connections

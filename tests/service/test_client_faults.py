@@ -44,7 +44,7 @@ Script = tuple[str, type[ScriptedHandler]]
 
 @pytest.fixture
 def tenant(request: pytest.FixtureRequest) -> str:
-    """A tenant that no other test has."""
+    """A tenant of this test only."""
     return str(request.node.name)
 
 
@@ -97,7 +97,7 @@ def test_a_tail_outlives_a_closed_port(quick: RunningService, tenant: str) -> No
 
 
 def test_a_subscription_outlives_a_closed_port(quick: RunningService, tenant: str) -> None:
-    """E5: also when the service is away for longer than any request is tried again."""
+    """E5: also if the service is unavailable for longer than requests are retried."""
     seen = BatchCollector()
     token = quick.token(tenant_id=tenant)
     with TcpProxy(quick.url) as proxy, seriatim.open(proxy.url, token=token, settings=QUICK) as log:
@@ -147,7 +147,7 @@ def test_a_tail_tries_again_what_may_pass(scripted: Script, kind: str) -> None:
 
 @pytest.mark.parametrize("answer", [BUSY["timeout"], BUSY["limit"], DENIED])
 def test_a_tail_gives_up_in_time(scripted: Script, answer: ScriptedResponse) -> None:
-    """B13: no longer than any request is tried again, and at once where that cannot help."""
+    """B13: after the time for which requests are retried, and at once if a retry cannot help."""
     url, script = scripted
     script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), answer]
     store = HttpStore(HttpClient(url, token="x", timeout_s=0.5))
@@ -163,7 +163,7 @@ def test_a_tail_gives_up_in_time(scripted: Script, answer: ScriptedResponse) -> 
 
 
 def test_closing_ends_what_follows(quick: RunningService, tenant: str) -> None:
-    """B13: a tail and a run end with the closed log, though nothing comes; new ones are refused."""
+    """B13: tails and runs end when the log is closed, also without events; new ones are refused."""
     log = seriatim.open(quick.url, token=quick.token(tenant_id=tenant))
     ended: list[Exception] = []
 
@@ -208,9 +208,9 @@ def requests(count: int) -> list[AppendRequest]:
 def sent(
     script: Script, *answers: ScriptedResponse, count: int = 1, seconds: float = AMPLE_S
 ) -> list[Outcome]:
-    """Send appends to a service that answers so."""
-    url, told = script
-    told.answers[:] = answers
+    """Send appends to a service with scripted responses, and return their outcomes."""
+    url, handler = script
+    handler.answers[:] = answers
     http = HttpClient(url, token="x", timeout_s=seconds)
     try:
         return send_appends(http, requests(count), seconds)
@@ -234,7 +234,7 @@ UNDECIDED = {
 def test_doubt_outlives_what_decides_nothing(
     scripted: Script, code: str, first: str, *, whole: bool
 ) -> None:
-    """B10: an earlier try may be stored, so its outcome is unknown whatever the last one met."""
+    """B10: an earlier attempt may be stored, so the last one cannot make it certain."""
     met: dict[str, Any] = {"code": code, **UNDECIDED[code]}
     firsts = {
         "lost": LOST,
@@ -252,7 +252,7 @@ def test_doubt_outlives_what_decides_nothing(
 
 @pytest.mark.parametrize("code", UNDECIDED)
 def test_without_doubt_an_answer_stays_as_it_is(scripted: Script, code: str) -> None:
-    """B10: nothing is called ambiguous of which the one try was answered."""
+    """B10: an append whose only attempt got a response is not ambiguous."""
     met: dict[str, Any] = {"code": code, **UNDECIDED[code]}
     [outcome] = sent(scripted, append_results(refused_part(**met)))
 
@@ -265,7 +265,7 @@ def test_without_doubt_an_answer_stays_as_it_is(scripted: Script, code: str) -> 
     "code", ["event_sequence_invalid", "idempotency_conflict", "invalid_event", "conflict"]
 )
 def test_a_decision_ends_all_doubt(scripted: Script, code: str) -> None:
-    """B10: what the log decided holds for the earlier try too."""
+    """B10: a decision of the log also covers the earlier attempt."""
     [outcome] = sent(scripted, LOST, append_results(refused_part(409, code, retryable=False)))
 
     assert isinstance(outcome, seriatim.SeriatimError)
@@ -273,7 +273,7 @@ def test_a_decision_ends_all_doubt(scripted: Script, code: str) -> None:
 
 
 def test_doubt_is_each_append_s_own(scripted: Script) -> None:
-    """B10: of several in one request only those are in doubt that may have been stored."""
+    """B10: of several appends in one request, only those that may be stored are ambiguous."""
     unclear = refused_part(503, "backend_failure", ambiguous=True)
     busy = refused_part(429, "limit_exceeded", retry_after_s=0.01)
     first, second, third = sent(
@@ -292,7 +292,7 @@ def test_doubt_is_each_append_s_own(scripted: Script) -> None:
 
 @pytest.mark.parametrize("status", [500, 502, 504, 599])
 def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> None:
-    """B10: an append is sent again, and is ambiguous if it gets no better answer."""
+    """B10: an append is sent again, and is ambiguous if no attempt gets a decision."""
     nonsense = (status, HTML, b"<html>")
     [stored] = sent(scripted, nonsense, append_results(accepted_part()))
     [unknown] = sent(scripted, (status, {**HTML, "retry-after": "3600"}, b""))
@@ -304,7 +304,7 @@ def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> No
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"outcomes":[]}', b'{"outcomes":[{}]}'])
 def test_an_answer_in_another_shape_may_be_a_receipt(scripted: Script, body: bytes) -> None:
-    """B10: that it was taken is all that such an answer says."""
+    """B10: an unreadable response shows only that the request was received."""
     busy = problem_response(503, "backend_failure", retry_after_s=3600)
     [outcome] = sent(scripted, (200, JSON, body), busy)
 
@@ -313,7 +313,7 @@ def test_an_answer_in_another_shape_may_be_a_receipt(scripted: Script, body: byt
 
 
 def test_the_shortest_time_is_one_that_services_take(scripted: Script) -> None:
-    """B13: a rest of less than a millisecond is not sent as none at all."""
+    """B13: a remaining time below a millisecond is not sent as zero."""
     url, script = scripted
     script.answers[:] = [(200, JSON, b"{}")]
     http = HttpClient(url, token="x")

@@ -51,7 +51,7 @@ def test_unknown_host() -> None:
 
 
 def test_a_certificate_that_does_not_verify(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    """L2: it says so at once, with the option that helps; another try would not change it."""
+    """L2: it fails at once and names the option that helps; it is not retried."""
     cert, key = certificate
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as one:
@@ -115,7 +115,7 @@ def test_callers_do_not_learn_where_the_database_is(
 
 
 def test_displayed_addresses_hide_secrets() -> None:
-    """L2: however a URL has its password, what is displayed has it not."""
+    """L2: wherever a URL contains its password, it is not displayed."""
     shown = redact_url("postgresql://u:p%40ss@h:1/d?password=abc&passfile=/x&sslkey=y&schema=s")
 
     assert "p%40ss" not in shown

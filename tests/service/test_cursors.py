@@ -45,7 +45,7 @@ def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
 
 
 def put(
-    service: RunningService, who: Caller, position: int, tip: str, **more: Any
+    service: RunningService, who: Caller, position: int, event_id: str, **more: Any
 ) -> ServiceResponse:
     """Put a cursor."""
     identity = service.service.log.identity()
@@ -55,14 +55,14 @@ def put(
         "position": position,
         "log_id": identity.log_id,
         "epoch": identity.epoch,
-        "tip": tip,
+        "last_event_id": event_id,
     }
     return who("POST", "/v1/cursors", body | more)
 
 
-def tip_at(who: Caller, position: int) -> str:
-    """Return what a caller is shown at a position."""
-    found: str = who("GET", "/v1/tip", position=position).json["tip"]
+def event_id_at(who: Caller, position: int) -> str:
+    """Return the id, or the opaque value, that a caller receives for a position."""
+    found: str = who("GET", "/v1/last-event-id", position=position).json["last_event_id"]
     return found
 
 
@@ -71,11 +71,11 @@ def tip_at(who: Caller, position: int) -> str:
 
 @pytest.mark.parametrize("how", ["plain", "only_new", "again", "reset", "leased"])
 @pytest.mark.parametrize("position", [SHOWN, HIDDEN, FOREIGN])
-def test_a_mark_given_back_stays_one(
+def test_an_opaque_id_sent_back_is_returned_again(
     service: RunningService, who: Caller, how: str, position: int
 ) -> None:
-    """K2: whichever way a cursor is put, its answer and every later one show what was given."""
-    name, tip = f"mark-{next(_names)}", tip_at(who, position)
+    """K2: however a cursor is stored, every response returns the value that was sent."""
+    name, event_id = f"mark-{next(_names)}", event_id_at(who, position)
     more: dict[str, Any] = {"name": name}
     if how == "leased":
         lease = {"name": name, "owner": "me", "seconds": 60}
@@ -83,17 +83,17 @@ def test_a_mark_given_back_stays_one(
     elif how in ("only_new", "reset"):
         more[how] = True
     if how == "again":
-        put(service, who, position, tip, **more)
+        put(service, who, position, event_id, **more)
         more["only_new"] = True
 
-    answer = put(service, who, position, tip, **more)
+    answer = put(service, who, position, event_id, **more)
     read = who("GET", "/v1/cursors", purpose="subscription", name=name)
     every = who("GET", "/v1/cursors", purpose="subscription")
 
     assert answer.status == 200, answer
-    assert answer.json["cursor"]["tip"] == tip
-    assert read.json["cursors"][0]["tip"] == tip
-    assert {one["name"]: one["tip"] for one in every.json["cursors"]}[name] == tip
+    assert answer.json["cursor"]["last_event_id"] == event_id
+    assert read.json["cursors"][0]["last_event_id"] == event_id
+    assert {one["name"]: one["last_event_id"] for one in every.json["cursors"]}[name] == event_id
     stored = service.service.log.store.cursor(OURS, "subscription", name)
     assert stored is not None
     assert stored.last_event_id == service.service.log.store.event_id_at(position)
@@ -101,18 +101,18 @@ def test_a_mark_given_back_stays_one(
         assert b"glob-x" not in answered.body
 
 
-def test_a_guessed_id_is_answered_like_any_other(service: RunningService, who: Caller) -> None:
-    """K2: only what one was shown at a position is taken; foreign and absent are refused alike."""
+def test_a_guessed_id_is_refused_like_any_other(service: RunningService, who: Caller) -> None:
+    """K2: only the value of a position is accepted; foreign and absent ids fail alike."""
     theirs = make_caller(service, tenant_id=THEIRS)
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
     wrong = [
         (FOREIGN, f"{THEIRS}-x"),  # the very event
         (FOREIGN, f"{THEIRS}-y"),
         (FOREIGN, f"{OURS}-shown"),  # one's own, elsewhere
-        (FOREIGN, tip_at(scoped, HIDDEN)),  # a mark of another position
-        (FOREIGN, tip_at(theirs, HIDDEN)),  # a mark for another tenant
-        (HIDDEN, tip_at(theirs, HIDDEN)),
-        (FOREIGN, "tip:" + "0" * 32),
+        (FOREIGN, event_id_at(scoped, HIDDEN)),  # a mark of another position
+        (FOREIGN, event_id_at(theirs, HIDDEN)),  # a mark for another tenant
+        (HIDDEN, event_id_at(theirs, HIDDEN)),
+        (FOREIGN, "opaque:" + "0" * 32),
         (99, f"{THEIRS}-x"),
         (0, f"{THEIRS}-x"),
     ]
@@ -125,18 +125,18 @@ def test_a_guessed_id_is_answered_like_any_other(service: RunningService, who: C
     assert known.json == {"cursors": []}
 
 
-def test_marks_are_of_one_reader_and_one_position(service: RunningService) -> None:
-    """K2: marks of two tenants, or of one event at two positions, have nothing in common."""
+def test_opaque_ids_are_specific_to_tenant_and_position(service: RunningService) -> None:
+    """K2: opaque ids of two tenants, or of one event at two positions, are unrelated."""
     one, other = make_caller(service, tenant_id=OURS), make_caller(service, tenant_id="none")
     mark = service.service.opaque_event_id
 
-    assert tip_at(one, FOREIGN) != tip_at(other, FOREIGN)
+    assert event_id_at(one, FOREIGN) != event_id_at(other, FOREIGN)
     assert mark("a", "t", 1) != mark("a", "t", 2)
     assert mark("a:b", "c", 1) != mark("a", "b:c", 1)
 
 
-def test_a_hidden_id_is_not_taken_by_its_name(service: RunningService) -> None:
-    """K4: who may not see an event's type cannot find out that it stands somewhere."""
+def test_a_hidden_id_is_refused(service: RunningService) -> None:
+    """K4: a caller that may not read an event's type cannot find out where it is."""
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
     hidden = put(service, scoped, HIDDEN, f"{OURS}-hidden")
     absent = put(service, scoped, HIDDEN, f"{OURS}-nothing")
@@ -145,18 +145,18 @@ def test_a_hidden_id_is_not_taken_by_its_name(service: RunningService) -> None:
     assert hidden.comparable == absent.comparable
 
 
-def test_a_cursor_needs_no_tip(service: RunningService, who: Caller) -> None:
-    """F8: without one it says how far, and no more."""
+def test_a_cursor_needs_no_last_event_id(service: RunningService, who: Caller) -> None:
+    """F8: without one it stores only the position."""
     answer = put(service, who, FOREIGN, "")
 
-    assert answer.json["cursor"]["tip"] == ""
+    assert answer.json["cursor"]["last_event_id"] == ""
 
 
 # -- subscriptions on them
 
 
 def follow(service: RunningService, token: str) -> list[str]:
-    """Handle what there is, and return it."""
+    """Handle the stored events, and return them."""
     seen: list[str] = []
     with seriatim.open(service.url, token=token) as log:
         subscription = log.subscribe("reader", idle_timeout=0.05, poll_s=0.05)
@@ -164,8 +164,8 @@ def follow(service: RunningService, token: str) -> list[str]:
     return seen
 
 
-def test_a_subscription_goes_on_behind_foreign_events(shared_url: str, tmp_path: Path) -> None:
-    """E5: at rest on another tenant's event, and after a restart of the service."""
+def test_a_subscription_continues_after_foreign_events(shared_url: str, tmp_path: Path) -> None:
+    """E5: also if its cursor is at another tenant's event, and after a restart of the service."""
     url = sqlite_in(tmp_path) if shared_url.startswith("sqlite") else shared_url
     tenants = ("sub-ours", "sub-theirs")
     with run_service(url) as first:
@@ -189,7 +189,7 @@ def test_a_subscription_goes_on_behind_foreign_events(shared_url: str, tmp_path:
 
 @pytest.mark.parametrize("at", ["own", "foreign"])
 def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
-    """F8: a cursor whose position holds another event stops its consumer, be it foreign or not."""
+    """F8: a cursor whose position holds another event stops its consumer."""
     url = sqlite_in(tmp_path)
     with run_service(url) as service:
         token = service.token(tenant_id=OURS)
@@ -207,7 +207,7 @@ def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
 
 
 def test_a_cursor_is_not_moved_over_a_replaced_log(service: RunningService) -> None:
-    """F8: a consumer that has seen another event at a position is told, and nothing is stored."""
+    """F8: a consumer that saw another event at a position fails, and nothing is stored."""
     with seriatim.open(service.url, token=service.token(tenant_id=OURS)) as log:
         made = make_cursor(log.store, OURS, "subscription", "moved", SHOWN)
         log.store.put_cursor(made, lease=None, reset=False)
@@ -236,7 +236,7 @@ def bounded(
 
 
 def test_a_tenant_has_so_many_cursors(bounded: RunningService) -> None:
-    """K3: of each purpose; those that are there move on, and another tenant has its own."""
+    """K3: per purpose; existing cursors still move, and other tenants have their own bound."""
     who, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
     for name in ("a", "b", "c"):
         assert put(bounded, who, 0, "", name=name).status == 200
@@ -276,7 +276,7 @@ def test_a_tenant_has_so_many_leases(bounded: RunningService) -> None:
 
 
 def test_the_query_of_a_cursor_is_bounded(service: RunningService) -> None:
-    """K3: 256 KiB, whatever letters they are."""
+    """K3: 256 KiB, whatever characters they are."""
     who = make_caller(service, tenant_id=OURS)
     assert put(service, who, 0, "", query="é" * 128 * 1024).status == 200
     answer = put(service, who, 0, "", query="é" * 128 * 1024 + "x")

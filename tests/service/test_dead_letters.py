@@ -33,7 +33,7 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
 
 
 def stop(service: RunningService, tmp_path: Path, *tenants: str) -> None:
-    """Let a handler fail for ever on an event of each tenant's, the last of which stops it."""
+    """Let a handler fail on an event of each tenant; the last one stops it."""
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         for tenant in tenants:
             registry.declare(MAILER)
@@ -42,14 +42,14 @@ def stop(service: RunningService, tmp_path: Path, *tenants: str) -> None:
 
 
 def known(tmp_path: Path) -> DeclaredHandler:
-    """Return the handler as it stands."""
+    """Return the handler as it is stored."""
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         [one] = registry.handlers()
         return one
 
 
 def shown(who: Caller) -> tuple[str, str]:
-    """Return how a caller sees it."""
+    """Return the handler as a caller sees it."""
     answer = who("GET", "/v1/registry")
     [one] = answer.json["handlers"]
     return one["status"], one["reason"]
@@ -59,7 +59,7 @@ def shown(who: Caller) -> tuple[str, str]:
 def test_a_handler_goes_on_when_its_own_stop_is_dealt_with(
     service: RunningService, tmp_path: Path, act: str
 ) -> None:
-    """K2: who deals with other events than the one that stopped it lets nothing run."""
+    """K2: only resolving the event that stopped a handler lets it run again."""
     stop(service, tmp_path, OURS, THEIRS)
     ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
     body = {"all": True, **ACTS[act]}
@@ -74,7 +74,7 @@ def test_a_handler_goes_on_when_its_own_stop_is_dealt_with(
 def test_who_is_for_all_tenants_lets_any_handler_go_on(
     service: RunningService, tmp_path: Path, act: str
 ) -> None:
-    """G5: an operator of the whole log deals with one event, and the handler runs."""
+    """G5: an operator of all tenants resolves one event, and the handler runs."""
     stop(service, tmp_path, OURS, THEIRS)
     whole = Caller(service.port, service.token(), OURS)
 
@@ -82,8 +82,8 @@ def test_who_is_for_all_tenants_lets_any_handler_go_on(
     assert known(tmp_path).status == "ready"
 
 
-def test_a_stop_is_told_to_whom_it_concerns(service: RunningService, tmp_path: Path) -> None:
-    """K2: to others the handler looks paused, as an operator might have done, and nothing more."""
+def test_a_stop_is_reported_only_to_its_tenant(service: RunningService, tmp_path: Path) -> None:
+    """K2: to other tenants the handler appears paused, without a reason."""
     stop(service, tmp_path, OURS, THEIRS)
     ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
     whole = make_caller(service)
@@ -99,14 +99,14 @@ def test_a_stop_is_told_to_whom_it_concerns(service: RunningService, tmp_path: P
 
 
 @pytest.mark.parametrize("path", ["/v1/registry", "/v1/dead-letters"])
-def test_no_answer_says_where_a_registry_would_be(
+def test_no_response_reveals_the_address_of_a_registry(
     service: RunningService, tmp_path: Path, path: str
 ) -> None:
-    """K2: that there is none is said without an address or a path."""
+    """K2: a missing registry is reported without an address or a path."""
     answer = make_caller(service, tenant_id=OURS)("GET", path)
 
     assert (answer.status, answer.code) == (404, "not_found")
-    assert answer.json["detail"] == "there is no registry beside this log"
+    assert answer.json["detail"] == "there is no registry next to this log"
     assert str(tmp_path).encode() not in answer.body
 
 

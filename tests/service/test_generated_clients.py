@@ -40,7 +40,7 @@ def described(quick: RunningService, tmp_path_factory: pytest.TempPathFactory) -
 def test_a_python_client_is_generated(
     quick: RunningService, described: Path, tmp_path: Path
 ) -> None:
-    """L1: openapi-python-client takes all of it; its client appends and reads."""
+    """L1: openapi-python-client accepts the document; its client appends and reads."""
     tools = python_generator() / "bin"
     made = subprocess.run(
         [
@@ -62,7 +62,7 @@ def test_a_python_client_is_generated(
 
 
 def test_typescript_types_are_generated(described: Path, tmp_path: Path) -> None:
-    """L1: openapi-typescript takes all of it; what it makes compiles."""
+    """L1: openapi-typescript accepts the document; its types compile."""
     tools = typescript_generator() / "node_modules/.bin"
     made = tmp_path / "seriatim.ts"
     subprocess.run([tools / "openapi-typescript", described, "-o", made], check=True)

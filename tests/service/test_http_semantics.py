@@ -20,7 +20,7 @@ GETS = [route.path for route in ROUTES if route.method == "GET"]
 
 @pytest.fixture(scope="module")
 def who(quick: RunningService) -> Caller:
-    """Somebody with every right, and some events."""
+    """A caller with every right, and some events."""
     made = make_caller(quick)
     for n in range(20):
         assert made.append(make_event("seen", {"n": n, "a": "x" * 200})).status == 201
@@ -83,7 +83,7 @@ def test_head_is_get_without_a_body(who: Caller, path: str) -> None:
 def test_a_head_over_its_bound_is_a_problem(
     quick: RunningService, sent: bytes, status: bytes
 ) -> None:
-    """K3: whoever sends too long a line or head is told so in the shape of every refusal."""
+    """K3: a request line or head that is too long is refused with a problem."""
     answer = raw(quick.port, sent)
     head, _, body = answer.partition(b"\r\n\r\n")
 
@@ -101,7 +101,7 @@ def test_a_head_over_its_bound_is_a_problem(
     ],
 )
 def test_trailers_are_bounded_as_heads_are(quick: RunningService, who: Caller, sent: bytes) -> None:
-    """K3: what stands around a body is no way to send more than a head may have."""
+    """K3: chunk extensions and trailers are bounded like heads."""
     answer = raw(quick.port, chunked(who, "chunked"), sent)
     head, _, body = answer.partition(b"\r\n\r\n")
 
@@ -169,7 +169,7 @@ def test_members_of_a_gzip_body_are_bounded(who: Caller) -> None:
 
 @pytest.mark.parametrize("coding", ["br", "deflate", "gzip, br", "zstd"])
 def test_another_coding_is_refused_by_name(who: Caller, coding: str) -> None:
-    """L1: 415, and what is understood."""
+    """L1: 415, with the supported codings."""
     answer = who("POST", "/v1/query", b"{}", headers={"content-encoding": coding})
 
     assert (answer.status, answer.code) == (415, "invalid_argument")
@@ -178,8 +178,8 @@ def test_another_coding_is_refused_by_name(who: Caller, coding: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/openapi.json", "/metrics"])
-def test_answers_are_compressed_when_asked(who: Caller, path: str) -> None:
-    """L1: gzip for who asks, as it is for who does not."""
+def test_responses_are_compressed_on_request(who: Caller, path: str) -> None:
+    """L1: gzip if the client accepts it, uncompressed otherwise."""
     packed = who("GET", path, headers={"accept-encoding": "br, gzip"})
     plain = who("GET", path, headers={"accept-encoding": "gzip;q=0"})
 
@@ -206,10 +206,10 @@ def test_answers_are_compressed_when_asked(who: Caller, path: str) -> None:
         ("br, *;q=0", None),
     ],
 )
-def test_what_is_asked_for_outweighs_the_rest(
+def test_named_codings_override_the_wildcard(
     who: Caller, accepted: str, coding: str | None
 ) -> None:
-    """L1: the star stands for codings that are not named."""
+    """L1: `*` stands for codings that are not named."""
     answer = who("GET", "/v1/events", headers={"accept-encoding": accepted})
 
     assert answer.headers.get("content-encoding") == coding
@@ -243,13 +243,13 @@ def test_a_wait_outside_its_bounds_is_refused(who: Caller, path: str, seconds: s
 
 
 def test_a_text_may_be_called_null(who: Caller) -> None:
-    """L1: where any text may stand, null is one."""
+    """L1: where any text is valid, "null" is one."""
     assert who("GET", "/v1/event", event_id="null").status == 404
     assert who("GET", "/v1/events", types=["null"]).status == 200
 
 
 def test_bounds_are_described(who: Caller) -> None:
-    """K3: whoever reads the description knows how much may be asked for and sent."""
+    """K3: the OpenAPI document contains the bounds of parameters and bodies."""
     found: Any = who("GET", "/v1/openapi.json").json
     page = {one["name"]: one["schema"] for one in found["paths"]["/v1/events"]["get"]["parameters"]}
     body = found["components"]["schemas"]["AppendBody"]["properties"]

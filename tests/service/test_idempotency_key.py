@@ -27,7 +27,7 @@ from tests.service.http_calls import Caller, ServiceResponse, make_caller, make_
 from tests.service.service_process import run_service_process
 from tests.service.tenant_data import REQUESTS, fill
 
-TWINS = 64
+DUPLICATES = 64
 APPENDS = ["/v1/events", "/v1/append-if", "/v1/appends"]
 OTHERS = [route for route in ROUTES if route.writes and route.path not in APPENDS]
 
@@ -43,7 +43,7 @@ def service(shared_url: str) -> Iterator[RunningService]:
 
 
 def key() -> dict[str, str]:
-    """Return a key that nobody used."""
+    """Return an unused key."""
     return {"idempotency-key": f"key-{next(_keys)}"}
 
 
@@ -56,7 +56,7 @@ def body_of(path: str, *events: dict[str, Any]) -> dict[str, Any]:
 
 
 def at_once(count: int, ask: Callable[[int], ServiceResponse]) -> list[ServiceResponse]:
-    """Ask so many times at the same moment."""
+    """Send a number of concurrent requests."""
     barrier = threading.Barrier(count)
 
     def one(number: int) -> ServiceResponse:
@@ -68,13 +68,15 @@ def at_once(count: int, ask: Callable[[int], ServiceResponse]) -> list[ServiceRe
 
 
 @pytest.mark.parametrize("path", APPENDS)
-def test_concurrent_twins_of_an_append_are_one_append(service: RunningService, path: str) -> None:
-    """C5: 64 at once are stored once, and all get the same bytes."""
-    who, headers = make_caller(service, tenant_id="twins"), key()
+def test_concurrent_duplicates_of_an_append_are_one_append(
+    service: RunningService, path: str
+) -> None:
+    """C5: 64 concurrent duplicates are stored once, and all receive the same bytes."""
+    who, headers = make_caller(service, tenant_id="duplicates"), key()
     body = body_of(path, make_event("paid", {"path": path}), make_event("sent"))
     before = who("GET", "/v1/log").json["head"]
 
-    answers = at_once(TWINS, lambda _: who("POST", path, body, headers=headers))
+    answers = at_once(DUPLICATES, lambda _: who("POST", path, body, headers=headers))
     stored = 4 if path == "/v1/appends" else 2
 
     assert len({answer.body for answer in answers}) == 1, {answer.body for answer in answers}
@@ -87,8 +89,8 @@ def test_concurrent_twins_of_an_append_are_one_append(service: RunningService, p
 
 @pytest.mark.parametrize("path", APPENDS)
 def test_another_body_is_refused(service: RunningService, path: str) -> None:
-    """C5: a key stands for one request; in another spelling of the same JSON it is the same one."""
-    who, headers = make_caller(service, tenant_id="twins"), key()
+    """C5: a key belongs to one request; other spellings of the same JSON are the same request."""
+    who, headers = make_caller(service, tenant_id="duplicates"), key()
     body = body_of(path, make_event("paid", {"a": 1, "b": 2}))
     first = who("POST", path, body, headers=headers)
     other = who("POST", path, body_of(path, make_event("paid", {"a": 2})), headers=headers)
@@ -100,8 +102,8 @@ def test_another_body_is_refused(service: RunningService, path: str) -> None:
 
 
 def test_several_appends_under_a_key_are_one_request(service: RunningService) -> None:
-    """C5: one more, or one fewer, of them is another request; nothing of it is stored."""
-    who, headers = make_caller(service, tenant_id="twins"), key()
+    """C5: one append more or fewer makes another request, of which nothing is stored."""
+    who, headers = make_caller(service, tenant_id="duplicates"), key()
     one, two, three = ({"events": [make_event("paid", {"n": n})]} for n in range(3))
     first = who("POST", "/v1/appends", {"appends": [one, two]}, headers=headers)
     head = who("GET", "/v1/log").json["head"]
@@ -113,9 +115,9 @@ def test_several_appends_under_a_key_are_one_request(service: RunningService) ->
     assert who("GET", "/v1/log").json["head"] == head
 
 
-def test_what_was_refused_of_several_may_be_mended(service: RunningService) -> None:
-    """C5: where nothing was stored the key is free; half a surrogate pair is told as such."""
-    who, headers = make_caller(service, tenant_id="twins"), key()
+def test_refused_appends_of_several_may_be_corrected(service: RunningService) -> None:
+    """C5: if nothing was stored the key is free; an unpaired surrogate is reported as such."""
+    who, headers = make_caller(service, tenant_id="duplicates"), key()
     wrong = who("POST", "/v1/appends", {"appends": [{"events": [make_event("")]}]}, headers=headers)
     right = who(
         "POST", "/v1/appends", {"appends": [{"events": [make_event("x")]}]}, headers=headers
@@ -154,8 +156,8 @@ def test_a_key_is_one_callers_on_one_path(service: RunningService) -> None:
 
 
 def test_a_refused_request_leaves_its_key_free(service: RunningService) -> None:
-    """C5: what failed may be mended and sent again with the same key."""
-    who, headers = make_caller(service, tenant_id="twins"), key()
+    """C5: a request that failed may be corrected and sent again with the same key."""
+    who, headers = make_caller(service, tenant_id="duplicates"), key()
     wrong = who("POST", "/v1/events", {"events": [make_event("")]}, headers=headers)
     right = who("POST", "/v1/events", {"events": [make_event("x")]}, headers=headers)
     lease = {"name": "l", "owner": "o", "seconds": -1}
@@ -177,8 +179,8 @@ def test_a_key_has_a_shape(service: RunningService, path: str, bad: str) -> None
 
 
 @pytest.mark.parametrize("route", OTHERS, ids=lambda route: route.endpoint)
-def test_twins_of_every_other_write_run_once(service: RunningService, route: Route) -> None:
-    """C5: claims, cursors, declarations and what operators do: one act, one answer."""
+def test_duplicates_of_every_other_write_run_once(service: RunningService, route: Route) -> None:
+    """C5: leases, cursors, declarations and operator requests run once, with one response."""
     who = Caller(service.port, service.token(), "acme")
     wanted, headers = REQUESTS[route.endpoint](service, "acme"), key()
     epoch = service.service.log.identity().epoch
@@ -202,7 +204,7 @@ def lease(who: Caller, name: str, headers: dict[str, str]) -> ServiceResponse:
 
 
 def test_a_tenant_has_so_many_answers(serving: Callable[..., RunningService]) -> None:
-    """C5: beyond that a new key is told to come later; old keys and other tenants are served."""
+    """C5: beyond that a new key is refused with a delay; old keys and other tenants are served."""
     bounded = serving(tenant_answers=25)
     who, other = (make_caller(bounded, tenant_id=tenant) for tenant in ("a", "b"))
     keys = [key() for _ in range(25)]
@@ -243,7 +245,7 @@ def test_a_large_answer_is_not_kept(serving: Callable[..., RunningService]) -> N
 
 
 def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
-    """K4: while the answers of one tenant cannot be written, tokens of others are looked up."""
+    """K4: while responses of one tenant cannot be stored, tokens of others are looked up."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service(url) as service:
         loud = make_caller(service, tenant_id="loud")
@@ -267,16 +269,16 @@ def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
     assert took < 1.0
 
 
-def test_a_waiting_twin_writes_nothing(quick: RunningService) -> None:
+def test_a_waiting_duplicate_writes_nothing(quick: RunningService) -> None:
     """C5: duplicates wait for the stored response, or until the first request has failed."""
-    access, command = quick.service.access, IdempotentCommand("t", "twin", "hash")
+    access, command = quick.service.access, IdempotentCommand("t", "key", "hash")
     first = access.reserve(command, 10)
     assert isinstance(first, Reservation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(access, "_run_in_background", None)
         assert [access.reserve(command, 10) for _ in range(3)] == [None] * 3
         with pytest.raises(IdempotencyKeyReuse):
-            access.reserve(IdempotentCommand("t", "twin", "other"), 10)
+            access.reserve(IdempotentCommand("t", "key", "other"), 10)
     access.release_reservation(first)
     second = access.reserve(command, 10)
     assert isinstance(second, Reservation)
@@ -289,7 +291,7 @@ def test_a_waiting_twin_writes_nothing(quick: RunningService) -> None:
 def test_a_killed_process_leaves_its_answer_to_another(
     request: pytest.FixtureRequest, tmp_path: Any, backend: str
 ) -> None:
-    """C5: stored, not answered, killed: the same request to another process gets the answer."""
+    """C5: if a process is killed before it responds, another one returns the stored response."""
     url = f"sqlite:///{tmp_path}/log.db"
     if backend == "postgres":
         url = request.getfixturevalue("postgres_url")
@@ -314,17 +316,19 @@ def test_a_killed_process_leaves_its_answer_to_another(
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_twins_in_several_processes_are_one(
+def test_duplicates_in_several_processes_are_one(
     request: pytest.FixtureRequest, tmp_path: Any, backend: str
 ) -> None:
-    """C5: two processes behind one address, and a third beside them, store one append."""
+    """C5: two processes at one address, and a third at another, store one append."""
     url = f"sqlite:///{tmp_path}/log.db"
     if backend == "postgres":
         url = request.getfixturevalue("postgres_url")
     body, headers = body_of("/v1/events", make_event("paid")), key()
     with run_service_process(url, "--processes", "2") as both, run_service(url) as third:
         whos = [both.caller(tenant_id="t"), make_caller(third, tenant_id="t")]
-        answers = at_once(TWINS, lambda n: whos[n % 2]("POST", "/v1/events", body, headers=headers))
+        answers = at_once(
+            DUPLICATES, lambda n: whos[n % 2]("POST", "/v1/events", body, headers=headers)
+        )
         lease = {"name": "l", "owner": "o", "seconds": 60}
         claims = at_once(16, lambda n: whos[n % 2]("POST", "/v1/leases", lease, headers=headers))
         head = whos[0]("GET", "/v1/log").json["head"]

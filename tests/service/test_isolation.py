@@ -45,7 +45,7 @@ def rss(service: ServiceProcess) -> int:
 
 @contextmanager
 def many_links(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """Open connections that take little."""
+    """Open connections with small receive buffers."""
     with ExitStack() as stack:
         links = []
         for _ in range(count):
@@ -102,12 +102,12 @@ def test_unfinished_bodies_are_bounded(apart: ServiceProcess) -> None:
                 answers.append(link.recv(4096))
             except OSError:
                 continue
-    told = [one for one in answers if one]
+    refusals = [one for one in answers if one]
 
     assert other.status == 201
     assert grown <= BUDGET + SLACK, grown / MIB
-    assert len(told) >= 100 - BUDGET // BODY
-    for text in told:
+    assert len(refusals) >= 100 - BUDGET // BODY
+    for text in refusals:
         assert text.startswith(b"HTTP/1.1 429"), text[:100]
         assert b"retry-after: " in text
         assert b'"code":"limit_exceeded"' in text
@@ -117,7 +117,7 @@ def test_unfinished_bodies_are_bounded(apart: ServiceProcess) -> None:
 
 
 def test_readers_that_take_nothing_are_bounded(apart: ServiceProcess) -> None:
-    """K3: eighty readers of one tenant that take nothing cost its budget; others are served."""
+    """K3: eighty clients of one tenant that do not read use only its budget; others are served."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-reads", "calm"))
     filler = "x" * 1_000_000
     for n in range(40):
@@ -140,7 +140,7 @@ def test_readers_that_take_nothing_are_bounded(apart: ServiceProcess) -> None:
 
 
 def test_tails_of_large_events_after_small_ones_are_bounded(apart: ServiceProcess) -> None:
-    """K3: eighty tails that take nothing cost the budget, also where a page outgrows its size."""
+    """K3: eighty tails that do not read use only the budget, also if a page exceeds its size."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-tails", "calm"))
     for _ in range(3):
         assert loud.append(*[make_event("small")] * 64).status == 201
@@ -163,10 +163,10 @@ def test_tails_of_large_events_after_small_ones_are_bounded(apart: ServiceProces
     wait_until(lambda: loud("GET", "/v1/events").status == 200, "served again", within_s=60)
 
 
-def test_a_stalled_answer_is_let_go(
+def test_a_stalled_response_is_aborted(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: the stall limit holds for every answer, and its memory is free again."""
+    """K3: the stall limit applies to every response, and its memory is released."""
     monkeypatch.setattr(app_module, "STALLED_CLIENT_S", 0.5)
     service = serving()
     who = make_caller(service, tenant_id="t")
@@ -185,7 +185,7 @@ def test_a_stalled_answer_is_let_go(
 
 
 def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., RunningService]) -> None:
-    """K3: whatever was asked for, in the end no byte counts any more."""
+    """K3: after all kinds of requests, no byte is counted any more."""
     service = serving(tenant_memory_bytes=4 * MIB)
     who = make_caller(service, tenant_id="t")
     big = {"events": [make_event(payload={"a": "x" * 900_000}) for _ in range(3)]}
@@ -203,12 +203,12 @@ def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., RunningService
 
 
 def texts_kept() -> int:
-    """Return how many texts of appends the tails of this process keep."""
+    """Return the number of encoded appends that the tails of this process hold."""
     return sum(1 for one in gc.get_objects() if type(one) is TailChunk and one.records)
 
 
 def test_a_tail_keeps_nothing_that_was_sent(serving: Callable[..., RunningService]) -> None:
-    """K3: a tail that has sent everything keeps no text, of which nothing is counted any more."""
+    """K3: a tail that has sent everything holds no text, because it is no longer counted."""
     who = make_caller(serving(), tenant_id="t")
     who.append(make_event(payload={"a": "x" * 100_000}))
     with open_tail(who, after=0, keep_alive_s=60) as tail:
@@ -220,7 +220,7 @@ def test_a_tail_keeps_nothing_that_was_sent(serving: Callable[..., RunningServic
 
 
 async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: the page that a tail has sent is let go of before it waits for the next one."""
+    """K3: a tail releases the page that it has sent before it waits for the next one."""
     kept: list[int] = []
 
     async def read(*_: Any) -> Any:
@@ -234,13 +234,13 @@ async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.Mo
     async def run_for(_: str, act: Callable[[], int]) -> int:
         return act()
 
-    monkeypatch.setattr(tail_endpoints, "_held_past", read)
+    monkeypatch.setattr(tail_endpoints, "_read_page_in_memory", read)
     log = SimpleNamespace(head=lambda: 6, identity=lambda: None)
     hub, memory = SimpleNamespace(stopped=False), MemoryBudget(1)
     service: Any = SimpleNamespace(log=log, hub=hub, memory=memory, run_for=run_for)
     identity: Any = None
     sent = 0
-    async for piece in tail_endpoints._caught_up(
+    async for piece in tail_endpoints._read_stored(
         service, TailBuffer("t", Query(), 0, 10), identity
     ):
         sent += len(piece.records)
@@ -250,7 +250,7 @@ async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.Mo
     assert kept == [0, 0, 0]
 
 
-def test_strangers_are_bounded(serving: Callable[..., RunningService]) -> None:
+def test_unauthenticated_connections_are_bounded(serving: Callable[..., RunningService]) -> None:
     """K3: connections without a token are few, and those with one are served."""
     service = serving(unauthenticated_connections=20, unauthenticated_bytes=MIB)
     who = make_caller(service, tenant_id="t")
@@ -271,8 +271,10 @@ def test_strangers_are_bounded(serving: Callable[..., RunningService]) -> None:
         assert b'seriatim_http_bounds_met_total{limit="%b",tenant=""}' % limit in metrics
 
 
-def test_a_stranger_is_refused_by_its_head(serving: Callable[..., RunningService]) -> None:
-    """K3: the body of a request without a valid token is not waited for."""
+def test_a_request_without_a_token_is_refused_by_its_head(
+    serving: Callable[..., RunningService],
+) -> None:
+    """K3: a request without a valid token is refused before its body arrives."""
     service = serving()
     sent = b"POST /v1/events HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
 
@@ -301,7 +303,7 @@ def test_a_stranger_is_refused_by_its_head(serving: Callable[..., RunningService
 def test_refused_appends_are_charged(
     serving: Callable[..., RunningService], body: dict[str, Any], status: int
 ) -> None:
-    """K4: bytes count when they arrive, whatever becomes of them; then it is 429."""
+    """K4: bytes are charged when they arrive, stored or not; then the response is 429."""
     service = serving(bytes_per_s=50_000.0)
     who = make_caller(service, tenant_id="t")
     assert who.append(make_event(event_id="e-1", payload={"a": 1})).status == 201
@@ -318,7 +320,7 @@ def test_refused_appends_are_charged(
 
 
 def test_over_its_quota_a_body_is_not_read(serving: Callable[..., RunningService]) -> None:
-    """K4: the answer is there before the body is."""
+    """K4: the response is sent before the body arrives."""
     service = serving(bytes_per_s=1000.0)
     who = make_caller(service, tenant_id="t")
     assert who.append(make_event(payload={"a": "x" * 10_000})).status == 201
@@ -328,7 +330,7 @@ def test_over_its_quota_a_body_is_not_read(serving: Callable[..., RunningService
 
 
 def test_a_body_that_never_came_is_not_charged(serving: Callable[..., RunningService]) -> None:
-    """K4: what was announced and did not arrive costs nothing."""
+    """K4: declared bytes that did not arrive are not charged."""
     service = serving(bytes_per_s=100_000.0, body_timeout_s=0.2)
     who = make_caller(service, tenant_id="t")
     for _ in range(5):
@@ -342,14 +344,14 @@ def test_a_body_that_never_came_is_not_charged(serving: Callable[..., RunningSer
 
 
 def hostile(values: int) -> dict[str, Any]:
-    """Return a query whose predicate wants many values of an array."""
+    """Return a query whose predicate compares many values with an array."""
     return {"filters": [{"payload": [{"a": [f"v{n}" for n in range(values)]}]}]}
 
 
 def test_requests_of_tenants_are_queued(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: every request of a tenant starts by the queue, and a health check does not."""
+    """K3: every request of a tenant is started by the queue; a health check is not."""
     queued: list[str] = []
     charged: list[tuple[str, float]] = []
     run, charge = RequestQueue.run, RequestQueue.charge
@@ -449,7 +451,7 @@ def test_a_tail_over_the_bound_of_comparisons_ends_alone(
 def test_work_ends_with_its_request(
     serving: Callable[..., RunningService], tmp_path: Path, backend: str
 ) -> None:
-    """K3, B13: a read whose client has gone, or was told 504, does not continue."""
+    """K3, B13: a read whose client has disconnected or received 504 does not continue."""
     url = "memory:" if backend == "memory" else f"sqlite:///{tmp_path}/log.db"
     service = serving(url, request_timeout_s=1.0)
     who = make_caller(service, tenant_id="t")
@@ -474,20 +476,20 @@ def test_work_ends_with_its_request(
 
 STUCK = """
 import sys, threading, time
-from seriatim.api import reading
+from seriatim.api import read_endpoints
 
 def forever(*_: object) -> None:
     while True:
         time.sleep(0.01)
 
-reading.first_records = forever
+read_endpoints.read_first_records = forever
 from seriatim.cli import main
 main()
 """
 
 
 def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> None:
-    """K3: answers that nobody takes are given up soon after SIGTERM, long before the deadline."""
+    """K3: responses that are not read are aborted soon after SIGTERM, long before the deadline."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--grace-s", "60") as service:
         who = service.caller(tenant_id="t")
@@ -509,7 +511,7 @@ def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> No
 
 
 def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
-    """K3: whatever a thread does, SIGTERM ends the process in the grace period."""
+    """K3: SIGTERM ends the process within the grace period even if a thread hangs."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--grace-s", "4", script=STUCK) as service:
         who = service.caller(tenant_id="t")
@@ -521,7 +523,7 @@ def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
             service.process.send_signal(signal.SIGTERM)
             service.process.wait(25)
             took = time.monotonic() - began
-        wait_until(lambda: any("ending now" in line for line in service.text), "it says so")
+        wait_until(lambda: any("ending the process" in line for line in service.text), "it says so")
 
     assert took < 20  # without a deadline it never ends
 

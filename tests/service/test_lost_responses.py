@@ -34,7 +34,7 @@ def leave_one_connection(log: seriatim.Log) -> None:
 
 
 def test_an_unanswered_append_of_a_loop_stays_ambiguous(quick: RunningService) -> None:
-    """B10: further tries that reach nobody do not show that nothing was stored."""
+    """B10: later attempts that reach no service do not show that nothing was stored."""
 
     async def act() -> tuple[list[Any], list[Any]]:
         settings = Settings(timeout_s=2.0, connect_timeout_s=1.0)
@@ -58,7 +58,7 @@ def test_an_unanswered_append_of_a_loop_stays_ambiguous(quick: RunningService) -
 
 
 async def _deferred(answer: ScriptedResponse) -> list[Any]:
-    """Let a loop's append meet this answer; return what is to be sent again."""
+    """Let an append of a loop get this response; return what is sent again."""
     status, headers, body = answer
     with seriatim.open("memory:") as log:
         request = log.appender.prepare_request(log.draft(LOG_PROFILE, [NewEvent("sent", {})]))
@@ -68,8 +68,8 @@ async def _deferred(answer: ScriptedResponse) -> list[Any]:
         connection.sock = ours
         group = [msgspec.structs.replace(request, encoded=b"{}")]
         one = HttpExchange(connection, group, b"x", 30.0, lambda *_: None, lambda _: None)
-        told = {**headers, "content-length": str(len(body))}
-        lines = [f"HTTP/1.1 {status} x", *(f"{name}: {value}" for name, value in told.items())]
+        headers = {**headers, "content-length": str(len(body))}
+        lines = [f"HTTP/1.1 {status} x", *(f"{name}: {value}" for name, value in headers.items())]
         theirs.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         assert one.flush()
         assert one.receive()
@@ -84,7 +84,7 @@ async def _deferred(answer: ScriptedResponse) -> list[Any]:
 @pytest.mark.parametrize("ambiguous", [True, False])
 @pytest.mark.parametrize("whole", [True, False], ids=["all of them", "one of them"])
 def test_what_a_loop_sends_again_keeps_its_doubt(*, whole: bool, ambiguous: bool) -> None:
-    """B10: an answer that says `ambiguous` is remembered by the next tries of the same append."""
+    """B10: an ambiguous response is remembered by later attempts of the same append."""
     details = {"ambiguous": ambiguous}
     if whole:
         answer = problem_response(503, "backend_failure", **details)

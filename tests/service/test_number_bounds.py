@@ -14,7 +14,7 @@ from tests.service.http_calls import Caller, make_event
 from tests.service.tenant_data import OURS, REQUESTS
 
 LARGE = (2**63, -(2**63) - 1, 2**64, 10**400)
-# Asked for what is not there yet: only who waits is asked how long.
+# Positions that do not exist yet: only then is the wait time checked.
 WAITING: dict[str, dict[str, Any]] = {
     route: {"after": 10**6, "wait_s": 0.01} for route in ("GET /v1/log", "GET /v1/events")
 }
@@ -29,12 +29,12 @@ def service(filled: RunningService) -> RunningService:
 
 @pytest.fixture(scope="module")
 def who(service: RunningService) -> Caller:
-    """Somebody who may do everything."""
+    """A caller with every right."""
     return Caller(service.port, service.token(), OURS)
 
 
 def fields(kind: type[Any], wanted: type[Any]) -> list[str]:
-    """Return the fields of a shape that hold a kind of number."""
+    """Return the fields of a schema that have a numeric type."""
     info: Any = msgspec.inspect.type_info(kind)
     return [
         field.name
@@ -54,7 +54,7 @@ def cases(kind: type[Any]) -> list[Any]:
 
 
 def ask(service: RunningService, who: Caller, route: Route, name: str, value: Any) -> int:
-    """Ask what a route is for, with one number of it changed."""
+    """Send a request to a route, with one number changed."""
     wanted = REQUESTS[route.endpoint](service, OURS)
     if route.params is not None:
         params = wanted.params | WAITING.get(route.endpoint, {}) | {name: value}
@@ -70,7 +70,7 @@ def test_a_whole_number_beyond_64_bits_is_refused(
     """L2: every parameter and every field of a body is checked before a database sees it."""
     status = ask(service, who, route, name, value)
 
-    # An epoch of a log that is not this one is told as such.
+    # The epoch of another log is reported as such.
     assert status == 400 or (status == 409 and name == "epoch"), (name, value)
 
 

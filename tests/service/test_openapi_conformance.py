@@ -41,7 +41,7 @@ PLAIN = [route for route in ROUTES if not route.stream]
 
 @pytest.fixture(scope="module")
 def service(shared_url: str) -> Iterator[RunningService]:
-    """A service that does not let anybody wait for long."""
+    """A service with a short maximum wait."""
     with run_service(shared_url, wait_max_s=0.05) as one:
         fill(one, shared_url)
         yield one
@@ -49,7 +49,7 @@ def service(shared_url: str) -> Iterator[RunningService]:
 
 @pytest.fixture(scope="module")
 def described(service: RunningService) -> Any:
-    """The description, as the service gives it, for a generator of requests."""
+    """The OpenAPI document of the service, for a generator of requests."""
     answer = make_caller(service)("GET", "/v1/openapi.json")
     assert answer.headers["content-type"] == "application/json"
     return schemathesis.openapi.from_dict(answer.json)
@@ -65,12 +65,12 @@ def session(service: RunningService) -> Iterator[requests.Session]:
 
 
 def generated(described: Any, route: Route, mode: GenerationMode) -> Any:
-    """Return a strategy for requests to a route that are as described, or are not."""
+    """Return a strategy for valid or invalid requests to a route."""
     return described[route.path][route.method].as_strategy(generation_mode=mode)
 
 
 def held(service: RunningService, session: requests.Session, strategy: Any, count: int) -> None:
-    """Send generated requests, and check each answer against the description."""
+    """Send generated requests, and check each response against the document."""
 
     @settings(
         max_examples=count,
@@ -138,8 +138,8 @@ def test_a_tail_is_as_described(service: RunningService) -> None:
         assert (tail.status, tail.headers["content-type"]) == (200, "application/x-ndjson")
     with open_tail(who, {}, headers={"content-type": "text/plain"}) as tail:
         assert tail.status == 400
-    for told in ("x", "-1", "1.5", "９", "1" * 5000):
-        with open_tail(who, headers={"last-event-id": told.encode().decode("latin-1")}) as tail:
+    for last_id in ("x", "-1", "1.5", "９", "1" * 5000):
+        with open_tail(who, headers={"last-event-id": last_id.encode().decode("latin-1")}) as tail:
             assert tail.status == 400
 
 
@@ -147,7 +147,7 @@ def test_a_tail_is_as_described(service: RunningService) -> None:
 
 
 def _spoiled(value: Any, bad: str) -> Iterator[Any]:
-    """Yield a value once for each text in it, that text spoiled."""
+    """Yield a copy of a value for each text in it, with that text made invalid."""
     if isinstance(value, str):
         yield value + bad + value
     elif isinstance(value, dict):
@@ -165,7 +165,7 @@ def _spoiled(value: Any, bad: str) -> Iterator[Any]:
 def test_text_that_no_database_takes_is_no_fault(
     service: RunningService, route: Route, bad: str
 ) -> None:
-    """L2: wherever it stands it is refused or finds nothing; it is never a fault."""
+    """L2: wherever it occurs it is refused or matches nothing; it is never a server error."""
     who = Caller(service.port, service.token(), "acme")
     wanted = REQUESTS[route.endpoint](service, "acme")
     asked = [RequestParts(wanted.params, body) for body in _spoiled(wanted.body, bad)]
@@ -319,7 +319,7 @@ def test_paths_and_methods_that_are_not_there(service: RunningService) -> None:
 def test_pages_of_other_origins_are_let_in_only_when_allowed(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K4: without leave there is no word of it; with it a preflight needs no token, a call does."""
+    """K4: other origins get no CORS headers; an allowed one gets a preflight without a token."""
     service = serving(cors_origins=("https://app.example",))
     anybody, who = Caller(service.port), make_caller(service)
     good, evil = {"origin": "https://app.example"}, {"origin": "https://evil.example"}
@@ -337,7 +337,7 @@ def test_pages_of_other_origins_are_let_in_only_when_allowed(
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/append-if", "/v1/appends"])
 def test_a_problem_may_quote_what_is_no_text(service: RunningService, path: str) -> None:
-    """L2: half a surrogate pair as a field's name or value is refused like any other nonsense."""
+    """L2: an unpaired surrogate in a name or value is refused like other invalid text."""
     who = make_caller(service)
     for bad in ({"\ud800": 1}, {"events": [], "profile": "\ud800"}, {"events": [{"\ud800": 1}]}):
         body: Any = {**bad, "query": {}} if path == "/v1/append-if" else bad
@@ -358,5 +358,5 @@ def test_generated_requests_get_what_is_described(
     route: Route,
     mode: GenerationMode,
 ) -> None:
-    """L1: statuses, content types and shapes are those of the description, and never a fault."""
+    """L1: statuses, content types and schemas match the document, and no server error occurs."""
     held(service, session, generated(described, route, mode), CASES)

@@ -21,7 +21,7 @@ HEAD = rb"seriatim_log_head_position ([0-9.]+)"
 
 
 def shown(who: Caller, what: bytes) -> set[float]:
-    """Return what several looks show: each is a new connection, to whichever process takes it."""
+    """Return the results of several requests, each over a new connection to any process."""
     found = [re.findall(what, who("GET", "/metrics").body) for _ in range(12)]
     assert all(len(values) == 1 for values in found), found
     return {float(values[0]) for values in found}
@@ -35,7 +35,7 @@ def workers_of(process: int) -> list[int]:
 
 
 def test_metrics_are_of_all_processes(tmp_path: Path) -> None:
-    """M2: whichever process is asked, it shows what all have counted; of those that died, too."""
+    """M2: every process reports the counts of all processes, including those that died."""
     with (
         run_service_process(f"sqlite:///{tmp_path}/log.db", "--processes", "2") as both,
         ExitStack() as stack,

@@ -54,10 +54,10 @@ def ran(
 
 def test_dead_letters(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     """G5, K2: an operator lists, shows, retries and drops dead letters of the token's tenant."""
-    code, letters = ran(service, monkeypatch, "dlq", "list")
-    assert (code, [one["event_id"] for one in letters]) == (0, [f"{OURS}-dead"])
-    assert isinstance(letters[0]["event"]["payload"], dict)
-    assert ran(service, monkeypatch, "dlq", "show", f"{OURS}-dead")[1] == letters
+    code, dead_letters = ran(service, monkeypatch, "dlq", "list")
+    assert (code, [one["event_id"] for one in dead_letters]) == (0, [f"{OURS}-dead"])
+    assert isinstance(dead_letters[0]["event"]["payload"], dict)
+    assert ran(service, monkeypatch, "dlq", "show", f"{OURS}-dead")[1] == dead_letters
     assert ran(service, monkeypatch, "dlq", "show", f"{THEIRS}-dead")[0] != 0
 
     code, done = ran(service, monkeypatch, "dlq", "retry", f"{OURS}-dead")

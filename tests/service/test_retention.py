@@ -32,8 +32,8 @@ def count(file: Path, table: str) -> int:
         database.close()
 
 
-def test_what_is_old_is_forgotten(serving: Callable[..., RunningService], tmp_path: Path) -> None:
-    """C5: the service forgets what is older than a day by itself, and keeps the rest."""
+def test_old_records_are_deleted(serving: Callable[..., RunningService], tmp_path: Path) -> None:
+    """C5: the service deletes records older than a day by itself, and keeps the rest."""
     service = serving(purge_every_s=0.0)
     who = make_caller(service)
     log, beside = tmp_path / "log.db", tmp_path / "log.service.db"

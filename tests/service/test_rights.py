@@ -49,9 +49,11 @@ def test_a_tenant_cannot_be_given_more_than_reading(service: RunningService) -> 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/appends", "/v1/append-if"])
 def test_the_actor_is_the_tokens_subject(service: RunningService, path: str) -> None:
-    """K4: who names nobody is named; to name another needs a right of its own."""
+    """K4: events without an actor get the caller; another actor needs the right act_as."""
     mail = make_caller(service, subject="mail", tenant_id="t", rights=["append", "read"])
-    other = make_caller(service, subject="desk", tenant_id="t", rights=["append", "act_as", "read"])
+    other = make_caller(
+        service, subject="sales", tenant_id="t", rights=["append", "act_as", "read"]
+    )
     named = make_event(actor_type="user", actor_id="ann")
 
     def sent(who: Caller, given: dict[str, Any]) -> Any:
@@ -80,7 +82,7 @@ def test_the_actor_is_the_tokens_subject(service: RunningService, path: str) -> 
 
 
 def test_a_command_is_in_the_callers_own_name(service: RunningService) -> None:
-    """C5: the command behind an append has the token's subject, unless another may be named."""
+    """C5: the command of an append has the token's subject, unless another may be named."""
     mail = make_caller(service, subject="mail", tenant_id="t", rights=["append"])
     command = {"actor": "ann", "endpoint": "/x", "key": "k"}
 
@@ -189,8 +191,8 @@ def test_a_command_shows_nothing_that_may_not_be_read(service: RunningService) -
     assert again.json["first_position"] == first.json["first_position"]
 
 
-def test_a_conflict_tells_only_readers_in_what(service: RunningService) -> None:
-    """K4, C2: who may not read what is stored learns that it differs, and no more."""
+def test_a_conflict_reveals_contents_only_to_readers(service: RunningService) -> None:
+    """K4, C2: a caller that may not read the stored event learns only that it differs."""
     whole = make_caller(service, tenant_id="scoped", rights=["append", "read"])
     narrow = make_caller(service, tenant_id="scoped", rights=["append"], types=["ok"])
     assert whole.append(make_event("hidden", {"salary": 5}, event_id="h-9")).status == 201
@@ -198,19 +200,19 @@ def test_a_conflict_tells_only_readers_in_what(service: RunningService) -> None:
 
     assert [answer.code for answer in guesses] == ["idempotency_conflict"] * 2
     assert guesses[0].comparable == guesses[1].comparable
-    told = whole.append(make_event("hidden", {"salary": 4}, event_id="h-9")).json["details"]
-    assert told["fields"] == ["payload"]
+    details = whole.append(make_event("hidden", {"salary": 4}, event_id="h-9")).json["details"]
+    assert details["fields"] == ["payload"]
 
 
 def test_a_service_is_no_person(service: RunningService) -> None:
-    """K4: under its own id, too, it may call itself only what a service is."""
+    """K4: also under its own id it may only use the actor types of a service."""
     who = make_caller(service, subject="svc", tenant_id="t", rights=["append"])
     for kind, status in (("service_principal", 201), ("system", 201), ("user", 403)):
         assert who.append(make_event(actor_type=kind, actor_id="svc")).status == status
 
 
 def test_infrastructure_is_for_operators(service: RunningService) -> None:
-    """K2: the reserved tenant is named by who operates the whole log, and by nobody else."""
+    """K2: only an operator of all tenants may name the reserved tenant."""
     ordinary = Caller(service.port, service.token(rights=["append", "read"]), INFRASTRUCTURE_TENANT)
     operator = Caller(service.port, service.token(), INFRASTRUCTURE_TENANT)
 
@@ -222,7 +224,7 @@ def test_infrastructure_is_for_operators(service: RunningService) -> None:
 def test_a_token_for_infrastructure_is_an_operators(
     service: RunningService,
 ) -> None:
-    """K2: a tenant's own token, or one without that right, cannot be made, and would not work."""
+    """K2: a tenant's own token, or one without that right, cannot be created or used."""
     for how in ({"subject": None, "rights": ["read"]}, {"rights": ["append", "read", "act_as"]}):
         with pytest.raises(InvalidArgument, match="right operate"):
             service.token(tenant_id=INFRASTRUCTURE_TENANT, **how)
@@ -288,10 +290,10 @@ def rows(url: str) -> str:
         )
 
 
-def test_tokens_are_kept_hashed_and_never_told(
+def test_tokens_are_stored_hashed_and_never_revealed(
     service: RunningService, shared_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K2: neither the database nor a log line nor a problem has a token's secret."""
+    """K2: neither the database nor a log line nor a problem contains the secret of a token."""
     caplog.set_level(logging.DEBUG)
     token = service.token()
     secret = token.split("_", 2)[2]
@@ -338,8 +340,8 @@ def test_a_token_ends_within_two_seconds(service: RunningService, how: str) -> N
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_many_with_one_token_ask_once(quick: RunningService, good: bool) -> None:
-    """K4: a token that is not known is looked up once for all that come with it meanwhile."""
+def test_concurrent_requests_share_one_token_lookup(quick: RunningService, good: bool) -> None:
+    """K4: an uncached token is looked up once for all concurrent requests."""
     service = quick.service
     text = quick.token() if good else unknown()
     asked: list[str] = []
@@ -369,14 +371,14 @@ def test_many_with_one_token_ask_once(quick: RunningService, good: bool) -> None
 
 
 def unknown() -> str:
-    """Make a token that looks like one and is nobody's."""
+    """Make a well-formed token that does not exist."""
     return f"srt_{secrets.token_hex(8)}_{secrets.token_urlsafe(32)}"
 
 
 def test_a_refused_token_is_not_looked_up_again_and_again(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K4: what looks like no token costs no look, and a wrong one costs one a second."""
+    """K4: a malformed token is not looked up, and a wrong one at most once a second."""
     service = serving()
     access = service.service.access
     asked: list[str] = []
@@ -400,7 +402,7 @@ def test_a_refused_token_is_not_looked_up_again_and_again(
 def test_a_token_that_comes_after_its_refusal_is_taken(
     serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
-    """K4: a refusal is remembered for less than two seconds, as is what was allowed."""
+    """K4: refusals are cached for less than two seconds, as accepted tokens are."""
     url = sqlite_in(tmp_path)
     service, file = serving(url), urlsplit(access_url(url)).path
     text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])
@@ -415,7 +417,7 @@ def test_a_token_that_comes_after_its_refusal_is_taken(
 
 
 def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., RunningService]) -> None:
-    """K4: who follows without a token is let go once tokens are asked for."""
+    """K4: tails without a token end once tokens are required."""
     service = serving(open_on_loopback=True)
     with open_tail(Caller(service.port)) as tail:
         lines = tail.lines()
@@ -429,7 +431,7 @@ def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., RunningServi
 def test_services_of_one_log_share_tokens(
     service: RunningService, shared_url: str, tmp_path: Path
 ) -> None:
-    """K4: a token made beside one process is known to another, and so is its end."""
+    """K4: a token created or revoked next to one process takes effect in another."""
     from tests.fixtures.service import run_service
 
     text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])

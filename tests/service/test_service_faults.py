@@ -30,12 +30,12 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def who(quick: RunningService) -> Caller:
-    """Somebody with every right."""
+    """A caller with every right."""
     return make_caller(quick)
 
 
 def raw(port: int, *pieces: bytes, timeout_s: float = 20.0) -> bytes:
-    """Send bytes, and return what comes back until the end or the first answer is whole."""
+    """Send bytes, and return the response, until it is complete or the connection ends."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as link:
         for piece in pieces:
             try:
@@ -96,7 +96,7 @@ NONSENSE: dict[str, tuple[bytes, tuple[int, ...]]] = {
 @pytest.mark.parametrize("kind", NONSENSE)
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/appends", "/v1/query", "/v1/leases"])
 def test_nonsense_is_refused(who: Caller, path: str, kind: str) -> None:
-    """L3: whatever a body is, it is the caller's fault and told as such; nothing is stored."""
+    """L3: an invalid body is reported as the caller's error, and nothing is stored."""
     body, statuses = NONSENSE[kind]
     before = who("GET", "/v1/log").json["head"]
     answer = who("POST", path, body)
@@ -120,16 +120,16 @@ def test_another_content_type_is_refused(who: Caller, kind: str) -> None:
 def test_large_bodies_are_refused_before_they_are_read(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K3: by what the head says, and by what comes when it says nothing."""
+    """K3: by the declared length, or by the received bytes if none is declared."""
     service = serving(request_bytes=MIB)
     who = make_caller(service)
-    told = raw(service.port, head(who, "/v1/events", f"content-length: {10**12}"))
+    announced = raw(service.port, head(who, "/v1/events", f"content-length: {10**12}"))
     chunk = b"%x\r\n" % 65536 + b"x" * 65536 + b"\r\n"
     started = head(who, "/v1/events", "transfer-encoding: chunked")
     chunked = raw(service.port, started, *[chunk] * 40)
     body = who("POST", "/v1/events", {"events": [make_event(payload={"a": "x" * MIB})]})
 
-    for answer in (told, chunked):
+    for answer in (announced, chunked):
         assert answer.startswith(b"HTTP/1.1 413"), answer[:200]
         assert b'"limit":"request_bytes"' in answer
     assert body.code == "limit_exceeded"
@@ -153,7 +153,7 @@ def test_a_head_without_an_end_is_refused(quick: RunningService, who: Caller) ->
 def test_a_head_that_trickles_in_is_not_waited_for(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B13: who sends nothing, or a head that never ends, is let go; others are served."""
+    """B13: clients that send nothing, or an endless head, are disconnected; others are served."""
     monkeypatch.setattr(connection.HttpConnection, "head_s", 0.2)
     service = serving()
     who = make_caller(service)
@@ -172,7 +172,7 @@ def test_a_head_that_trickles_in_is_not_waited_for(
 def test_a_body_that_does_not_come_is_not_waited_for(
     serving: Callable[..., RunningService],
 ) -> None:
-    """B13: half a body gives timeout, and nothing is done; who leaves meanwhile is forgotten."""
+    """B13: an incomplete body times out, or ends with its client; nothing is done."""
     service = serving(body_timeout_s=0.3)
     who = make_caller(service)
     answer = raw(service.port, head(who, "/v1/events", "content-length: 100"), b'{"events":')
@@ -185,7 +185,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 
 
 def test_garbage_is_no_request(quick: RunningService, who: Caller) -> None:
-    """L1: what is no HTTP is refused, and harms nobody."""
+    """L1: data that is not HTTP is refused, without effect on others."""
     for garbage in (b"\x16\x03\x01\x02\x00" * 20, b"GET\r\n\r\n", b"\r\n" * 100 + b"x y z\r\n\r\n"):
         assert not raw(quick.port, garbage, timeout_s=5).startswith(b"HTTP/1.1 5")
     assert who("GET", "/v1/log").status == 200
@@ -207,7 +207,7 @@ def open_unread_tail(who: Caller, port: int) -> socket.socket:
 def test_a_reader_that_does_not_read_costs_a_bounded_amount(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: its buffer is bounded, others are served meanwhile, and in the end it is let go."""
+    """K3: its buffer is bounded, others are served meanwhile, and finally it is disconnected."""
     monkeypatch.setattr(app_module, "STALLED_CLIENT_S", 2.0)
     monkeypatch.setattr(connection, "TCP_USER_TIMEOUT_MS", 2000)
     service = serving()
@@ -235,7 +235,7 @@ def test_a_reader_that_does_not_read_costs_a_bounded_amount(
 
 
 def test_readers_that_vanish_are_forgotten(quick: RunningService, who: Caller) -> None:
-    """E5: a reader that goes without a word leaves nothing behind."""
+    """E5: a client that disappears leaves no tail open."""
     hub = quick.service.hub
     for _ in range(20):
         open_unread_tail(who, quick.port).close()
@@ -272,7 +272,7 @@ def test_a_thousand_tails_get_their_event(serving: Callable[..., RunningService]
 
 
 def appending(who: Caller, done: threading.Event, number: int) -> list[str]:
-    """Append until told or refused; return the ids that were acknowledged."""
+    """Append until stopped or refused; return the ids that were acknowledged."""
     kept = []
     for n in range(100_000):
         if done.is_set():
@@ -289,7 +289,7 @@ def appending(who: Caller, done: threading.Event, number: int) -> list[str]:
 
 
 def test_sigterm_loses_nothing_and_ends_soon(postgres_url: str) -> None:
-    """F5: what was acknowledged is stored, tails end cleanly, the exit code is 0."""
+    """F5: acknowledged appends are stored, tails end cleanly, and the exit code is 0."""
     done = threading.Event()
     with run_service_process(postgres_url) as service, ThreadPoolExecutor(4) as pool:
         who = service.caller(tenant_id="t")
@@ -367,7 +367,7 @@ def test_postgres_restarted_in_mid_load(
 def test_a_locked_store_is_a_timeout(
     serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
-    """B13: a caller that waits for a short time is told, and nothing is stored behind its back."""
+    """B13: a caller with a short timeout gets it, and nothing is stored afterwards."""
     service = serving(f"sqlite:///{tmp_path}/log.db")
     who = make_caller(service)
     who.append(make_event())
@@ -439,10 +439,10 @@ def test_a_service_whose_store_is_gone_says_so(serving: Callable[..., RunningSer
         assert (answer.status, answer.code) == (503, "backend_failure"), answer
 
 
-def test_no_answer_tells_where_files_lie(
+def test_no_response_reveals_paths_of_files(
     serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
-    """K2, L2: a file that is gone is a failure by its name, not by its place; /ready tells less."""
+    """K2, L2: a missing file is reported without its directory, and /ready reports no details."""
     service = serving(f"sqlite:///{tmp_path}/log.db")
     who = make_caller(service)
     (tmp_path / "log.db").rename(tmp_path / "elsewhere.db")
@@ -450,7 +450,7 @@ def test_no_answer_tells_where_files_lie(
     body = {"appends": [{"events": [make_event()]}]}
     several = who("POST", "/v1/appends", body)
 
-    assert (ready.status, ready.json["detail"]) == (503, "the log's store does not answer")
+    assert (ready.status, ready.json["detail"]) == (503, "the log's store does not respond")
     for answer in (who.append(make_event()), who("GET", "/v1/events")):
         assert (answer.status, answer.code) == (503, "backend_failure")
         assert answer.json["detail"].startswith("log.db was moved")
@@ -459,7 +459,7 @@ def test_no_answer_tells_where_files_lie(
 
 
 def test_the_client_names_an_outage(quick: RunningService) -> None:
-    """B10: nobody there is backend_failure, and nothing was sent, so nothing is ambiguous."""
+    """B10: an unreachable service is backend_failure, not ambiguous, since nothing was sent."""
     settings = seriatim.Settings(timeout_s=0.5)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

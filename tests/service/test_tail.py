@@ -24,7 +24,7 @@ from tests.service.http_calls import Caller, OpenTail, make_caller, make_event, 
 
 @pytest.fixture
 def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
-    """Somebody of a tenant that no other test has."""
+    """A caller of a tenant of this test only."""
     return make_caller(service, tenant_id=request.node.name[:400])
 
 
@@ -41,7 +41,7 @@ def batches(count: int, seed: int) -> list[list[dict[str, Any]]]:
 
 
 def pieces(lines: Iterator[dict[str, Any]], last: int) -> list[list[int]]:
-    """Return the positions of each piece, until one position was reached."""
+    """Return the positions of each message, until a position is reached."""
     found = []
     for line in lines:
         if "records" in line:
@@ -52,7 +52,7 @@ def pieces(lines: Iterator[dict[str, Any]], last: int) -> list[list[int]]:
 
 
 def read(tail: OpenTail, seen: list[list[int]]) -> None:
-    """Note the positions of each piece, until the last event comes."""
+    """Record the positions of each message, until the last event arrives."""
     for line in tail.lines():
         if "records" in line:
             if line["records"][0]["event_type"] == "last":
@@ -64,7 +64,7 @@ def read(tail: OpenTail, seen: list[list[int]]) -> None:
 def test_catching_up_and_live_meet_without_gap_or_duplicate(
     service: RunningService, who: Caller, seed: int
 ) -> None:
-    """E5: readers that begin anywhere, while others append, see each append once and whole."""
+    """E5: tails that start anywhere during appends receive each append once and whole."""
     noise = make_caller(service, tenant_id="noise")
     expected: list[list[int]] = []
 
@@ -107,8 +107,8 @@ def test_server_sent_events_go_on_from_the_last_id(who: Caller) -> None:
         events = [one for one, _ in zip(tail.events(), range(3), strict=False)]
     assert [int(one["id"]) for one in events] == ends[:3]
     assert {one["event"] for one in events} == {"append"}
-    told = {"last-event-id": events[1]["id"]}
-    with open_tail(who, lines=False, headers=told, after=0) as tail:
+    headers = {"last-event-id": events[1]["id"]}
+    with open_tail(who, lines=False, headers=headers, after=0) as tail:
         again = [one for one, _ in zip(tail.events(), range(2), strict=False)]
 
     assert [int(one["id"]) for one in again] == ends[2:]
@@ -146,7 +146,7 @@ FILTERS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
 
 @pytest.mark.parametrize("kind", FILTERS)
 def test_a_tail_is_confined_by_filters_and_queries(who: Caller, kind: str) -> None:
-    """D2: past and live alike, by the rules of every query."""
+    """D2: stored and new events alike, by the rules of every query."""
     params, wanted = FILTERS[kind]
     events = [
         make_event(
@@ -193,7 +193,7 @@ LONG = Query(
 def test_a_query_as_long_as_the_limits_allow_is_followed(
     who: Caller, service: RunningService
 ) -> None:
-    """K3: by a body, where an address is too short for it; by tails and subscriptions alike."""
+    """K3: in a body, if a URL is too short; by tails and subscriptions alike."""
     with seriatim.open(service.url, token=who.token) as log:
         wanted = [{"n": n, "filler": "x" * 16} for n in (0, 4052)]
         for payload in (*wanted, {"n": 4096, "filler": "x" * 16}):
@@ -220,13 +220,13 @@ def test_a_tail_by_post_is_the_same(who: Caller) -> None:
     for body in ways:
         with open_tail(who, {**body, "after": last - 3}) as tail:
             assert [len(one) for one in pieces(tail.lines(), last)] == [1, 1]
-    told = {"last-event-id": str(last - 1)}
-    with open_tail(who, {}, lines=False, headers=told) as tail:
+    headers = {"last-event-id": str(last - 1)}
+    with open_tail(who, {}, lines=False, headers=headers) as tail:
         assert int(next(tail.events())["id"]) == last
 
 
 def test_a_quiet_tail_moves_its_position(who: Caller) -> None:
-    """E5: a filter that nothing matches still moves the id, so that a reader need not go back."""
+    """E5: a filter without matches still advances the id, so that a client need not read again."""
     with open_tail(who, lines=False, types=["never"], keep_alive_s=0.05, after=0) as tail:
         events = tail.events()
         first = int(next(events)["id"])
@@ -240,7 +240,7 @@ def test_a_quiet_tail_moves_its_position(who: Caller) -> None:
 
 
 def test_a_replaced_log_ends_its_tails(serving: Callable[..., RunningService]) -> None:
-    """F8: when the epoch is raised a tail says so and ends; to continue needs the new epoch."""
+    """F8: a raised epoch ends a tail with a problem; to continue needs the new epoch."""
     service = serving()
     who = make_caller(service)
     who.append(make_event())
@@ -259,7 +259,7 @@ def test_a_replaced_log_ends_its_tails(serving: Callable[..., RunningService]) -
 
 
 def test_a_tail_that_fell_behind_catches_up(serving: Callable[..., RunningService]) -> None:
-    """E5: more than its buffer holds comes while it does not read; it gets all of it in order."""
+    """E5: a client that did not read receives all events in order, also beyond its buffer."""
     service = serving(tail_buffer=3)
     who = make_caller(service)
     with open_tail(who) as tail:
@@ -273,7 +273,7 @@ def test_a_tail_that_fell_behind_catches_up(serving: Callable[..., RunningServic
 
 
 def test_a_long_poll_waits_for_what_comes(service: RunningService, who: Caller) -> None:
-    """E1: an empty page waits; what comes ends it at once, and so does its time."""
+    """E1: an empty page waits until an event arrives, or until its time is over."""
     head = who("GET", "/v1/log").json["head"]
     began = time.monotonic()
     empty = who("GET", "/v1/events", after=head, wait_s=0.3).json
@@ -324,7 +324,7 @@ def test_reading_ones_own_writes(service: RunningService, shared_url: str) -> No
 def test_tails_are_bounded(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: over the bound of open subscriptions: limit_exceeded, until one leaves."""
+    """K3: over the bound of open tails: limit_exceeded, until one ends."""
     service = serving()
     who = make_caller(service)
     monkeypatch.setattr(service.service.hub, "open_tails", 10_000)

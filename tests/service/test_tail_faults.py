@@ -20,23 +20,23 @@ from tests.service.http_calls import Caller, make_caller, make_event, open_tail
 from tests.service.service_process import run_service_process
 
 
-def test_no_position_is_told_before_its_events(
+def test_no_position_is_sent_before_its_events(
     quick: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E5: what comes while a quiet tail's token is looked at is sent, not only passed over."""
-    who = make_caller(quick, tenant_id="told")
+    """E5: an append during the token check of a quiet tail is sent before its position."""
+    who = make_caller(quick, tenant_id="positions")
     looking, appended = threading.Event(), threading.Event()
     real = quick.service.authenticate
 
     async def slow(headers: Any) -> Any:
         found = await real(headers)
-        if found.tenant_id == "told" and asyncio.current_task() is not None:
+        if found.tenant_id == "positions" and asyncio.current_task() is not None:
             looking.set()
             await asyncio.to_thread(appended.wait, 10)
             await asyncio.sleep(0.3)  # until the hub has handed it out
         return found
 
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     with open_tail(who, after=0, keep_alive_s=0.05) as tail:
         lines = tail.lines()
         next(lines)
@@ -46,19 +46,19 @@ def test_no_position_is_told_before_its_events(
         position = who.append(make_event()).json["last_position"]
         appended.set()
         for line in lines:
-            told.append(line)
+            messages.append(line)
             if line["position"] >= position:
                 break
 
-    assert "records" in told[-1], told
+    assert "records" in messages[-1], messages
 
 
 def test_a_failing_read_doubles_nothing(
     quick: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E5: a tail that was sent away by a failing read has each append once, as it continues."""
+    """E5: a tail that left its channel after a failed read receives each append once."""
     who = make_caller(quick, tenant_id="failing")
-    real = hub_module._groups
+    real = hub_module._read_new_appends
     failures = iter(range(1))
 
     def failing(log: Any, tenant_id: str, *rest: Any) -> Any:
@@ -66,7 +66,7 @@ def test_a_failing_read_doubles_nothing(
             raise BackendFailure("for a moment")
         return real(log, tenant_id, *rest)
 
-    monkeypatch.setattr(hub_module, "_groups", failing)
+    monkeypatch.setattr(hub_module, "_read_new_appends", failing)
     hub = quick.service.hub
     with open_tail(who, after=0, keep_alive_s=60) as tail:
         lines = tail.lines()
@@ -95,16 +95,16 @@ def test_a_failing_read_doubles_nothing(
 
 
 async def _offered(member: Any) -> None:
-    """Wait until a tail was sent away, and offer it something at that very moment."""
+    """Wait until a tail lags, and offer it an append at that moment."""
     for _ in range(2000):
-        if member.behind:
+        if member.lagging:
             assert not member.offer(TailChunk(1, b"{}"))
             return
         await asyncio.sleep(0.001)
 
 
 def test_a_tail_begins_where_its_query_says(quick: RunningService) -> None:
-    """D4, E5: min_position holds for what comes as for what was there."""
+    """D4, E5: min_position applies to new events as to stored ones."""
     who = make_caller(quick, tenant_id="later")
     head = who.append(make_event()).json["last_position"]
     query = f'{{"min_position": {head + 1}}}'
@@ -123,7 +123,7 @@ def test_a_tail_begins_where_its_query_says(quick: RunningService) -> None:
 
 
 def test_a_long_poll_ends_with_its_token(quick: RunningService) -> None:
-    """K4: who waited with a token that was revoked meanwhile gets nothing that came after."""
+    """K4: a long poll whose token is revoked meanwhile returns no newer events."""
     who, other = make_caller(quick, tenant_id="polled"), make_caller(quick, tenant_id="polled")
     head = who.append(make_event()).json["last_position"]
     answers = []
@@ -144,7 +144,7 @@ def test_a_long_poll_ends_with_its_token(quick: RunningService) -> None:
 def test_a_slow_reader_gets_little_after_its_token_has_ended(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K4: what was read ahead for it is not sent any more."""
+    """K4: events that were read ahead for it are not sent any more."""
     service = serving()
     who = make_caller(service, tenant_id="slow")
     for _ in range(40):
@@ -166,7 +166,7 @@ def test_a_slow_reader_gets_little_after_its_token_has_ended(
 
 @pytest.mark.parametrize("path", ["/v1/log?after=1000&wait_s=50", "/v1/events?wait_s=50"])
 def test_long_polls_end_with_the_service(tmp_path: Any, path: str) -> None:
-    """E6: who waits is answered with what there is, and the service ends at once."""
+    """E6: long polls return what there is, and the service ends at once."""
     with run_service_process(f"sqlite:///{tmp_path}/log.db") as service:
         who: Caller = service.caller()
         answers = []

@@ -18,7 +18,7 @@ from tests.service.http_calls import make_caller, make_event, open_tail
 
 
 def is_live(line: dict[str, Any]) -> bool:
-    """Tell whether a line holds the last event."""
+    """Return whether a line contains the last event."""
     return bool(line["records"][-1]["event_type"] == "live")
 
 
@@ -29,7 +29,7 @@ def test_an_append_during_the_handover_is_delivered(
     monkeypatch: pytest.MonkeyPatch,
     joins: str,
 ) -> None:
-    """E5: an append after the last look at the past and before the tail is live comes once.
+    """E5: an append between the last read of stored events and the live tail is sent once.
 
     The look at the head returns only after such an append was handed to the tails that are live,
     of the same tenant or of another: the hub is then ahead of the tail that joins it.

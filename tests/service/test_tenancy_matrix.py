@@ -13,6 +13,7 @@ import pytest
 from seriatim.access.rights import RIGHTS
 from seriatim.api.routes import ROUTES, Route
 from seriatim.api.server import ServiceLocation
+from seriatim.api.service import OPAQUE_ID_PREFIX
 from seriatim.cli.command_session import CommandSession, CommonOptions
 from seriatim.cli.serve import _allows_anonymous
 from seriatim.core.fold import Failure
@@ -72,7 +73,7 @@ def ours(service: RunningService) -> Caller:
 
 
 def ask(service: RunningService, who: Caller, route: Route, whose: str) -> ServiceResponse:
-    """Ask what a route is for, naming what is somebody's."""
+    """Send a request to a route, with the data of a tenant."""
     wanted = REQUESTS[route.endpoint](service, whose)
     if not route.stream:
         return who(route.method, route.path, wanted.body, **wanted.params)
@@ -81,8 +82,8 @@ def ask(service: RunningService, who: Caller, route: Route, whose: str) -> Servi
         return ServiceResponse(tail.status, tail.headers, body)
 
 
-def test_every_route_is_asked() -> None:
-    """K2: a new route must be asked by everybody too."""
+def test_every_route_is_called() -> None:
+    """K2: a new route must be part of this matrix."""
     assert [route.endpoint for route in ROUTES] == list(REQUESTS)
 
 
@@ -99,7 +100,7 @@ def test_own_things_are_reached(service: RunningService, ours: Caller, route: Ro
 def test_foreign_and_absent_are_answered_alike(
     service: RunningService, ours: Caller, route: Route
 ) -> None:
-    """K2: whatever of another tenant's is named, the answer is that for what nobody has."""
+    """K2: data of another tenant gets the same response as data that does not exist."""
     foreign = ask(service, ours, route, THEIRS)
     absent = ask(service, ours, route, NOBODYS)
 
@@ -113,7 +114,7 @@ def test_foreign_and_absent_are_answered_alike(
 
 @every_route
 def test_another_tenant_cannot_be_named(service: RunningService, route: Route) -> None:
-    """K2: a token is for its tenant: others are refused, be they there or not."""
+    """K2: a token is for its tenant: others are refused, whether they exist or not."""
     token = service.token(tenant_id=OURS)
     foreign = ask(service, Caller(service.port, token, THEIRS), route, OURS)
     absent = ask(service, Caller(service.port, token, NOBODYS), route, OURS)
@@ -124,7 +125,7 @@ def test_another_tenant_cannot_be_named(service: RunningService, route: Route) -
 
 @every_route
 def test_bad_tokens_are_all_alike(service: RunningService, route: Route) -> None:
-    """K4: none, malformed, unknown, expired and revoked ones get one answer."""
+    """K4: missing, malformed, unknown, expired and revoked tokens get the same response."""
     good = service.token(tenant_id=OURS)
     secret = good.split("_", 2)[2]
     head = good.removesuffix(f"_{secret}")
@@ -147,7 +148,7 @@ def test_bad_tokens_are_all_alike(service: RunningService, route: Route) -> None
 
 @every_route
 def test_each_right_is_needed(service: RunningService, route: Route) -> None:
-    """K4: without a route's own right it is refused, whatever else the token may do."""
+    """K4: without the right of a route, a token is refused, whatever other rights it has."""
     others = [right for right in RIGHTS if right != route.right]
     answer = ask(service, make_caller(service, tenant_id=OURS, rights=others), route, OURS)
 
@@ -187,7 +188,7 @@ def test_a_scope_of_types_confines(service: RunningService, route: Route) -> Non
 @pytest.mark.parametrize("path", ["/metrics", "/v1/openapi.json", "/", "/v1", "/v2/events", "/x"])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"])
 def test_nothing_answers_without_a_token(service: RunningService, method: str, path: str) -> None:
-    """K4: but for /health and /ready nothing answers, not even that there is no such path."""
+    """K4: only /health and /ready respond; even unknown paths need a token."""
     answer = Caller(service.port)(method, path)
 
     assert answer.status == 401
@@ -195,7 +196,7 @@ def test_nothing_answers_without_a_token(service: RunningService, method: str, p
 
 
 def test_health_and_readiness_answer_anybody(service: RunningService) -> None:
-    """K4: they say that the service lives and that its store answers, and nothing else."""
+    """K4: they report that the service is alive and that its store responds, and nothing else."""
     anybody = Caller(service.port)
 
     assert anybody("GET", "/health").json == {"status": "alive"}
@@ -215,7 +216,7 @@ def test_metrics_are_for_operators_of_all(service: RunningService, how: dict[str
 
 @pytest.mark.parametrize("kind", ["lines", "events"])
 def test_a_tail_shows_only_ones_own(service: RunningService, ours: Caller, kind: str) -> None:
-    """K2: neither the past nor what comes while both tenants append has anything of theirs."""
+    """K2: neither stored nor new events of the other tenant are sent, while both append."""
     theirs = make_caller(service, tenant_id=THEIRS)
     with open_tail(ours, after=0, lines=kind == "lines") as tail:
         for n in range(5):
@@ -233,7 +234,7 @@ def test_a_tail_shows_only_ones_own(service: RunningService, ours: Caller, kind:
 
 @pytest.mark.parametrize("path", ["/v1/streams", "/v1/projections", "/v1/events"])
 def test_lists_hold_only_ones_own(service: RunningService, ours: Caller, path: str) -> None:
-    """K2: what is listed without a name is one's own."""
+    """K2: lists contain only data of the caller's tenant."""
     answer = ours("GET", path)
 
     assert answer.status == 200
@@ -241,24 +242,30 @@ def test_lists_hold_only_ones_own(service: RunningService, ours: Caller, path: s
     assert f"{THEIRS}-stream".encode() not in answer.body
 
 
-def test_positions_tell_nothing_but_growth(service: RunningService, ours: Caller) -> None:
-    """K2: at a foreign position stands a mark that can be compared; one's own shows its id."""
-    tips = [ours("GET", "/v1/tip", position=position).json["tip"] for position in range(1, 7)]
-    theirs = make_caller(service, tenant_id=THEIRS)("GET", "/v1/tip", position=4).json["tip"]
+def event_id_at(who: Caller, position: int) -> str:
+    """Return the id, or the opaque value, that the caller receives for a position."""
+    found: str = who("GET", "/v1/last-event-id", position=position).json["last_event_id"]
+    return found
 
-    assert tips[:3] == [f"{OURS}-{name}" for name in ("one", "dead", "more")]
+
+def test_positions_reveal_only_growth(service: RunningService, ours: Caller) -> None:
+    """K2: positions of other tenants have an opaque but stable value instead of an id."""
+    ids = [event_id_at(ours, position) for position in range(1, 7)]
+    theirs = event_id_at(make_caller(service, tenant_id=THEIRS), 4)
+
+    assert ids[:3] == [f"{OURS}-{name}" for name in ("one", "dead", "more")]
     assert theirs == f"{THEIRS}-one"
-    assert all(tip.startswith("tip:") for tip in tips[3:])
-    assert ours("GET", "/v1/tip", position=4).json["tip"] == tips[3]
+    assert all(one.startswith(OPAQUE_ID_PREFIX) for one in ids[3:])
+    assert event_id_at(ours, 4) == ids[3]
 
 
 def test_a_scope_of_types_hides_ids_at_positions(service: RunningService) -> None:
     """K4: an event of a type outside the scope is as hidden as a foreign one."""
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=[f"{OURS}.one"])
-    tips = [scoped("GET", "/v1/tip", position=position).json["tip"] for position in (1, 2)]
+    ids = [event_id_at(scoped, position) for position in (1, 2)]
 
-    assert tips[0] == f"{OURS}-one"
-    assert tips[1].startswith("tip:")
+    assert ids[0] == f"{OURS}-one"
+    assert ids[1].startswith(OPAQUE_ID_PREFIX)
 
 
 def test_ids_and_keys_of_others_are_free(service: RunningService, ours: Caller) -> None:
@@ -276,7 +283,7 @@ def test_ids_and_keys_of_others_are_free(service: RunningService, ours: Caller) 
 
 
 def test_an_event_names_no_other_tenant(service: RunningService, ours: Caller) -> None:
-    """K2: an event that says it is another tenant's is refused, be the tenant there or not."""
+    """K2: an event that names another tenant is refused, whether the tenant exists or not."""
     foreign = ours.append(make_event(tenant_id=THEIRS))
     absent = ours.append(make_event(tenant_id=NOBODYS))
 
@@ -290,7 +297,7 @@ def test_an_event_names_no_other_tenant(service: RunningService, ours: Caller) -
 def test_a_place_of_projections_shows_each_tenant_its_own(
     serving: Callable[..., RunningService], tmp_path: Path, whose: str
 ) -> None:
-    """K2: of a common place one sees one's own failures, of a foreign place nothing."""
+    """K2: in a shared read model a tenant sees its own failures, in a foreign one nothing."""
     url = f"sqlite:///{tmp_path}/log.db"
     service = serving(url)
     log = service.service.log
@@ -325,7 +332,7 @@ def _failure(position: int, tenant: str) -> Failure:
 
 
 def assert_nothing_of_theirs(answer: ServiceResponse) -> None:
-    """Check that nothing of the other tenant's is in an answer."""
+    """Check that a response contains no data of the other tenant."""
     assert SECRET.encode() not in answer.body
     assert SECRET not in str(answer.headers)
 
@@ -333,7 +340,7 @@ def assert_nothing_of_theirs(answer: ServiceResponse) -> None:
 def test_an_open_service_closes_with_the_first_token(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K4: on a machine of one's own nothing is asked for, until the first token is made."""
+    """K4: on the local machine no token is required until the first one is created."""
     service = serving(open_on_loopback=True)
     anybody = Caller(service.port)
     first = anybody.append(make_event())
@@ -363,7 +370,7 @@ def test_only_an_embedded_log_on_loopback_allows_anonymous(
     token: bool,
     expected: bool,
 ) -> None:
-    """K4: what other machines reach, and what a database serves, asks for tokens from the start."""
+    """K4: services that other machines can reach, and Postgres logs, always require tokens."""
     at = sqlite_in(tmp_path) if url == "sqlite" else request.getfixturevalue("postgres_url")
     if token:
         with closing(open_access(access_url(at))) as access:

@@ -22,7 +22,7 @@ from tests.service.http_calls import Caller, ServiceResponse, make_caller, make_
 
 
 def refused_after(who: Caller, size: int, most: int = 200) -> tuple[int, ServiceResponse]:
-    """Append until it is too much; return how many were taken, and the refusal."""
+    """Append until refused; return the number of accepted appends, and the refusal."""
     for taken in range(most):
         answer = who.append(make_event(payload={"a": "x" * size}))
         if answer.status != 201:
@@ -34,7 +34,7 @@ def refused_after(who: Caller, size: int, most: int = 200) -> tuple[int, Service
     ("quota", "size", "limit"),
     [({"events_per_s": 5.0}, 1, "events_per_s"), ({"bytes_per_s": 5000.0}, 2000, "bytes_per_s")],
 )
-def test_a_quota_is_told_with_its_time(
+def test_a_quota_is_reported_with_its_delay(
     serving: Callable[..., RunningService], quota: dict[str, float], size: int, limit: str
 ) -> None:
     """K4: 429, Retry-After in whole seconds, the exact time in details; others continue."""
@@ -54,7 +54,7 @@ def test_a_quota_is_told_with_its_time(
 
 
 def test_a_tenants_own_quota_is_learned(serving: Callable[..., RunningService]) -> None:
-    """K4: set, changed and removed beside the service, it holds within seconds."""
+    """K4: set, changed or removed next to the service, it takes effect within seconds."""
     service = serving()
     access, who = service.service.access, make_caller(service, tenant_id="t")
     access.set_quota(Quota(tenant_id="t", events_per_s=1.0))
@@ -82,7 +82,7 @@ def test_a_meter_counts_exactly() -> None:
     meter.charge("other", 1, 0, now)
 
 
-def test_the_client_waits_as_told(serving: Callable[..., RunningService]) -> None:
+def test_the_client_waits_for_its_quota(serving: Callable[..., RunningService]) -> None:
     """K4: appends of a client over its quota all arrive, only later."""
     service = serving(events_per_s=20.0)
     token = service.token(tenant_id="t")
@@ -97,8 +97,8 @@ def test_the_client_waits_as_told(serving: Callable[..., RunningService]) -> Non
     assert took > 0.8  # 40 at once, the other 20 at 20 a second
 
 
-def test_a_client_without_time_is_told(serving: Callable[..., RunningService]) -> None:
-    """K4: when the wait is longer than the caller's own, it gets the refusal, marked retryable."""
+def test_a_client_without_time_gets_the_refusal(serving: Callable[..., RunningService]) -> None:
+    """K4: if the delay exceeds the caller's timeout, it gets the refusal, marked retryable."""
     service = serving(events_per_s=0.5)
     with seriatim.open(service.url, token=service.token(tenant_id="t")) as log:
         log.append([NewEvent("x", {})] * 20)
@@ -112,8 +112,8 @@ def test_a_client_without_time_is_told(serving: Callable[..., RunningService]) -
 # -- turns
 
 
-async def test_turns_of_a_flood_leave_room_for_others() -> None:
-    """K4: beside a flood of one tenant another's turn comes at once, every time."""
+async def test_a_flood_leaves_slots_for_other_tenants() -> None:
+    """K4: during a flood of one tenant another gets a slot at once, every time."""
     turns = TenantLimiter(alone=8, beside=2, waiting=1000)
     order: list[str] = []
 
@@ -136,8 +136,8 @@ async def test_turns_of_a_flood_leave_room_for_others() -> None:
     assert not turns._tenants
 
 
-async def test_turns_are_taken_in_order_and_bounded() -> None:
-    """B13: who comes first is served first; over the bound of waiters one is told at once."""
+async def test_slots_are_granted_in_order_and_bounded() -> None:
+    """B13: requests run in order of arrival; over the bound they are refused at once."""
     turns = TenantLimiter(alone=1, beside=1, waiting=3)
     order: list[int] = []
 
@@ -149,7 +149,7 @@ async def test_turns_are_taken_in_order_and_bounded() -> None:
     async with turns.slot("t", 60):
         waiting = [asyncio.create_task(act(n)) for n in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(LimitExceeded, match="wait already") as caught:
+        with pytest.raises(LimitExceeded, match="queued already") as caught:
             await act(9)
         async with turns.slot("other", 60):
             pass
@@ -160,8 +160,8 @@ async def test_turns_are_taken_in_order_and_bounded() -> None:
     assert caught.value.details["bound"] == 3
 
 
-async def test_who_gives_up_leaves_no_turn_behind() -> None:
-    """B13: waiters that are cancelled, before or just after their turn came, pass it on."""
+async def test_a_cancelled_wait_releases_its_slot() -> None:
+    """B13: requests cancelled before or just after they got a slot release it."""
     turns = TenantLimiter(alone=1, beside=1, waiting=100)
     for given in (False, True):
         await turns.acquire("t", 60)
@@ -183,7 +183,7 @@ async def test_who_gives_up_leaves_no_turn_behind() -> None:
 
 
 def latencies(who: Caller, count: int) -> list[float]:
-    """Append so often, and return how long each took, in order of size."""
+    """Append a number of times, and return the sorted durations."""
     took = []
     for _ in range(count):
         began = time.perf_counter()
@@ -193,7 +193,7 @@ def latencies(who: Caller, count: int) -> list[float]:
 
 
 def flooded(loud: Caller, act: Callable[[], Any], *, threads: int = 16) -> Any:
-    """Do something while a tenant floods the service."""
+    """Run a function while a tenant floods the service."""
     done = threading.Event()
 
     def flood() -> None:
@@ -225,8 +225,8 @@ def test_a_flood_of_one_tenant_does_not_starve_another(service: RunningService) 
     assert during[-1] < 5.0
 
 
-def test_a_flood_is_told_to_come_again(serving: Callable[..., RunningService]) -> None:
-    """K4: over the bound of waiting appends a tenant gets 429, another none."""
+def test_a_flood_is_refused_with_a_delay(serving: Callable[..., RunningService]) -> None:
+    """K4: over the bound of queued appends a tenant gets 429, another tenant does not."""
     service = serving(tenant_in_flight=1, tenant_waiting=2)
     loud, calm = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     lock = service.service.append_limiter
@@ -243,7 +243,7 @@ def test_a_flood_is_told_to_come_again(serving: Callable[..., RunningService]) -
     asking = [threading.Thread(target=ask) for _ in range(6)]
     for thread in asking:
         thread.start()
-    wait_until(lambda: len(statuses) == 4, "four are told")
+    wait_until(lambda: len(statuses) == 4, "four are refused")
     assert calm.append(make_event()).status == 201
     service._loop.call_soon_threadsafe(lock.release, "loud")
     for thread in asking:
@@ -275,12 +275,12 @@ class Gate:
         monkeypatch.setattr(store, "select", held)
 
     def open(self) -> None:
-        """Let everybody through."""
+        """Let all queries through."""
         self._opened.set()
 
 
 def asking(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
-    """Query so often at once; return the threads, and the statuses of what was answered."""
+    """Run concurrent queries; return the threads, and the statuses of their responses."""
     statuses: list[int] = []
 
     def ask() -> None:
@@ -295,7 +295,7 @@ def asking(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
 def test_slow_reads_of_one_tenant_hold_nobody_up(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K4: beside more of them than there are threads, others come in, append, ask and follow."""
+    """K4: even with more of them than threads, others authenticate, append, read and follow."""
     gate = Gate(service, "slow", monkeypatch)
     serving = service.service.settings
     slow = make_caller(service, tenant_id="slow")
@@ -322,10 +322,10 @@ def test_slow_reads_of_one_tenant_hold_nobody_up(
     assert statuses == [200] * len(threads)
 
 
-def test_a_turn_lasts_until_the_read_has_ended(
+def test_a_slot_lasts_until_the_read_has_ended(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K4: who is told that it took too long has not given its thread back by that."""
+    """K4: a read that timed out keeps its slot until its thread has ended."""
     service = serving(request_timeout_s=0.3, tenant_reads=1, tenant_reads_beside=1)
     gate = Gate(service, "t", monkeypatch)
     who = make_caller(service, tenant_id="t")

@@ -19,7 +19,7 @@ from tests.fixtures.service import RunningService, run_service
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    """What was traced, in the client and in the service alike."""
+    """The spans of the client and of the service."""
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     undo = tracing.use_provider(provider)
@@ -67,7 +67,7 @@ def test_an_append_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
     assert list(log.read()) == [record]
 
 
-def test_twins_of_a_traced_append_get_one_answer(
+def test_duplicates_of_a_traced_append_get_one_response(
     service: RunningService, log: Log, spans: InMemorySpanExporter
 ) -> None:
     """C5, M2: duplicates receive the trace id of the first response."""
@@ -85,9 +85,9 @@ def test_twins_of_a_traced_append_get_one_answer(
         connection.close()
 
     assert answers[0] == answers[1]
-    told = json.loads(answers[0])["added"]["metadata"]
-    assert [record.metadata for record in log.read()] == [told, told]
-    assert "traceparent" in told
+    metadata = json.loads(answers[0])["added"]["metadata"]
+    assert [record.metadata for record in log.read()] == [metadata, metadata]
+    assert "traceparent" in metadata
 
 
 def test_a_read_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:

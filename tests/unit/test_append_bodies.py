@@ -56,9 +56,9 @@ def test_a_key_twice_is_found_at_any_size(text: str) -> None:
     """A2: read as a whole or member by member, the same texts are refused."""
     raw = text.encode()
     with pytest.MonkeyPatch.context() as patch:
-        wrong = refused(request_bodies._parsed_exactly, raw)
+        wrong = refused(request_bodies._parse_exactly, raw)
         assert refused(parse_json_body, raw) == wrong
-        assert wrong or parse_json_body(raw) == request_bodies._parsed_exactly(raw)
+        assert wrong or parse_json_body(raw) == request_bodies._parse_exactly(raw)
         assert refused(request_bodies._check_keys, raw, 6) == wrong
         patch.setattr(request_bodies, "_WHOLE_BYTES", 0)
         for levels in (1, 2, 6):
@@ -81,13 +81,13 @@ def test_a_large_body_is_read_in_short_steps(
     text = json.dumps(event, indent=indent)
     raw = (shape % ",".join([text] * 400)).encode()
     read: list[int] = []
-    decode = request_bodies._read
+    decode = request_bodies._decode_any
 
     def counted(part: bytes) -> Any:
         read.append(len(part))
         return decode(part)
 
-    monkeypatch.setattr(request_bodies, "_read", counted)
+    monkeypatch.setattr(request_bodies, "_decode_any", counted)
     assert BodyParser(kind).parse_fast(raw) is not None
     assert max(read) <= 2 * request_bodies._WHOLE_BYTES + 1024
     doubled = raw.replace(b'"text"', b'"list"', 1)

@@ -24,7 +24,7 @@ async def _pass_iterations() -> None:
 
 
 async def _take(slot: ProcessorSlot, *tenants: str) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.create_task(slot.take(one)) for one in tenants]
+    tasks = [asyncio.create_task(slot.acquire(one)) for one in tenants]
     await _pass_iterations()
     return tasks
 
@@ -35,7 +35,7 @@ async def test_the_tenant_that_has_used_the_least_computes_next() -> None:
     holder, *waiting = await _take(slot, "loud", "loud", "loud", "calm")
     done = [[one.done() for one in waiting]]
     for _ in waiting:
-        slot.give()
+        slot.release()
         await _pass_iterations()
         done.append([one.done() for one in waiting])
 
@@ -54,14 +54,14 @@ async def test_cancelled_wait_releases_the_slot() -> None:
     _, left, granted, last = await _take(slot, "a", "b", "c", "d")
     left.cancel()
     await _pass_iterations()
-    slot.give()
+    slot.release()
     granted.cancel()
     await asyncio.wait_for(last, 10)
 
     assert left.cancelled()
     assert granted.cancelled()
-    slot.give()
-    await asyncio.wait_for(slot.take("a"), 10)
+    slot.release()
+    await asyncio.wait_for(slot.acquire("a"), 10)
 
 
 @pytest.fixture

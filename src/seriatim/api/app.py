@@ -1,4 +1,7 @@
-"""The application: finds the route, sees who calls, answers; every error becomes a problem."""
+"""The ASGI application: routing, authentication, request bodies, and responses.
+
+Every error becomes a problem response (RFC 9457).
+"""
 
 from __future__ import annotations
 
@@ -42,11 +45,10 @@ from seriatim.api.http import (
 from seriatim.api.idempotency import run_once
 from seriatim.api.observer import RequestObserver, start_request_span
 from seriatim.api.openapi import encode_openapi
-from seriatim.api.readiness import Readiness
+from seriatim.api.process_lifecycle import Readiness, ShutdownDeadline
 from seriatim.api.request_bodies import BodyParser
 from seriatim.api.routes import ROUTES, Route
 from seriatim.api.service import SMALL_BODY_BYTES, Service
-from seriatim.api.shutdown_deadline import ShutdownDeadline
 from seriatim.api.thread_pools import LARGE_BODY_BYTES
 from seriatim.core.errors import (
     BackendFailure,
@@ -63,13 +65,13 @@ from seriatim.telemetry.log_format import bind_request_id
 
 logger = logging.getLogger("seriatim.api")
 
-STALLED_CLIENT_S = 60.0  # a reader that takes nothing for so long is let go
-SEND_BYTES = 64 * 1024  # at once: what waits in a connection is not counted as its tenant's
+STALLED_CLIENT_S = 60.0  # a connection is aborted if its client accepts nothing for this long
+SEND_BYTES = 64 * 1024  # per message: a connection's write buffer is outside the memory budget
 QUOTA_LIMITS = ("events_per_s", "bytes_per_s")
 _START, _BODY = "http.response.start", "http.response.body"
 _VARY = (b"vary", b"accept-encoding")
-_WRONG_METHOD = 405
-_GZIP_RATIO = 4  # of text, about; what is packed closer counts once it is unpacked
+_METHOD_NOT_ALLOWED = 405
+_GZIP_RATIO = 4  # typical of text; the rest of a denser body is counted after decompression
 _REQUEST_ID_MAX = 128
 _CORS_HEADERS = (
     b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, "
@@ -79,11 +81,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class App:
-    """An ASGI application over one log."""
+    """An ASGI application over one log.
+
+    Args:
+        make_service: Opens the service; called in a thread when the server starts.
+        log_requests: Log every request, not only those that fail.
+        routes: The routes to serve.
+        lifespan_context: Entered for as long as the application runs, e.g. to export spans.
+        grace_s: End the process this many seconds after SIGTERM; None to never end it.
+    """
 
     def __init__(
         self,
-        make: Callable[[], Service],
+        make_service: Callable[[], Service],
         *,
         log_requests: bool = False,
         routes: Sequence[Route] = ROUTES,
@@ -91,53 +101,53 @@ class App:
         grace_s: float | None = None,
     ) -> None:
         self._grace_s = grace_s
-        self._make = make
-        self._around = lifespan_context
+        self._make_service = make_service
+        self._lifespan_context = lifespan_context
         self._log_requests = log_requests
         self._ids = map((secrets.token_hex(8) + "%08x").__mod__, itertools.count())
         self._routes = {(route.method, route.path): route for route in routes}
         self._methods: dict[str, list[str]] = {}
         for route in routes:
-            known = self._methods.setdefault(route.path, [])
-            known += ["GET", "HEAD"] if route.method == "GET" else [route.method]
+            methods = self._methods.setdefault(route.path, [])
+            methods += ["GET", "HEAD"] if route.method == "GET" else [route.method]
         self._parsers = {
             route.endpoint: BodyParser(route.body)
             for route in routes
             if route.body is not None and not route.raw
         }
-        self._open = {"/health": self._health, "/ready": self._ready}
-        self._for_any = {"/v1/openapi.json": self._describe, "/metrics": self._metrics}
-        for path in (*self._open, *self._for_any):
+        self._public_paths = {"/health": self._health, "/ready": self._ready}
+        self._token_paths = {"/v1/openapi.json": self._send_openapi, "/metrics": self._metrics}
+        for path in (*self._public_paths, *self._token_paths):
             self._methods[path] = ["GET", "HEAD"]
         self.service: Service
         self.observer: RequestObserver
-        self.unauthenticated: UnauthenticatedConnections | None = None  # once there is a service
+        self.unauthenticated: UnauthenticatedConnections | None = None  # set at startup
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Serve one request, or live and end with the server."""
+        """Serve one request, or run the lifespan protocol of the server."""
         if scope["type"] == "http":
             await self._serve(HttpRequest(scope, receive), send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        with self._around():
-            await self._live_observed(receive, send)
+        with self._lifespan_context():
+            await self._run_service(receive, send)
 
-    async def _live_observed(self, receive: Receive, send: Send) -> None:
+    async def _run_service(self, receive: Receive, send: Send) -> None:
         try:
-            self.service = await asyncio.to_thread(self._make)
+            self.service = await asyncio.to_thread(self._make_service)
             await self.service.start()
             self.observer = RequestObserver(self.service, log_requests=self._log_requests)
             self._readiness = Readiness(self.service.log.head)
-            serving = self.service.settings
+            settings = self.service.settings
             self.unauthenticated = UnauthenticatedConnections(
-                serving.unauthenticated_connections,
-                serving.unauthenticated_bytes,
+                settings.unauthenticated_connections,
+                settings.unauthenticated_bytes,
                 self.service.bounds.report,
             )
-            self._on_signals()
+            self._install_signal_handlers()
         except SeriatimError as error:
             await send({"type": "lifespan.startup.failed", "message": error.message})
             return
@@ -148,29 +158,32 @@ class App:
         await self.service.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _on_signals(self) -> None:
-        """Let tails end on SIGTERM and SIGINT, since the server waits for open answers first."""
+    def _install_signal_handlers(self) -> None:
+        """End tails on SIGTERM and SIGINT.
+
+        uvicorn waits for open responses before it shuts down, and a tail has no end of its own.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         deadline = None if self._grace_s is None else ShutdownDeadline(self._grace_s)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before = signal.getsignal(number)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            previous = signal.getsignal(signal_number)
 
-            def both(got: int, frame: Any, before: Any = before) -> None:
+            def handle_signal(got: int, frame: Any, previous: Any = previous) -> None:
                 if deadline is not None:
                     deadline.begin()
                 loop.call_soon_threadsafe(self.service.hub.stop)
-                if callable(before):
-                    before(got, frame)
+                if callable(previous):
+                    previous(got, frame)
 
-            signal.signal(number, both)
+            signal.signal(signal_number, handle_signal)
 
     # -- one request
 
     async def _serve(self, request: HttpRequest, send: Send) -> None:
         started = time.perf_counter()
-        request.request_id = _given_id(request) or next(self._ids)
+        request.request_id = _requested_id(request) or next(self._ids)
         route = self._routes.get((request.route_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
         request.route = request.path if request.path in self._methods else ""
@@ -181,87 +194,93 @@ class App:
             request.connection.start_request(work.cancel)
         try:
             with cancellable(work):
-                answer = await self._traced(request, route)
-                size = await self._deliver(request, answer, send)
+                response = await self._respond_with_span(request, route)
+                size = await self._deliver(request, response, send)
         finally:
-            work.cancel()  # whatever still runs for it runs in vain
+            work.cancel()  # nothing needs the result of work that still runs
             self.service.release(request)
             if request.connection is not None:
                 request.connection.on_lost = None
-        took = time.perf_counter() - started
-        self.observer.record_response(request, _status(answer), took, size)
+        elapsed = time.perf_counter() - started
+        self.observer.record_response(request, _status(response), elapsed, size)
 
-    async def _traced(self, request: HttpRequest, route: Route | None) -> HttpResponse | HttpStream:
+    async def _respond_with_span(
+        self, request: HttpRequest, route: Route | None
+    ) -> HttpResponse | HttpStream:
         if not tracing.is_active():
-            return await self._answered(request, route)
+            return await self._respond(request, route)
         with start_request_span(request) as span:
-            answer = await self._answered(request, route)
-            span.set({"http.response.status_code": _status(answer)})
-        return answer
+            response = await self._respond(request, route)
+            span.set({"http.response.status_code": _status(response)})
+        return response
 
     async def _deliver(
-        self, request: HttpRequest, answer: HttpResponse | HttpStream, send: Send
+        self, request: HttpRequest, response: HttpResponse | HttpStream, send: Send
     ) -> int:
-        """Send an answer, and return how many bytes of it were sent."""
-        if isinstance(answer, HttpStream):
+        """Send a response, and return the number of bytes of its body."""
+        if isinstance(response, HttpStream):
             if request.method == "HEAD":
-                headers = self._headers(request, answer.content_type, answer.headers)
-                await self._push(request, send, {"type": _START, "status": 200, "headers": headers})
-                await self._push(request, send, {"type": _BODY, "body": b""})
+                headers = self._headers(request, response.content_type, response.headers)
+                await self._send_message(
+                    request, send, {"type": _START, "status": 200, "headers": headers}
+                )
+                await self._send_message(request, send, {"type": _BODY, "body": b""})
                 return 0
             self.service.release(request)
             with self.observer.track_tail():
-                return await self._stream(request, answer, send)
-        answer = await self._compressed(request, answer)
-        self._hold_answer(request, len(answer.body))
-        await self._send(request, answer, send)
-        return len(answer.body)
+                return await self._stream(request, response, send)
+        response = await self._compress(request, response)
+        self._hold_response(request, len(response.body))
+        await self._send(request, response, send)
+        return len(response.body)
 
-    def _hold_answer(self, request: HttpRequest, size: int) -> None:
-        """Count an answer as its tenant's instead of the body that it answers."""
+    def _hold_response(self, request: HttpRequest, size: int) -> None:
+        """Count a response in the tenant's memory, in place of the request body."""
         if request.identified and not size <= request.held_bytes <= size + size // 3:
             self.service.release(request)
             self.service.memory.add(request.tenant_id, size)
             request.held_bytes = size
 
-    async def _compressed(self, request: HttpRequest, answer: HttpResponse) -> HttpResponse:
-        body, accepted = answer.body, request.headers.get(b"accept-encoding", b"")
-        if not is_compressible(answer.content_type, len(body)):
-            return answer
-        varied = msgspec.structs.replace(answer, headers=(*answer.headers, _VARY))
+    async def _compress(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        body, accepted = response.body, request.headers.get(b"accept-encoding", b"")
+        if not is_compressible(response.content_type, len(body)):
+            return response
+        varied = msgspec.structs.replace(response, headers=(*response.headers, _VARY))
         if not accepted or not accepts_gzip(accepted):
             return varied
         try:
             if len(body) <= LARGE_BODY_BYTES or not request.identified:
-                made = compress(body)
+                compressed = compress(body)
             else:
-                made = await self.service.run_for_tenant(request.tenant_id, compress, body)
+                compressed = await self.service.run_for_tenant(request.tenant_id, compress, body)
         except SeriatimError:
-            return varied  # its threads are busy: better sent as it is than not at all
+            return varied  # the tenant's threads are busy: send it uncompressed
         headers = (*varied.headers, (b"content-encoding", b"gzip"))
-        return msgspec.structs.replace(varied, body=made, headers=headers)
+        return msgspec.structs.replace(varied, body=compressed, headers=headers)
 
-    async def _answered(
+    async def _respond(
         self, request: HttpRequest, route: Route | None
     ) -> HttpResponse | HttpStream:
-        """Return the answer to a request; every error is one."""
+        """Return the response to a request; errors become problem responses."""
         try:
-            return await self._answer(request, route)
+            return await self._dispatch(request, route)
         except SeriatimError as error:
-            return self._refusal(error, request)
-        except StatusError as refused:
-            return self._refusal(refused.error, request, refused.status, refused.headers)
+            return self._error_response(error, request)
+        except StatusError as refusal:
+            return self._error_response(refusal.error, request, refusal.status, refusal.headers)
         except ClientDisconnected:
             return HttpResponse(499)
-        except asyncio.CancelledError:  # the server's time to end is over: this is the last word
-            msg = "the service ended before this was done; it may have been done"
-            return self._refusal(BackendFailure(msg, details={"ambiguous": True}), request)
+        except (
+            asyncio.CancelledError
+        ):  # the grace period is over: this is the last chance to respond
+            msg = "the service stopped while processing this request, which may have succeeded"
+            return self._error_response(BackendFailure(msg, details={"ambiguous": True}), request)
         except Exception as error:
-            logger.exception("a request failed in an unforeseen way")
-            msg = f"the service failed in an unforeseen way ({type(error).__name__})"
-            return self._refusal(BackendFailure(msg, details={"ambiguous": True}), request)
+            logger.exception("a request failed with an unexpected error")
+            msg = f"the service failed with an unexpected error ({type(error).__name__})"
+            return self._error_response(BackendFailure(msg, details={"ambiguous": True}), request)
 
-    def _refusal(
+    def _error_response(
         self,
         error: SeriatimError,
         request: HttpRequest,
@@ -279,9 +298,11 @@ class App:
             problem = msgspec.structs.replace(problem, status=status, title=title)
         return problem_response(problem, error, headers)
 
-    async def _answer(self, request: HttpRequest, route: Route | None) -> HttpResponse | HttpStream:
+    async def _dispatch(
+        self, request: HttpRequest, route: Route | None
+    ) -> HttpResponse | HttpStream:
         if route is None:
-            return await self._other(request)
+            return await self._handle_other_path(request)
         caller = await self.service.authenticate(request.headers)
         request.caller = caller
         if request.connection is not None:
@@ -289,102 +310,107 @@ class App:
         request.tenant_id = caller.resolve_tenant(request.header(b"seriatim-tenant"))
         request.identified = True
         _check_rights(route, request)
-        handle = partial(self._handled, route, request)
+        handle = partial(self._handle, route, request)
         return await self.service.queue.run(request.tenant_id, handle)
 
-    async def _handled(self, route: Route, request: HttpRequest) -> HttpResponse | HttpStream:
+    async def _handle(self, route: Route, request: HttpRequest) -> HttpResponse | HttpStream:
         service = self.service
         if route.params is not None:
             params = request.params(route.params)
             return _response(route, await route.handler(service, request, params))
-        raw = await self._body(route, request)
+        raw = await self._read_body(route, request)
         if not _is_json(request.headers.get(b"content-type", b"")):
-            msg = "the body is JSON: send Content-Type: application/json"
+            msg = "the body must be JSON: send Content-Type: application/json"
             raise InvalidArgument(msg, details={"argument": "content-type"})
         if route.raw:
-            answer: HttpResponse = await route.handler(service, request, raw)
-            return answer
+            response: HttpResponse = await route.handler(service, request, raw)
+            return response
         read = partial(self._parsers[route.endpoint], raw)
         body = await service.run_sized(request.tenant_id, len(raw), read)
         if route.stream:
-            pieces: HttpStream = await route.handler(service, request, body)
-            return pieces
+            stream: HttpStream = await route.handler(service, request, body)
+            return stream
 
-        async def act() -> HttpResponse:
-            made = _response(route, await route.handler(service, request, body))
-            assert isinstance(made, HttpResponse)  # noqa: S101 - streams were answered above
-            return made
+        async def run() -> HttpResponse:
+            result = _response(route, await route.handler(service, request, body))
+            assert isinstance(result, HttpResponse)  # noqa: S101 - streams were returned above
+            return result
 
         if route.writes and b"idempotency-key" in request.headers:
-            return await run_once(service, request, raw, act)
-        return await act()
+            return await run_once(service, request, raw, run)
+        return await run()
 
-    async def _body(self, route: Route, request: HttpRequest) -> bytes:
-        """Read a body within its tenant's memory and quota; what is over them is not read."""
-        service, serving = self.service, self.service.settings
-        bound = serving.request_bytes if route.raw else min(serving.request_bytes, SMALL_BODY_BYTES)
-        arrival = BodyAccounting(service, request, metered=route.raw)
+    async def _read_body(self, route: Route, request: HttpRequest) -> bytes:
+        """Read a body within the memory and quota of its tenant.
+
+        A body whose declared length exceeds them is refused before it is read.
+        """
+        service, settings = self.service, self.service.settings
+        bound = (
+            settings.request_bytes if route.raw else min(settings.request_bytes, SMALL_BODY_BYTES)
+        )
+        accounting = BodyAccounting(service, request, metered=route.raw)
         gzipped = is_gzipped(request)
-        told = request.content_length()
-        if told <= bound:
-            arrival.announce(told)
+        declared = request.content_length()
+        if declared <= bound:
+            accounting.declare(declared)
         try:
-            raw = await request.body(bound, serving.body_timeout_s, arrival)
+            raw = await request.body(bound, settings.body_timeout_s, accounting)
         finally:
-            arrival.end()
+            accounting.end()
         if not gzipped:
             return raw
         expected = min(bound, _GZIP_RATIO * len(raw))
         service.hold(request, expected)
         plain = await service.run_for_tenant(request.tenant_id, decompress, raw, bound)
         service.hold(request, max(0, len(plain) - expected))
-        arrival.charge(max(0, len(plain) - len(raw)))
+        accounting.charge(max(0, len(plain) - len(raw)))
         return plain
 
-    # -- what is no route of the log
+    # -- paths other than routes of the log
 
-    async def _other(self, request: HttpRequest) -> HttpResponse:
+    async def _handle_other_path(self, request: HttpRequest) -> HttpResponse:
         reads = request.route_method == "GET"
-        if request.path in self._open:
+        if request.path in self._public_paths:
             if not reads:
-                raise self._wrong_method(request)
-            return await self._open[request.path]()
+                raise self._method_error(request)
+            return await self._public_paths[request.path]()
         if preflight := self._preflight(request):
             return preflight
         request.caller = await self.service.authenticate(request.headers)
         if request.connection is not None:
             request.connection.mark_authenticated()
-        if request.path in self._for_any and reads:
-            return await self._for_any[request.path](request)
+        if request.path in self._token_paths and reads:
+            return await self._token_paths[request.path](request)
         if request.path in self._methods:
-            raise self._wrong_method(request)
-        raise NotFound("there is no such path")
+            raise self._method_error(request)
+        raise NotFound("no such path: GET /v1/openapi.json lists them all")
 
     def allowed_methods(self, path: str) -> str:
-        """Return the methods of a path as Allow names them; of an unknown path, every one."""
+        """Return the value of the Allow header for a path; all methods if the path is unknown."""
         return ", ".join(self._methods.get(path, ("GET", "HEAD", "POST")))
 
-    def _wrong_method(self, request: HttpRequest) -> StatusError:
+    def _method_error(self, request: HttpRequest) -> StatusError:
         allowed = self.allowed_methods(request.path)
-        msg = f"{request.method[:20]} is not for this path: {allowed}"
+        msg = f"{request.method[:20]} is not allowed for this path, which accepts {allowed}"
         error = InvalidArgument(msg, details={"argument": "method"})
-        return StatusError(error, _WRONG_METHOD, ((b"allow", allowed.encode()),))
+        return StatusError(error, _METHOD_NOT_ALLOWED, ((b"allow", allowed.encode()),))
 
     async def _health(self) -> HttpResponse:
         return HttpResponse(200, b'{"status":"alive"}')
 
     async def _ready(self) -> HttpResponse:
-        """Tell whether the store answers; anybody may ask, so nothing of it is told."""
+        """Report whether the store responds; without a token, so without details."""
         await self._readiness.check()
         return HttpResponse(200, b'{"status":"ready"}')
 
-    async def _describe(self, _: HttpRequest) -> HttpResponse:
+    async def _send_openapi(self, _: HttpRequest) -> HttpResponse:
         return HttpResponse(200, encode_openapi(self.service.limits, self.service.settings))
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
-        """Show metrics: their labels name tenants, so only who operates for all may see them."""
+        """Return metrics; labels name tenants, so the right `operate` for all tenants is needed."""
         request.caller.require("operate", service=True)
-        _check_for_all(request)
+        _require_all_tenants(request)
         accept = request.headers.get(b"accept", b"").decode("latin-1")
         return await self.service.run(self.observer.render_metrics, accept)
 
@@ -406,11 +432,11 @@ class App:
         allowed = self.service.settings.cors_origins
         return origin if origin and origin.decode("latin-1") in allowed else None
 
-    def _headers(self, request: HttpRequest, content_type: bytes, more: Headers) -> list[Any]:
+    def _headers(self, request: HttpRequest, content_type: bytes, extra: Headers) -> list[Any]:
         headers = [
             (b"content-type", content_type),
             (b"x-request-id", request.request_id.encode()),
-            *more,
+            *extra,
         ]
         if self.service.settings.cors_origins and (origin := self._allowed_origin(request)):
             headers += [
@@ -420,28 +446,28 @@ class App:
             ]
         return headers
 
-    async def _send(self, request: HttpRequest, answer: HttpResponse, send: Send) -> None:
-        headers = self._headers(request, answer.content_type, answer.headers)
-        if answer.status != HTTPStatus.NO_CONTENT:
-            headers.append((b"content-length", b"%d" % len(answer.body)))
-        await self._push(
-            request, send, {"type": _START, "status": answer.status, "headers": headers}
+    async def _send(self, request: HttpRequest, response: HttpResponse, send: Send) -> None:
+        headers = self._headers(request, response.content_type, response.headers)
+        if response.status != HTTPStatus.NO_CONTENT:
+            headers.append((b"content-length", b"%d" % len(response.body)))
+        await self._send_message(
+            request, send, {"type": _START, "status": response.status, "headers": headers}
         )
-        body = memoryview(answer.body)
+        body = memoryview(response.body)
         for begin in range(0, len(body) or 1, SEND_BYTES):
             end = begin + SEND_BYTES
             more = end < len(body)
-            piece = answer.body if len(body) <= SEND_BYTES else body[begin:end]
-            if not await self._push(
-                request, send, {"type": _BODY, "body": piece, "more_body": more}
+            chunk = response.body if len(body) <= SEND_BYTES else body[begin:end]
+            if not await self._send_message(
+                request, send, {"type": _BODY, "body": chunk, "more_body": more}
             ):
                 return
 
-    async def _push(self, request: HttpRequest, send: Send, message: AsgiMessage) -> bool:
-        """Send a message; a reader that takes nothing for too long is let go, which is False."""
+    async def _send_message(self, request: HttpRequest, send: Send, message: AsgiMessage) -> bool:
+        """Send a message; return False if the client stalled and the connection was aborted."""
         connection = request.connection
         if connection is not None and not connection.stalled:
-            await send(message)  # to wait for nothing needs no clock
+            await send(message)  # does not block, so it needs no timeout
             return True
         try:
             async with asyncio.timeout(STALLED_CLIENT_S):
@@ -453,81 +479,83 @@ class App:
             return False
         return True
 
-    async def _stream(self, request: HttpRequest, answer: HttpStream, send: Send) -> int:
-        """Send pieces until they end, the reader leaves, or takes nothing for too long."""
-        headers = self._headers(request, answer.content_type, answer.headers)
-        await self._push(request, send, {"type": _START, "status": 200, "headers": headers})
+    async def _stream(self, request: HttpRequest, response: HttpStream, send: Send) -> int:
+        """Send chunks until they end, or the client disconnects or stalls."""
+        headers = self._headers(request, response.content_type, response.headers)
+        await self._send_message(request, send, {"type": _START, "status": 200, "headers": headers})
         sizes = [0]
-        sending = asyncio.create_task(self._send_pieces(request, answer, send, sizes))
-        leaving = asyncio.create_task(request.wait_for_disconnect())
+        sending = asyncio.create_task(self._send_chunks(request, response, send, sizes))
+        disconnect = asyncio.create_task(request.wait_for_disconnect())
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending, disconnect), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, leaving):
+            for task in (sending, disconnect):
                 task.cancel()
-            for task in (sending, leaving):
+            for task in (sending, disconnect):
                 with suppress(asyncio.CancelledError):
                     await task
         return sum(sizes)
 
-    async def _send_pieces(
-        self, request: HttpRequest, answer: HttpStream, send: Send, sizes: list[int]
+    async def _send_chunks(
+        self, request: HttpRequest, response: HttpStream, send: Send, sizes: list[int]
     ) -> None:
-        pieces = answer.pieces
+        chunks = response.chunks
         try:
-            async for piece in pieces:
-                body = memoryview(piece)
+            async for chunk in chunks:
+                body = memoryview(chunk)
                 for begin in range(0, len(body), SEND_BYTES):
-                    part = piece if len(body) <= SEND_BYTES else body[begin : begin + SEND_BYTES]
-                    if not await self._push(
+                    part = chunk if len(body) <= SEND_BYTES else body[begin : begin + SEND_BYTES]
+                    if not await self._send_message(
                         request, send, {"type": _BODY, "body": part, "more_body": True}
                     ):
                         return
-                sizes[0] += len(piece)
-            await self._push(request, send, {"type": _BODY, "body": b"", "more_body": False})
+                sizes[0] += len(chunk)
+            await self._send_message(
+                request, send, {"type": _BODY, "body": b"", "more_body": False}
+            )
         finally:
-            aclose = getattr(pieces, "aclose", None)
+            aclose = getattr(chunks, "aclose", None)
             if aclose is not None:
                 await aclose()
 
 
 class BodyAccounting:
-    """Counts a body as it comes: as its tenant's memory and, of an append, against its quota."""
+    """Counts a body as it arrives, in the memory and, for an append, the quota of its tenant."""
 
     def __init__(self, service: Service, request: HttpRequest, *, metered: bool) -> None:
         self._service = service
         self._request = request
         self._metered = metered
-        self._announced = 0
-        self._arrived = 0
+        self._declared = 0
+        self._received = 0
         if metered:
-            self._check()
+            self._check_quota()
             if request.connection is not None:
                 request.connection.on_discard = self.charge
 
-    def announce(self, size: int) -> None:
-        """Count a body as a whole, as its head tells: it is refused before it comes."""
-        self._count(size)
-        self._announced = size
+    def declare(self, size: int) -> None:
+        """Count the declared length of a body at once, so that it is refused before it is sent."""
+        self._account(size)
+        self._declared = size
 
     def __call__(self, size: int) -> None:
-        """Count what has come beyond what was announced."""
-        self._arrived += size
-        if (more := self._arrived - self._announced) > 0:
-            self._announced = self._arrived
-            self._count(more)
+        """Count received bytes beyond the declared length."""
+        self._received += size
+        if (extra := self._received - self._declared) > 0:
+            self._declared = self._received
+            self._account(extra)
 
-    def _count(self, size: int) -> None:
+    def _account(self, size: int) -> None:
         own, self._request.charged_bytes = (
             self._request.charged_bytes,
             self._request.charged_bytes + size,
         )
         self.charge(size)
         if self._metered and own:
-            self._check()
+            self._check_quota()
         self._service.hold(self._request, size)
 
-    def _check(self) -> None:
+    def _check_quota(self) -> None:
         now = asyncio.get_running_loop().time()
         self._service.meter.check(self._request.tenant_id, now, self._request.charged_bytes)
 
@@ -538,11 +566,11 @@ class BodyAccounting:
             self._service.meter.charge_bytes(self._request.tenant_id, size, now)
 
     def end(self) -> None:
-        """Take back the charge for what was announced and never came."""
-        missing = self._announced - self._arrived
-        if missing > 0:
-            self._request.charged_bytes -= missing
-            self.charge(-missing)
+        """Refund the charge for declared bytes that were not received."""
+        not_received = self._declared - self._received
+        if not_received > 0:
+            self._request.charged_bytes -= not_received
+            self.charge(-not_received)
 
 
 def _response(route: Route, found: Any) -> HttpResponse | HttpStream:
@@ -558,19 +586,19 @@ def _check_rights(route: Route, request: HttpRequest) -> None:
     if route.all_types:
         caller.require_all_types()
     if route.every_tenant:
-        _check_for_all(request)
+        _require_all_tenants(request)
 
 
-def _check_for_all(request: HttpRequest) -> None:
+def _require_all_tenants(request: HttpRequest) -> None:
     if request.caller.tenant_id != ALL_TENANTS:
-        raise Forbidden("this is about the whole log, this token is for one tenant")
+        raise Forbidden("this operation concerns the whole log: it needs a token for all tenants")
 
 
-def _status(answer: HttpResponse | HttpStream) -> int:
-    return 200 if isinstance(answer, HttpStream) else answer.status
+def _status(response: HttpResponse | HttpStream) -> int:
+    return 200 if isinstance(response, HttpStream) else response.status
 
 
-def _given_id(request: HttpRequest) -> str | None:
+def _requested_id(request: HttpRequest) -> str | None:
     given = request.headers.get(b"x-request-id", b"")
     if given and len(given) <= _REQUEST_ID_MAX and given.isascii():
         text = given.decode()

@@ -1,4 +1,4 @@
-"""Appends over HTTP: one, several, and those that hold only while a context is as it was."""
+"""Endpoints for appends: one, several in one request, and conditional appends of facts."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from seriatim.wire.messages import (
 )
 from seriatim.wire.records import to_wire_records
 
-_LEAST_S = 0.001
-_PARSED_RATIO = 4  # of the memory of a parsed body to that of its text, about
+_TIMEOUT_MIN_S = 0.001
+_PARSED_RATIO = 4  # memory of a parsed body relative to its text, estimated
 _encode = msgspec.json.Encoder().encode
-_one = BodyParser(AppendBody)
-_several = BodyParser(AppendsBody)
-_conditional = BodyParser(AppendIfBody)
+_append_parser = BodyParser(AppendBody)
+_appends_parser = BodyParser(AppendsBody)
+_append_if_parser = BodyParser(AppendIfBody)
 
 
 async def append(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
-    """Append a batch of events, all or nothing."""
-    return await _done(service, request, raw, _whole)
+    """Append a batch of events atomically."""
+    return await _append_one(service, request, raw, _parse_append)
 
 
-def _whole(raw: bytes, limits: Limits) -> ParsedAppend:
-    body = _one.parse_fast(raw)
+def _parse_append(raw: bytes, limits: Limits) -> ParsedAppend:
+    body = _append_parser.parse_fast(raw)
     return (
         convert_append_strictly(parse_json_body(raw), limits)
         if body is None
@@ -69,27 +69,27 @@ def _whole(raw: bytes, limits: Limits) -> ParsedAppend:
 
 
 async def append_if(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
-    """Append a batch of facts, if the context has the version that the caller has seen."""
-    return await _done(service, request, raw, _on_condition)
+    """Append a batch of facts if their context is unchanged since the caller read it."""
+    return await _append_one(service, request, raw, _parse_append_if)
 
 
-def _on_condition(raw: bytes, limits: Limits) -> ParsedAppend:
-    body = _conditional.parse_fast(raw)
+def _parse_append_if(raw: bytes, limits: Limits) -> ParsedAppend:
+    body = _append_if_parser.parse_fast(raw)
     if body is None:
-        return convert_append_strictly(_as_append(parse_json_body(raw)), limits)
+        return convert_append_strictly(_to_append_body(parse_json_body(raw)), limits)
     condition = WireCondition(query=body.query, version=body.expected_version, after=body.after)
     key = body.idempotency_key
     return convert_append(AppendBody(body.events, [condition], key, profile="facts"), limits)
 
 
-def _as_append(value: Any) -> dict[str, Any]:
-    """Return a conditional append of facts in the shape of every append."""
+def _to_append_body(value: Any) -> dict[str, Any]:
+    """Convert a conditional append of facts to the body of a general append."""
     if not isinstance(value, dict) or "query" not in value:
-        msg = "the body is an object with events, query and expected_version"
+        msg = "the body must be an object with events, query and expected_version"
         raise InvalidArgument(msg, details={"argument": "query"})
     for name in value:
         if name not in AppendIfBody.__struct_fields__:
-            msg = f"the body has no field {name!r:.80} here"
+            msg = f"the body has an unknown field {name!r:.80}"
             raise InvalidArgument(msg, details={"argument": name[:80]})
     names = {"query": "query", "expected_version": "version", "after": "after"}
     condition = {names[name]: value[name] for name in names if name in value}
@@ -97,77 +97,83 @@ def _as_append(value: Any) -> dict[str, Any]:
     return {**rest, "conditions": [condition], "profile": "facts"}
 
 
-async def _done(
+async def _append_one(
     service: Service,
     request: HttpRequest,
     raw: bytes,
-    read: Callable[[bytes, Limits], ParsedAppend],
+    parse: Callable[[bytes, Limits], ParsedAppend],
 ) -> HttpResponse:
-    async with _room(service, request, raw):
-        return await _done_in_room(service, request, raw, read)
+    async with _reserve_memory(service, request, raw):
+        return await _parse_and_append(service, request, raw, parse)
 
 
-def _room(service: Service, request: HttpRequest, raw: bytes) -> AbstractAsyncContextManager[None]:
-    """Return what holds memory for an append while it is parsed, checked and stored."""
+def _reserve_memory(
+    service: Service, request: HttpRequest, raw: bytes
+) -> AbstractAsyncContextManager[None]:
+    """Reserve memory for a large append while it is parsed, checked and stored."""
     if len(raw) <= LARGE_BODY_BYTES:
         return nullcontext()
     seconds = _timeout(service, request)
     return service.memory.reserve_work(request.tenant_id, _PARSED_RATIO * len(raw), seconds)
 
 
-async def _done_in_room(
+async def _parse_and_append(
     service: Service,
     request: HttpRequest,
     raw: bytes,
-    read: Callable[[bytes, Limits], ParsedAppend],
+    parse: Callable[[bytes, Limits], ParsedAppend],
 ) -> HttpResponse:
-    wanted = await service.run_sized(
-        request.tenant_id, len(raw), partial(read, raw, service.limits)
+    parsed = await service.run_sized(
+        request.tenant_id, len(raw), partial(parse, raw, service.limits)
     )
-    result, added = await _append(service, request, wanted, raw)
-    # The twin of a command gets the very answer that the first one got.
+    result, added = await _append(service, request, parsed, raw)
+    # Duplicates of a command receive exactly the response of the first.
     whole = result.replayed and b"idempotency-key" not in request.headers
-    written = partial(_written, result, added, whole=whole)
-    return await service.run_sized(request.tenant_id, len(raw), written)
+    respond = partial(_receipt_response, result, added, whole=whole)
+    return await service.run_sized(request.tenant_id, len(raw), respond)
 
 
 # -- several
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """One of several appends: what it asks for or why not, and its text if it has a key."""
+    """One of several appends: parsed, or its error; with its text if the request has a key."""
 
-    wanted: ParsedAppend | SeriatimError
-    text: bytes = b""
+    parsed: ParsedAppend | SeriatimError
+    raw: bytes = b""
 
 
 async def append_several(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
-    """Do several appends that share a request and nothing else; each gets its own answer."""
+    """Make several independent appends in one request; each has its own outcome."""
     if b"idempotency-key" not in request.headers:
-        return await _several_done(service, request, raw)
-    # Each has its own command record; that they are the same ones is known by all of them.
-    return await run_once(service, request, raw, partial(_several_done, service, request, raw))
+        return await _append_all(service, request, raw)
+    # Each append has a command record of its own; this one covers the request as a whole.
+    return await run_once(service, request, raw, partial(_append_all, service, request, raw))
 
 
-async def _several_done(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
-    async with _room(service, request, raw):
-        return await _several_in_room(service, request, raw)
+async def _append_all(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
+    async with _reserve_memory(service, request, raw):
+        return await _parse_and_append_several(service, request, raw)
 
 
-async def _several_in_room(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
-    keyed = b"idempotency-key" in request.headers
-    read = partial(_parts, raw, service.limits, keyed=keyed)
-    parts = await service.run_sized(request.tenant_id, len(raw), read)
+async def _parse_and_append_several(
+    service: Service, request: HttpRequest, raw: bytes
+) -> HttpResponse:
+    with_text = b"idempotency-key" in request.headers
+    parse = partial(_parse_parts, raw, service.limits, with_text=with_text)
+    parts = await service.run_sized(request.tenant_id, len(raw), parse)
     outcomes = await asyncio.gather(
-        *(_outcome(service, request, part, index) for index, part in enumerate(parts))
+        *(_append_part(service, request, part, index) for index, part in enumerate(parts))
     )
-    again = any(one.problem is not None and one.problem.retryable for one in outcomes)
+    retryable = any(one.problem is not None and one.problem.retryable for one in outcomes)
     stored = any(one.receipt is not None for one in outcomes)
-    return HttpResponse(200, _encode(AppendOutcomes(list(outcomes))), storable=stored and not again)
+    return HttpResponse(
+        200, _encode(AppendOutcomes(list(outcomes))), storable=stored and not retryable
+    )
 
 
-def _parts(raw: bytes, limits: Limits, *, keyed: bool) -> list[_Part]:
-    body = _several.parse_fast(raw)
+def _parse_parts(raw: bytes, limits: Limits, *, with_text: bool) -> list[_Part]:
+    body = _appends_parser.parse_fast(raw)
     given: list[Any]
     if body is not None:
         given = body.appends
@@ -175,34 +181,34 @@ def _parts(raw: bytes, limits: Limits, *, keyed: bool) -> list[_Part]:
     else:
         value = parse_json_body(raw)
         if not isinstance(value, dict) or not isinstance(value.get("appends"), list):
-            msg = "the body is an object with a list of appends"
+            msg = "the body must be an object with a list of appends"
             raise InvalidArgument(msg, details={"argument": "appends"})
         given = value["appends"]
         lists = [one.get("events") for one in given if isinstance(one, dict)]
         events = sum(len(one) for one in lists if isinstance(one, list))
     limits.check("append_events", max(events, len(given)))
-    return [_part(one, limits, keyed=keyed) for one in given]
+    return [_parse_part(one, limits, with_text=with_text) for one in given]
 
 
-def _part(given: Any, limits: Limits, *, keyed: bool) -> _Part:
+def _parse_part(given: Any, limits: Limits, *, with_text: bool) -> _Part:
     try:
         whole = isinstance(given, AppendBody)
-        wanted = convert_append(given, limits) if whole else convert_append_strictly(given, limits)
+        parsed = convert_append(given, limits) if whole else convert_append_strictly(given, limits)
     except SeriatimError as error:
         return _Part(error)
-    return _Part(wanted, _encode(given) if keyed else b"")
+    return _Part(parsed, _encode(given) if with_text else b"")
 
 
-async def _outcome(
+async def _append_part(
     service: Service, request: HttpRequest, part: _Part, index: int
 ) -> AppendOutcome:
     try:
-        if isinstance(part.wanted, SeriatimError):
-            raise part.wanted
-        result, added = await _append(service, request, part.wanted, part.text, f"/{index}")
+        if isinstance(part.parsed, SeriatimError):
+            raise part.parsed
+        result, added = await _append(service, request, part.parsed, part.raw, f"/{index}")
     except SeriatimError as error:
         return AppendOutcome(problem=service.problem(error, request.request_id))
-    # The twin of a command gets the very answer that the first one got.
+    # Duplicates of a command receive exactly the response of the first.
     whole = result.replayed and b"idempotency-key" not in request.headers
     return AppendOutcome(make_receipt(result, added, whole=whole), replayed=whole)
 
@@ -211,44 +217,48 @@ async def _outcome(
 
 
 async def _append(
-    service: Service, request: HttpRequest, wanted: ParsedAppend, raw: bytes, part: str = ""
+    service: Service, request: HttpRequest, parsed: ParsedAppend, raw: bytes, part: str = ""
 ) -> tuple[AppendResult, AddedFields | None]:
-    """Append what a caller may append, in its tenant's turn."""
+    """Make one append with the rights of the caller, once its tenant has a free slot.
+
+    Returns:
+        The result, and the fields that the service added to the events.
+    """
     caller, tenant_id = request.caller, request.tenant_id
     now = asyncio.get_running_loop().time
     service.meter.charge(
-        tenant_id, len(wanted.events), 0, now(), charged_bytes=request.charged_bytes
+        tenant_id, len(parsed.events), 0, now(), charged_bytes=request.charged_bytes
     )
-    caller.require_types(event.event_type for event in wanted.events)
-    events, added = set_actor(caller, wanted.events)
+    caller.require_types(event.event_type for event in parsed.events)
+    events, added = set_actor(caller, parsed.events)
     draft = Draft(
         tenant_id=tenant_id,
-        profile_rules=wanted.profile_rules,
+        profile_rules=parsed.profile_rules,
         events=events,
-        condition=[confine_condition(caller, one) for one in wanted.conditions] or None,
-        idempotency_key=wanted.idempotency_key,
-        command=make_command(request, wanted.command, raw, part),
-        on_id_mismatch=wanted.on_id_mismatch,
+        condition=[confine_condition(caller, one) for one in parsed.conditions] or None,
+        idempotency_key=parsed.idempotency_key,
+        command=make_command(request, parsed.command, raw, part),
+        on_id_mismatch=parsed.on_id_mismatch,
     )
     seconds, began = _timeout(service, request), now()
     try:
         async with service.append_limiter.slot(tenant_id, seconds):
-            left = max(_LEAST_S, seconds - (now() - began))
+            left = max(_TIMEOUT_MIN_S, seconds - (now() - began))
             result = await service.aio(tenant_id).append_draft(draft, timeout=left)
     except IdempotencyConflict as error:
         raise redact_conflict(caller, error) from None
-    if result.id_mismatch or (result.replayed and wanted.command is not None):
+    if result.id_mismatch or (result.replayed and parsed.command is not None):
         check_readable(caller, events, result)
-    return result, _traced(added, events, result)
+    return result, _add_trace_fields(added, events, result)
 
 
-def _traced(
+def _add_trace_fields(
     added: AddedFields | None, events: list[NewEvent], result: AppendResult
 ) -> AddedFields | None:
-    """Tell the trace that the log wrote into events which carried none."""
+    """Report the trace context that the log wrote into events without one."""
     if not result.replayed and not tracing.is_active():
         return added
-    # The twin of a command may have come with other events than the first.
+    # A duplicate of a command may carry other events than the first request.
     for event, record in zip(events, result.records, strict=False):
         if "traceparent" in record.metadata and "traceparent" not in event.metadata:
             metadata = {
@@ -261,28 +271,30 @@ def _traced(
 
 
 def _timeout(service: Service, request: HttpRequest) -> float:
-    """Return how long an append may take: as long as its caller waits, within the bound."""
-    told = request.headers.get(b"seriatim-timeout-s")
+    """Return the timeout of an append: what the caller requests, at most the configured one."""
+    header = request.headers.get(b"seriatim-timeout-s")
     bound = service.settings.request_timeout_s
-    if told is None:
+    if header is None:
         return bound
     try:
-        seconds = float(told)
+        seconds = float(header)
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        msg = "the header seriatim-timeout-s is a number of seconds above 0"
+        msg = "the header seriatim-timeout-s must be a number of seconds above 0"
         raise InvalidArgument(msg, details={"argument": "seriatim-timeout-s"})
     return min(seconds, bound)
 
 
-def _written(result: AppendResult, added: AddedFields | None, *, whole: bool) -> HttpResponse:
+def _receipt_response(
+    result: AppendResult, added: AddedFields | None, *, whole: bool
+) -> HttpResponse:
     headers = (REPLAYED_HEADER,) if result.replayed else ()
     return HttpResponse(201, _encode(make_receipt(result, added, whole=whole)), headers=headers)
 
 
 def make_receipt(result: AppendResult, added: AddedFields | None, *, whole: bool) -> Receipt:
-    """Return what an append was stored as; whole, with its records."""
+    """Make the receipt of an append; `whole` includes the records."""
     records = result.records
     return Receipt(
         result.first_position,

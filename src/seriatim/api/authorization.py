@@ -1,4 +1,4 @@
-"""What a caller may append: under which name, on which conditions; and what it is then shown."""
+"""Authorization of appends: actors, conditions, commands, and access to earlier results."""
 
 from __future__ import annotations
 
@@ -17,38 +17,45 @@ from seriatim.core.kinds import TRACE_STREAM_TYPE
 from seriatim.core.request import Command, ExpectedContext
 from seriatim.wire.messages import AddedFields, WireCommand
 
-# What a service may call itself; as a person or in a role it would act as somebody else.
-_OWN_KINDS = frozenset({"service_principal", "system", "agent"})
+# Actor types that a service may give itself; any other needs the right act_as.
+_SERVICE_ACTOR_TYPES = frozenset({"service_principal", "system", "agent"})
 
 
 def set_actor(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], AddedFields | None]:
-    """Name the caller as the actor of events that name none; to name another is a right."""
+    """Set the caller as the actor of events without one.
+
+    Returns:
+        The events, and the fields that were added to them, or None.
+
+    Raises:
+        Forbidden: An event names another actor, and the caller lacks the right `act_as`.
+    """
     if caller.subject == ANONYMOUS:
         return events, None
     made: list[NewEvent] = []
     added = None
     for event in events:
         if event.actor_type is None and event.actor_id is None:
-            stream: Any = event.stream  # not checked yet
+            stream: Any = event.stream  # not validated yet
             trace = isinstance(stream, tuple) and stream[:1] == (TRACE_STREAM_TYPE,)
             kind = "system" if trace else "service_principal"
             added = AddedFields(kind, caller.subject)
             made.append(msgspec.structs.replace(event, actor_type=kind, actor_id=caller.subject))
             continue
-        own = event.actor_id == caller.subject and event.actor_type in _OWN_KINDS
+        own = event.actor_id == caller.subject and event.actor_type in _SERVICE_ACTOR_TYPES
         if not own and "act_as" not in caller.rights:
-            raise _another()
+            raise _act_as_error()
         made.append(event)
     return made, added
 
 
-def _another() -> Forbidden:
-    msg = "to name another actor than the token's own needs the right act_as"
+def _act_as_error() -> Forbidden:
+    msg = "an actor other than the token's own needs the right act_as"
     return Forbidden(msg, details={"right": "act_as"})
 
 
 def confine_condition(caller: Caller, condition: Any) -> Any:
-    """Let a condition ask for nothing that the caller may not read."""
+    """Restrict the query of a condition to events that the caller may read."""
     if not isinstance(condition, ExpectedContext):
         return condition
     caller.require("read")
@@ -58,14 +65,25 @@ def confine_condition(caller: Caller, condition: Any) -> Any:
 def make_command(
     request: HttpRequest, given: WireCommand | None, raw: bytes, part: str
 ) -> Command | None:
-    """Return the command of an append: by the header Idempotency-Key, or as the body names it."""
+    """Return the command of an append, from the header Idempotency-Key or from the body.
+
+    Args:
+        request: The request.
+        given: The command in the body.
+        raw: The text that duplicates must repeat.
+        part: Distinguishes several appends under one header.
+
+    Raises:
+        InvalidArgument: Both are given.
+        Forbidden: The command names another actor without the right `act_as`.
+    """
     key = request.header(b"idempotency-key")
     if given is not None:
         if key is not None:
-            msg = "give an Idempotency-Key or a command, not both"
+            msg = "send the header Idempotency-Key or a command, not both"
             raise InvalidArgument(msg, details={"argument": "command"})
         if given.actor != request.caller.subject and "act_as" not in request.caller.rights:
-            raise _another()
+            raise _act_as_error()
         return Command(**msgspec.structs.asdict(given))
     if key is None:
         return None
@@ -78,30 +96,34 @@ def make_command(
 
 
 def check_readable(caller: Caller, events: Sequence[NewEvent], result: AppendResult) -> None:
-    """Refuse to show what was stored before to who may not read it and did not send it either."""
+    """Check that the caller may see the records of an earlier append.
+
+    Raises:
+        Forbidden: The caller may not read all of them, and did not send the same events.
+    """
     records = result.records
-    if _reads_all(caller) or all(
+    if _can_read_all(caller) or all(
         "read" in caller.rights and caller.can_read(record.event_type) for record in records
     ):
         return
-    if len(records) == len(events) and all(map(_same, records, events)):
+    if len(records) == len(events) and all(map(_has_same_contents, records, events)):
         return
-    raise Forbidden("what is stored under this key or id is not this token's to read")
+    raise Forbidden("this token may not read the events stored under this key or id")
 
 
-def _same(record: EventRecord, event: NewEvent) -> bool:
+def _has_same_contents(record: EventRecord, event: NewEvent) -> bool:
     text = hash_text(canonical_text(event.payload))
     return record.event_type == event.event_type and record.payload_hash == text
 
 
 def redact_conflict(caller: Caller, error: IdempotencyConflict) -> IdempotencyConflict:
-    """Return a conflict that does not tell in what, to who may not read what is stored."""
-    if _reads_all(caller):
+    """Remove the differing fields from a conflict unless the caller may read every event."""
+    if _can_read_all(caller):
         return error
-    msg = "what is stored under this key or event id is something else"
+    msg = "other contents are stored under this key or event id"
     details = {"index": error.details["index"]} if "index" in error.details else {}
     return IdempotencyConflict(msg, details=details)
 
 
-def _reads_all(caller: Caller) -> bool:
+def _can_read_all(caller: Caller) -> bool:
     return "read" in caller.rights and caller.types is None

@@ -1,4 +1,4 @@
-"""One connection of the server, with bounds for heads, unauthenticated and idle peers."""
+"""One connection of the server, with bounds for heads, unauthenticated clients and stalls."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ except ModuleNotFoundError as error:
     raise explain_missing_module(error) from error
 
 HEAD_BYTES_MAX = 128 * 1024
-LINE_BYTES_MAX = 64 * 1024 - 1  # of a request's target: the parser takes no more
-TRAILER_BYTES_MAX = 128 * 1024  # of what stands in a chunked body and is no part of it
-TCP_USER_TIMEOUT_MS = 90_000  # the kernel closes a connection whose peer has no room for so long
+LINE_BYTES_MAX = 64 * 1024 - 1  # of a request's target: the parser accepts no more
+TRAILER_BYTES_MAX = 128 * 1024  # chunk extensions and trailers of a chunked body
+TCP_USER_TIMEOUT_MS = 90_000  # the kernel closes a connection if its peer accepts no data
 DISCARDED_BYTES_MAX = 64 * MIB  # of a refused request, before the connection is closed
-SHUTDOWN_STALL_S = 5.0  # that a service which is ending waits for a peer to take its answer
+SHUTDOWN_STALL_S = 5.0  # at shutdown, for a peer that does not read its response
 THROTTLE_S = 1.0
-LINGER_S = 1.0  # a peer that still sends would lose the refusal if the connection closed at once
+LINGER_S = 1.0  # closing at once would reset the connection before a sending peer has read
 _WRITE_HIGH = 64 * 1024
 _CONNECTION = "seriatim.connection"
 _REQUEST_LINE = re.compile(
@@ -39,15 +39,20 @@ _REQUEST_LINE = re.compile(
 
 
 class UnauthenticatedConnections:
-    """The connections of a process that have shown no valid token yet, oldest first.
+    """The connections of a process that have not presented a valid token yet, oldest first.
 
-    Over a bound the oldest is closed: a caller with a token needs its place for a moment only.
+    Over a bound the oldest one is closed: clients with a token are in this list only briefly.
+
+    Args:
+        count: The maximum number of connections.
+        size: The maximum number of bytes that they have sent.
+        report: Called with the name of a bound that was reached.
     """
 
-    def __init__(self, count: int, size: int, met: Callable[[str], None]) -> None:
+    def __init__(self, count: int, size: int, report: Callable[[str], None]) -> None:
         self._count = count
         self._size = size
-        self._met = met
+        self._report = report
         self._open: dict[HttpConnection, int] = {}
         self.bytes = 0
 
@@ -61,7 +66,7 @@ class UnauthenticatedConnections:
             self._close_oldest("unauthenticated_connections")
 
     def add_bytes(self, one: HttpConnection, size: int) -> None:
-        """Count bytes that came before a valid token did."""
+        """Count bytes received before a valid token."""
         if one not in self._open:
             return
         self._open[one] += size
@@ -70,59 +75,59 @@ class UnauthenticatedConnections:
             self._close_oldest("unauthenticated_bytes")
 
     def reset_bytes(self, one: HttpConnection) -> None:
-        """Count the bytes of a connection no longer: its request was answered."""
+        """Stop counting the bytes of a connection after the response to its request."""
         if one in self._open:
             self.bytes -= self._open[one]
             self._open[one] = 0
 
     def remove(self, one: HttpConnection) -> None:
-        """Count a connection no longer: it has shown a token, or has ended."""
+        """Stop counting a connection that has presented a token, or has ended."""
         self.bytes -= self._open.pop(one, 0)
 
     def _close_oldest(self, limit: str) -> None:
-        heaviest = limit == "unauthenticated_bytes"
-        found = next((one for one, size in self._open.items() if size or not heaviest), None)
+        with_bytes = limit == "unauthenticated_bytes"
+        found = next((one for one, size in self._open.items() if size or not with_bytes), None)
         if found is None:
             return
         self.remove(found)
-        self._met(limit)
+        self._report(limit)
         found.transport.abort()
 
 
 class HttpConnection(HttpToolsProtocol):
-    """A connection whose requests have heads that come whole, soon, and are not too long."""
+    """A connection that bounds the size and duration of request heads."""
 
     head_s = 30.0
     _head_bytes = 0
     _trailer_bytes = 0
-    _resumed = False
+    _peer_read = False
     _lost = False
     _discarded = 0
     _data = b""
     _refused = False
-    _alarm: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
     _unauthenticated: UnauthenticatedConnections | None = None
     on_lost: Callable[[], None] | None = None
     on_discard: Callable[[int], None] | None = None
-    _pause_s = 0.0
+    _throttle_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; closing a connection waits for its peer, so the kernel has to bound that."""
+        """Set up the connection; closing it waits for the peer, which only the kernel can bound."""
         super().connection_made(transport)  # type: ignore[arg-type]
-        link: Any = transport.get_extra_info("socket")
+        tcp_socket: Any = transport.get_extra_info("socket")
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
-        if option is not None and link is not None and link.family != socket.AF_UNIX:
-            link.setsockopt(socket.IPPROTO_TCP, option, TCP_USER_TIMEOUT_MS)
+        if option is not None and tcp_socket is not None and tcp_socket.family != socket.AF_UNIX:
+            tcp_socket.setsockopt(socket.IPPROTO_TCP, option, TCP_USER_TIMEOUT_MS)
         self.transport.set_write_buffer_limits(high=_WRITE_HIGH)
         self._unauthenticated = getattr(self.app, "unauthenticated", None)
         if self._unauthenticated is not None:
             self._unauthenticated.add(self)
-        self._wait_for_head()
+        self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End, and stop the work of a request that nobody waits for any more."""
+        """Cancel the request in progress: its response cannot be delivered any more."""
         self._lost = True
-        self._head_came()
+        self._end_head_timer()
         if self._unauthenticated is not None:
             self._unauthenticated.remove(self)
         if self.on_lost is not None:
@@ -130,7 +135,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def mark_authenticated(self) -> None:
-        """Count this connection as a known caller's from here on."""
+        """Stop counting this connection as unauthenticated, and read request bodies ahead."""
         if self._unauthenticated is not None:
             self._unauthenticated.remove(self)
             self._unauthenticated = None
@@ -138,53 +143,57 @@ class HttpConnection(HttpToolsProtocol):
                 self.flow.resume_reading()
 
     def start_request(self, on_lost: Callable[[], None]) -> None:
-        """Begin a request; `on_lost` is called if the connection ends before it does."""
+        """Begin a request.
+
+        Args:
+            on_lost: Called if the connection ends before the request does.
+        """
         self.on_lost = on_lost
         self.on_discard = None
-        self._pause_s = 0.0
+        self._throttle_s = 0.0
         if self.transport.is_closing():
             on_lost()
 
     def throttle(self) -> None:
-        """Read the rest of a refused body later: whoever is over its quota is in no hurry."""
-        self._pause_s = THROTTLE_S
-        self.on_discard = None  # it was refused unread, which costs no quota
+        """Delay reading the rest of a refused body, to slow down a client over its quota."""
+        self._throttle_s = THROTTLE_S
+        self.on_discard = None  # a body that is refused unread is not charged to the quota
 
     @property
     def stalled(self) -> bool:
-        """Whether the peer has not taken what was sent before."""
+        """Whether the peer has not read the data sent so far."""
         return self.flow.write_paused
 
     def abort(self) -> None:
-        """Close at once, and forget what was not sent."""
+        """Close at once, and discard unsent data."""
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """End once the answer under way is sent; a peer that takes nothing is not waited for."""
+        """Close after the current response; abort if the peer does not read it."""
         super().shutdown()
         self._watch_stall()
 
     def _watch_stall(self) -> None:
-        """Abort once the peer has taken nothing for a while; one that takes something may go on."""
-        self._resumed = False
-        self.loop.call_later(SHUTDOWN_STALL_S, self._end_stalled)
+        """Abort if the peer reads nothing for `SHUTDOWN_STALL_S`."""
+        self._peer_read = False
+        self.loop.call_later(SHUTDOWN_STALL_S, self._abort_if_stalled)
 
-    def _end_stalled(self) -> None:
+    def _abort_if_stalled(self) -> None:
         if self._lost:
             return
-        # A connection that is closing waits for its peer to take the end of an answer.
-        if (self.stalled or self.transport.is_closing()) and not self._resumed:
+        # A closing connection waits until its peer has read the end of the response.
+        if (self.stalled or self.transport.is_closing()) and not self._peer_read:
             self.abort()
         else:
             self._watch_stall()
 
     def resume_writing(self) -> None:
-        """Go on writing: the peer has taken what was sent before."""
-        self._resumed = True
+        """Continue to write: the peer has read data."""
+        self._peer_read = True
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, unless it is a head without an end."""
+        """Parse received data, within the bounds of heads and trailers."""
         if self._refused:
             self._discard(len(data))
             return
@@ -194,38 +203,40 @@ class HttpConnection(HttpToolsProtocol):
         self._data = b""
         scope: Any = self.scope  # none before the first request
         if scope is not None and getattr(self.cycle, "scope", None) is scope:
-            self._head_came()
+            self._end_head_timer()
             self._check_trailers()
             return
         self._trailer_bytes = 0
         self._head_bytes += len(data)
-        self._wait_for_head()
+        self._start_head_timer()
         if self._unauthenticated is not None:
             self._unauthenticated.add_bytes(self, len(data))
         self._check_head(self._head_bytes)
 
     def _check_head(self, size: int) -> bool:
-        """Refuse a head that is too long; a line without an end is the part that is."""
+        """Refuse a head or a request line that is too long; return whether it is accepted."""
         if len(getattr(self, "url", b"")) > LINE_BYTES_MAX:
-            self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, _too_long("request line", LINE_BYTES_MAX))
+            self._refuse(
+                HTTPStatus.REQUEST_URI_TOO_LONG, _too_long_error("request line", LINE_BYTES_MAX)
+            )
         elif size > HEAD_BYTES_MAX:
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            self._refuse(status, _too_long("head", HEAD_BYTES_MAX))
+            self._refuse(status, _too_long_error("head", HEAD_BYTES_MAX))
         else:
             return True
         return False
 
     def _check_trailers(self) -> None:
-        """Refuse chunk extensions and trailers that are too long: the parser keeps all of them."""
+        """Refuse chunk extensions and trailers that are too long: the parser buffers them all."""
         if self._trailer_bytes <= TRAILER_BYTES_MAX:
             return
         if self.cycle.response_started:
-            self.transport.abort()  # a second answer would be taken for a part of the first
+            self.transport.abort()  # a second response would be read as part of the first
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        self._refuse(status, _too_long("trailer", TRAILER_BYTES_MAX))
+        self._refuse(status, _too_long_error("trailer", TRAILER_BYTES_MAX))
 
     def on_headers_complete(self) -> None:
-        """Begin a request; the body of one who is not known yet is not read ahead."""
+        """Begin a request; its body is read ahead only after authentication."""
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self._refused or not self._check_head(size):
             return
@@ -238,7 +249,7 @@ class HttpConnection(HttpToolsProtocol):
                 self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body; a refused one is thrown away, up to a bound."""
+        """Accept a chunk of a body; discard it, up to a bound, if the request was refused."""
         self._trailer_bytes = 0
         if self._refused:
             return
@@ -250,41 +261,41 @@ class HttpConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request's body."""
+        """End the body of a request."""
         self._discarded = self._trailer_bytes = 0
         if not self._refused:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Go on to the next request."""
+        """Continue with the next request."""
         if self._unauthenticated is not None:
             self._unauthenticated.reset_bytes(self)
         super().on_response_complete()
-        if self._pause_s and self.cycle.more_body and not self.transport.is_closing():
+        if self._throttle_s and self.cycle.more_body and not self.transport.is_closing():
             self.flow.pause_reading()
-            self.loop.call_later(self._pause_s, self._read_on)
+            self.loop.call_later(self._throttle_s, self._resume_reading)
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are no HTTP request, or have a method that the parser does not know."""
+        """Refuse data that is not HTTP, or has a method that the parser does not know."""
         del msg
         unknown_method = isinstance(sys.exception(), HttpParserInvalidMethodError)
         line = _REQUEST_LINE.match(self._data) if unknown_method else None
         if line is None:
-            error = InvalidArgument("this is no HTTP/1.1 request", details={"argument": "request"})
+            error = InvalidArgument("not an HTTP/1.1 request", details={"argument": "request"})
             self._refuse(HTTPStatus.BAD_REQUEST, error)
             return
         app: Any = self.app
         allowed = app.allowed_methods(line[2].decode("latin-1"))
-        msg = f"{line[1].decode()[:20]} is not for this path: {allowed}"
+        msg = f"{line[1].decode()[:20]} is not allowed for this path, which accepts {allowed}"
         error = InvalidArgument(msg, details={"argument": "method"})
         self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, error, f"allow: {allowed}\r\n")
 
     def _refuse(self, status: HTTPStatus, error: SeriatimError, headers: str = "") -> None:
-        """Answer without an application, and close."""
+        """Send a problem response without calling the application, and close."""
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
@@ -308,28 +319,28 @@ class HttpConnection(HttpToolsProtocol):
         if self._discarded > DISCARDED_BYTES_MAX:
             self.transport.abort()
 
-    def _wait_for_head(self) -> None:
-        if self._alarm is None:
-            self._alarm = self.loop.call_later(self.head_s, self._head_missing)
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_s, self._close_without_head)
 
-    def _head_came(self) -> None:
+    def _end_head_timer(self) -> None:
         self._head_bytes = 0
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _head_missing(self) -> None:
-        self._alarm = None
+    def _close_without_head(self) -> None:
+        self._head_timer = None
         if not self.transport.is_closing():
             self.transport.close()
 
 
 def connection_from_scope(scope: Any) -> HttpConnection | None:
-    """Return the connection that a request came over, if this server runs it."""
+    """Return the connection of a request; None if another server runs the application."""
     found: HttpConnection | None = scope.get(_CONNECTION)
     return found
 
 
-def _too_long(what: str, bound: int) -> LimitExceeded:
-    msg = f"the {what} of the request is over the bound of {bound} bytes"
-    return LimitExceeded(msg, details={"limit": f"{what.replace(' ', '_')}_bytes", "bound": bound})
+def _too_long_error(part: str, bound: int) -> LimitExceeded:
+    msg = f"the {part} of the request is over the bound of {bound} bytes"
+    return LimitExceeded(msg, details={"limit": f"{part.replace(' ', '_')}_bytes", "bound": bound})

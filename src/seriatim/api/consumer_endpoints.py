@@ -1,4 +1,4 @@
-"""Consumers over HTTP: cursors that move only forward, and leases that one owner holds."""
+"""Endpoints for consumers: cursors, leases, subscriptions and projections."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import msgspec
 from seriatim.api.http import HttpRequest
 from seriatim.api.service import Service
 from seriatim.core.error_summary import sanitize_reason
-from seriatim.core.errors import Forbidden
+from seriatim.core.errors import Conflict, Forbidden, LogIdentityChanged, NotFound
 from seriatim.core.limits import limit_error
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.log.arguments import check_name, check_position, invalid_argument
+from seriatim.log.projections import Projections
 from seriatim.log.subscription import read_subscription_statuses
 from seriatim.store.port import Cursor, Lease, make_lease_name
+from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
 from seriatim.wire.messages import (
     CursorBody,
     CursorResponse,
     CursorsResponse,
     DoneResponse,
     FailureBody,
+    FailuresResponse,
     LeaseBody,
     LeaseResponse,
+    ProjectionsResponse,
     ReleaseBody,
     RenewBody,
     RenewResponse,
@@ -36,7 +40,7 @@ _PAGE = 100
 
 
 class CursorParams(msgspec.Struct, frozen=True):
-    """Which cursors: those of a purpose by name, behind one if told, or the one of a name."""
+    """The cursors of a purpose, by name: those after a name, or one."""
 
     purpose: Literal["subscription", "projection"]
     name: str | None = None
@@ -47,32 +51,32 @@ class CursorParams(msgspec.Struct, frozen=True):
 async def list_cursors(
     service: Service, request: HttpRequest, params: CursorParams
 ) -> CursorsResponse:
-    """Return how far consumers have come, page by page: go on with `after` = the last name."""
+    """List the cursors of consumers; the next page has `after` = the last name."""
     if not 1 <= params.limit <= _PAGE:
         raise invalid_argument("limit", f"must be from 1 to {_PAGE}")
     after = "" if params.after is None else check_name("after", params.after)
     store, tenant_id, purpose = service.store, request.tenant_id, params.purpose
 
-    def found() -> list[Cursor]:
+    def read_cursors() -> list[Cursor]:
         if params.name is None:
-            kept = store.cursors_after(tenant_id, purpose, after, params.limit)
+            cursors = store.cursors_after(tenant_id, purpose, after, params.limit)
         else:
             one = store.cursor(tenant_id, purpose, check_name("name", params.name))
-            kept = [] if one is None else [one]
-        return [_shown(service, request, one) for one in kept]
+            cursors = [] if one is None else [one]
+        return [_redact(service, request, one) for one in cursors]
 
-    return CursorsResponse(await service.run_for_tenant(request.tenant_id, found))
+    return CursorsResponse(await service.run_for_tenant(request.tenant_id, read_cursors))
 
 
 async def put_cursor(service: Service, request: HttpRequest, body: CursorBody) -> CursorResponse:
-    """Make or move a cursor: backwards only by a reset, under a lost lease never."""
+    """Create or move a cursor; backwards only with `reset`, and never with a lost lease."""
     check_name("name", body.name)
     check_position("position", body.position)
-    _check_known(body, service.settings.cursor_query_bytes)
-    lease = None if body.lease is None else _own(request, body.lease)
+    _check_cursor(body, service.settings.cursor_query_bytes)
+    lease = None if body.lease is None else _check_lease(request, body.lease)
     store, at_most = service.store, service.settings.tenant_cursors
 
-    def put() -> Cursor:
+    def write() -> Cursor:
         cursor = Cursor(
             tenant_id=request.tenant_id,
             purpose=body.purpose,
@@ -80,7 +84,7 @@ async def put_cursor(service: Service, request: HttpRequest, body: CursorBody) -
             position=body.position,
             log_id=body.log_id,
             epoch=body.epoch,
-            last_event_id=_kept_tip(service, request, body),
+            last_event_id=_resolve_event_id(service, request, body),
             query=body.query,
         )
         if not store.can_add_cursor(request.tenant_id, body.purpose, body.name, at_most):
@@ -89,64 +93,68 @@ async def put_cursor(service: Service, request: HttpRequest, body: CursorBody) -
             cursor = store.add_cursor(cursor)
         else:
             store.put_cursor(cursor, lease=lease, reset=body.reset)
-        return _shown(service, request, cursor)
+        return _redact(service, request, cursor)
 
-    return CursorResponse(await service.run_for_tenant(request.tenant_id, put))
+    return CursorResponse(await service.run_for_tenant(request.tenant_id, write))
 
 
-def _check_known(body: CursorBody, query_bytes: int) -> None:
-    """Refuse what no cursor of a log of ours says: a log has a UUID, its epochs begin with 1."""
+def _check_cursor(body: CursorBody, query_bytes: int) -> None:
+    """Validate the fields of a cursor: log ids are UUIDs, epochs start at 1."""
     try:
         uuid.UUID(body.log_id)
     except ValueError:
-        raise invalid_argument("log_id", "must be the id of a log") from None
+        raise invalid_argument("log_id", "must be the id of a log, a UUID") from None
     if not 1 <= body.epoch <= _EPOCH_MAX:
-        raise invalid_argument("epoch", "must be the epoch of a log")
-    if body.tip:
-        check_name("tip", body.tip)
+        raise invalid_argument("epoch", f"must be from 1 to {_EPOCH_MAX}")
+    if body.last_event_id:
+        check_name("last_event_id", body.last_event_id)
     if (size := len(body.query.encode())) > query_bytes:
         raise limit_error("cursor_query_bytes", query_bytes, size)
     if not body.query.isprintable():
         raise invalid_argument("query", "must be printable text")
 
 
-def _kept_tip(service: Service, request: HttpRequest, body: CursorBody) -> str:
-    """Return the id that a tip stands for, if it is what the caller was shown at the position.
+def _resolve_event_id(service: Service, request: HttpRequest, body: CursorBody) -> str:
+    """Return the id of the event that `last_event_id` stands for at the cursor's position.
 
-    Whoever might store any other, and have it shown as a mark, could ask whether an id that they
-    have guessed is another tenant's.
+    Only a value that the service returned for that position is accepted. A caller that could
+    store any other id, and read it back as an opaque value, could find out whether an id that
+    it has guessed belongs to another tenant.
+
+    Raises:
+        InvalidArgument: It is not the value of the event at that position.
     """
-    if not body.tip:
+    given, position, tenant_id = body.last_event_id, body.position, request.tenant_id
+    if not given:
         return ""
-    tenant_id, position, tip = request.tenant_id, body.position, body.tip
     event_id = service.store.event_id_at(position)
-    if event_id is not None and tip == service.opaque_event_id(event_id, tenant_id, position):
+    if event_id is not None and given == service.opaque_event_id(event_id, tenant_id, position):
         return event_id
-    if request.caller.tenant_id == ALL_TENANTS or _sees(service, request, tip, position):
-        return tip
-    msg = "is not what stands at that position: the log may have been restored or replaced"
-    raise invalid_argument("tip", msg)
+    if request.caller.tenant_id == ALL_TENANTS or _can_see(service, request, given, position):
+        return given
+    msg = "is not that of the event at this position: the log may have been restored or replaced"
+    raise invalid_argument("last_event_id", msg)
 
 
-def _shown(service: Service, request: HttpRequest, cursor: Cursor) -> Cursor:
-    """Return a cursor without the id of a foreign event."""
-    tip, position = cursor.last_event_id, cursor.position
-    if not tip or request.caller.tenant_id == ALL_TENANTS:
+def _redact(service: Service, request: HttpRequest, cursor: Cursor) -> Cursor:
+    """Replace the id of an event that the caller may not see by an opaque value."""
+    event_id, position = cursor.last_event_id, cursor.position
+    if not event_id or request.caller.tenant_id == ALL_TENANTS:
         return cursor
-    if _sees(service, request, tip, position):
+    if _can_see(service, request, event_id, position):
         return cursor
-    mark = service.opaque_event_id(tip, request.tenant_id, position)
-    return msgspec.structs.replace(cursor, last_event_id=mark)
+    opaque = service.opaque_event_id(event_id, request.tenant_id, position)
+    return msgspec.structs.replace(cursor, last_event_id=opaque)
 
 
-def _sees(service: Service, request: HttpRequest, event_id: str, position: int) -> bool:
-    """Tell whether the caller may see an event that is its own, at that very position."""
+def _can_see(service: Service, request: HttpRequest, event_id: str, position: int) -> bool:
+    """Return whether an event is the tenant's own, at this position, and readable."""
     own = service.store.event(request.tenant_id, event_id)
     return own is not None and own.position == position and request.caller.can_read(own.event_type)
 
 
 class SubscriptionParams(msgspec.Struct, frozen=True):
-    """Which durable subscriptions: those with a name after this one, at most so many."""
+    """Durable subscriptions with a name after this one, at most `limit`."""
 
     after: str | None = None
     limit: int = _PAGE
@@ -155,7 +163,7 @@ class SubscriptionParams(msgspec.Struct, frozen=True):
 async def list_subscriptions(
     service: Service, request: HttpRequest, params: SubscriptionParams
 ) -> SubscriptionsResponse:
-    """List durable subscriptions by name, page by page: go on with `after` = the last name."""
+    """List durable subscriptions by name; the next page has `after` = the last name."""
     if not 1 <= params.limit <= _PAGE:
         raise invalid_argument("limit", f"must be from 1 to {_PAGE}")
     after = "" if params.after is None else check_name("after", params.after)
@@ -168,57 +176,144 @@ async def list_subscriptions(
 
 
 async def record_failure(service: Service, request: HttpRequest, body: FailureBody) -> DoneResponse:
-    """Store the last error of a subscription, told by its owner; a lost lease stores nothing."""
+    """Store the last error of a subscription; needs the lease of its owner."""
     check_name("name", body.name)
     if not 1 <= body.failures <= _EPOCH_MAX:
         raise invalid_argument("failures", "must be a whole number from 1")
-    lease = _own(request, body.lease)
+    lease = _check_lease(request, body.lease)
     if lease.name != make_lease_name(body.name):
-        raise invalid_argument("lease", "is not that of the subscription")
+        raise invalid_argument("lease", "is not the lease of this subscription")
     act, error = service.store.record_failure, sanitize_reason(body.error)
     await service.run_for_tenant(request.tenant_id, act, lease, body.name, body.failures, error)
     return DoneResponse()
 
 
 async def claim_lease(service: Service, request: HttpRequest, body: LeaseBody) -> LeaseResponse:
-    """Claim the right to do a named thing for a while."""
+    """Claim a named lease for some seconds."""
     for name in ("name", "owner"):
         check_name(name, getattr(body, name))
     _check_seconds(body.seconds)
     store, tenant_id, at_most = service.store, request.tenant_id, service.settings.tenant_leases
 
-    def claimed() -> Lease | None:
+    def claim() -> Lease | None:
         if not store.reserve_lease_slot(tenant_id, body.name, at_most):
             raise limit_error("tenant_leases", at_most, at_most + 1)
         return store.claim_lease(tenant_id, body.name, body.owner, body.seconds)
 
-    return LeaseResponse(await service.run_for_tenant(tenant_id, claimed))
+    return LeaseResponse(await service.run_for_tenant(tenant_id, claim))
 
 
 async def renew_lease(service: Service, request: HttpRequest, body: RenewBody) -> RenewResponse:
-    """Keep a lease for longer, if it is still the caller's."""
+    """Renew a lease that the caller still holds."""
     _check_seconds(body.seconds)
-    lease = _own(request, body.lease)
-    renewed = service.store.renew_lease
-    return RenewResponse(
-        await service.run_for_tenant(lease.tenant_id, renewed, lease, body.seconds)
-    )
+    lease = _check_lease(request, body.lease)
+    renew = service.store.renew_lease
+    return RenewResponse(await service.run_for_tenant(lease.tenant_id, renew, lease, body.seconds))
 
 
 async def release_lease(service: Service, request: HttpRequest, body: ReleaseBody) -> DoneResponse:
-    """Give a lease back."""
-    lease = _own(request, body.lease)
+    """Release a lease."""
+    lease = _check_lease(request, body.lease)
     await service.run_for_tenant(lease.tenant_id, service.store.release_lease, lease)
     return DoneResponse()
 
 
-def _own(request: HttpRequest, lease: Lease) -> Lease:
+def _check_lease(request: HttpRequest, lease: Lease) -> Lease:
     check_position("lease.token", lease.token)
     if lease.tenant_id != request.tenant_id:
-        raise Forbidden("this lease is of another tenant")
+        raise Forbidden("this lease belongs to another tenant")
     return lease
 
 
 def _check_seconds(seconds: float) -> None:
     if not 0 < seconds <= _LEASE_MAX_S:
         raise invalid_argument("seconds", f"must be above 0 and at most {_LEASE_MAX_S:g}")
+
+
+# -- projections
+
+
+class ProjectionParams(msgspec.Struct, frozen=True):
+    """All projections, or one by name."""
+
+    name: str | None = None
+
+
+class ProjectionWaitParams(msgspec.Struct, frozen=True):
+    """A projection and the position that it must reach; with 0 seconds, at once."""
+
+    name: str
+    position: int
+    timeout_s: float = 10.0
+
+
+class ProjectionNameParams(msgspec.Struct, frozen=True):
+    """One projection."""
+
+    name: str
+
+
+async def list_projections(
+    service: Service, request: HttpRequest, params: ProjectionParams
+) -> ProjectionsResponse:
+    """List the projections next to the log, with their cursors and failures."""
+    projections, tenant_id = service.view(request.tenant_id).projections, request.tenant_id
+
+    def read_standings() -> list[ProjectionStanding]:
+        standings = [one for one in projections.status() if params.name in (None, one.name)]
+        own = [_confine_standing(projections, one, tenant_id) for one in standings]
+        return [one for one in own if one is not None]
+
+    return ProjectionsResponse(await service.run_for_tenant(tenant_id, read_standings))
+
+
+def _confine_standing(
+    projections: Projections, standing: ProjectionStanding, tenant_id: str
+) -> ProjectionStanding | None:
+    """Count only failures of the tenant; return None for a projection of another tenant."""
+    try:
+        failures = _own_failures(projections.failures(standing.name), tenant_id)
+    except Conflict:
+        return None
+    except LogIdentityChanged:
+        return standing  # it belongs to an earlier log and must be rebuilt, as its status reports
+    return msgspec.structs.replace(standing, failures=len(failures))
+
+
+def _own_failures(failures: list[FailureRecord], tenant_id: str) -> list[FailureRecord]:
+    return [one for one in failures if one.failure.tenant_id == tenant_id]
+
+
+def _projection_not_found(name: str) -> NotFound:
+    return NotFound("there is no such projection", details={"projection": name})
+
+
+async def wait_for_projection(
+    service: Service, request: HttpRequest, params: ProjectionWaitParams
+) -> Progress:
+    """Wait until a projection has processed a position; with 0 seconds, fail unless it has."""
+    projections = service.aio(request.tenant_id).projections
+    if not 0 <= params.timeout_s <= service.settings.wait_max_s:
+        raise invalid_argument("timeout_s", f"must be from 0 to {service.settings.wait_max_s:g}")
+    try:
+        if params.timeout_s:
+            wait = projections.wait_for(params.name, params.position, params.timeout_s)
+            progress = await service.hub.run_until_stopped(wait)
+        else:
+            progress = await projections.demand(params.name, params.position)
+    except (Conflict, NotFound):  # a projection of another tenant is reported as missing
+        raise _projection_not_found(params.name) from None
+    # The declaration is internal, and the event may belong to another tenant.
+    return msgspec.structs.replace(progress, declaration="", last_event_id="")
+
+
+async def list_projection_failures(
+    service: Service, request: HttpRequest, params: ProjectionNameParams
+) -> FailuresResponse:
+    """List the events that a projection could not process, and how each was resolved."""
+    projections, tenant_id = service.view(request.tenant_id).projections, request.tenant_id
+    try:
+        failures = await service.run_for_tenant(tenant_id, projections.failures, params.name)
+    except (Conflict, NotFound):
+        raise _projection_not_found(params.name) from None
+    return FailuresResponse(_own_failures(failures, tenant_id))

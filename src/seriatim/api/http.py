@@ -1,4 +1,4 @@
-"""Requests and answers of ASGI, as plain values with bounds on everything."""
+"""ASGI requests and responses as plain values, with bounds on size and time."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ OnChunk = Callable[[int], None]
 JSON = b"application/json"
 _QUERY_BYTES_MAX = 64 * 1024
 _PROBLEM = CONTENT_TYPE.encode()
-_DIGITS_MAX = 19  # of a length: more of them are too many in any case
+_DIGITS_MAX = 19  # of a content length; a longer number is over every bound
 
 
-class ClientDisconnected(Exception):  # noqa: N818 - nobody waits for an answer any more
-    """The client has left."""
+class ClientDisconnected(Exception):  # noqa: N818 - an event, no error: no response can be sent
+    """The client has disconnected."""
 
 
 class StatusError(Exception):
-    """An error whose status and headers are those of HTTP itself, such as 405 with Allow."""
+    """An error with an HTTP status and headers of its own, such as 405 with Allow."""
 
     def __init__(
         self, error: SeriatimError, status: int, headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -52,7 +52,7 @@ class StatusError(Exception):
 
 
 class HttpRequest:
-    """One request: what its head says, and its body once it is asked for."""
+    """One request: its head, its caller, and its body, which `body` reads."""
 
     __slots__ = (
         "_receive",
@@ -80,23 +80,27 @@ class HttpRequest:
         self.peer: str = (scope.get("client") or ("",))[0]
         self.connection = connection_from_scope(scope)
         self._receive = receive
-        self.held_bytes = 0  # bytes that count against the tenant's memory
-        self.charged_bytes = 0  # bytes that count against the tenant's quota
+        self.held_bytes = 0  # counted in the tenant's memory
+        self.charged_bytes = 0  # charged to the tenant's quota
         self.identified = False  # whether caller and tenant are known
         self.request_id = ""
         self.endpoint = ""
-        self.route = ""  # its path, if there is one
-        # Set once the token was seen; nothing before that asks for them.
+        self.route = ""  # the path, if it is known
+        # Set by authentication.
         self.caller: Caller
         self.tenant_id: str
 
     @property
     def route_method(self) -> str:
-        """The method by which a route is found: HEAD is GET without a body."""
+        """The method of the route: HEAD uses the route of GET."""
         return "GET" if self.method == "HEAD" else self.method
 
     def header(self, name: bytes) -> str | None:
-        """Return a header's text, None when it is not there."""
+        """Return the value of a header, None if it is absent.
+
+        Raises:
+            InvalidArgument: It is not UTF-8.
+        """
         value = self.headers.get(name)
         if value is None:
             return None
@@ -107,54 +111,69 @@ class HttpRequest:
             raise InvalidArgument(msg, details={"argument": name.decode()}) from None
 
     def content_length(self) -> int:
-        """Return how long the body is, as the head tells; 0 when it does not."""
-        told = self.headers.get(b"content-length", b"").lstrip(b"0")
-        return int(told[:_DIGITS_MAX]) if told.isdigit() else 0
+        """Return the declared length of the body, 0 if it is absent."""
+        declared = self.headers.get(b"content-length", b"").lstrip(b"0")
+        return int(declared[:_DIGITS_MAX]) if declared.isdigit() else 0
 
-    async def body(self, max_bytes: int, seconds: float, arrived: OnChunk) -> bytes:
-        """Read the body whole, within bounds of size and time.
+    async def body(self, max_bytes: int, seconds: float, on_chunk: OnChunk) -> bytes:
+        """Read the whole body.
 
-        `arrived` is called with the size of each piece before it is kept, and may refuse it.
+        Args:
+            max_bytes: The maximum size.
+            seconds: The timeout.
+            on_chunk: Called with the size of each chunk before it is kept; may raise to refuse it.
+
+        Raises:
+            LimitExceeded: The body is too large.
+            TimedOut: It did not arrive in time.
+            ClientDisconnected: The client has disconnected.
         """
-        if (told := self.content_length()) > max_bytes:
-            raise too_large_error(told, max_bytes)
-        message = await self._next(seconds)
+        if (declared := self.content_length()) > max_bytes:
+            raise too_large_error(declared, max_bytes)
+        message = await self._next_message(seconds)
         chunk: bytes = message.get("body", b"")
-        arrived(len(chunk))
+        on_chunk(len(chunk))
         if message.get("more_body"):
-            chunk = await self._rest(chunk, max_bytes, seconds, arrived)
+            chunk = await self._read_rest(chunk, max_bytes, seconds, on_chunk)
         if len(chunk) > max_bytes:
             raise too_large_error(len(chunk), max_bytes)
         return chunk
 
-    async def _rest(self, first: bytes, at_most: int, seconds: float, arrived: OnChunk) -> bytes:
+    async def _read_rest(
+        self, first: bytes, at_most: int, seconds: float, on_chunk: OnChunk
+    ) -> bytes:
         until = asyncio.get_running_loop().time() + seconds
         parts, size, more = [first], len(first), True
         while more:
-            message = await self._next(until - asyncio.get_running_loop().time())
+            message = await self._next_message(until - asyncio.get_running_loop().time())
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > at_most:
                 raise too_large_error(size, at_most)
-            arrived(len(parts[-1]))
+            on_chunk(len(parts[-1]))
             more = message.get("more_body", False)
         return b"".join(parts)
 
-    async def _next(self, seconds: float) -> AsgiMessage:
-        message = await _in_time(self._receive(), seconds)
+    async def _next_message(self, seconds: float) -> AsgiMessage:
+        message = await _receive_in_time(self._receive(), seconds)
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
         return message
 
     async def wait_for_disconnect(self) -> None:
-        """Wait until the client has left."""
+        """Wait until the client has disconnected."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    def params(self, kind: type[Any]) -> Any:
-        """Return the query string as a value of a type that names every parameter."""
+    def params(self, struct_type: type[Any]) -> Any:
+        """Convert the query string to a struct whose fields are the parameters.
+
+        Raises:
+            InvalidArgument: It is malformed, or has an unknown or repeated parameter.
+            LimitExceeded: It is too long.
+        """
         if not self.query:
-            return _converted({}, kind)
+            return _convert({}, struct_type)
         if len(self.query) > _QUERY_BYTES_MAX:
             raise too_large_error(len(self.query), _QUERY_BYTES_MAX)
         try:
@@ -165,122 +184,131 @@ class HttpRequest:
                 errors="strict",
             )
             if any("\0" in value for _, value in pairs):
-                raise ValueError  # noqa: TRY301 - no database takes it
+                raise ValueError  # noqa: TRY301 - databases refuse U+0000
         except ValueError:
             msg = "the query string is malformed: name=value, percent-encoded UTF-8"
             raise InvalidArgument(msg, details={"argument": "query string"}) from None
-        return _converted(_gathered(pairs, kind), kind)
+        return _convert(_group_pairs(pairs, struct_type), struct_type)
 
 
-async def _in_time(coming: Awaitable[AsgiMessage], seconds: float) -> AsgiMessage:
-    """Wait for a message; one that is there already is not timed, which costs more than it."""
-    step = coming.__await__()
+async def _receive_in_time(message: Awaitable[AsgiMessage], seconds: float) -> AsgiMessage:
+    """Wait for a message.
+
+    A message that is already there is returned without a timeout: setting one up costs more than
+    reading the message, and most bodies have arrived with the head.
+    """
+    step = message.__await__()
     try:
-        waits_for = next(step)
-    except StopIteration as there:
-        found: AsgiMessage = there.value
+        awaited = next(step)
+    except StopIteration as stop:
+        found: AsgiMessage = stop.value
         return found
     try:
         async with asyncio.timeout(seconds):
-            return await _Rest(step, waits_for)
+            return await _StartedAwaitable(step, awaited)
     except TimeoutError:
-        msg = "the body of the request did not come in time; nothing was done"
+        msg = "the body of the request did not arrive in time; nothing was done"
         raise TimedOut(msg) from None
 
 
-class _Rest:
-    """An awaitable that was begun already."""
+class _StartedAwaitable:
+    """The rest of an awaitable whose first step has run."""
 
-    def __init__(self, step: Generator[Any, Any, AsgiMessage], waits_for: Any) -> None:
+    def __init__(self, step: Generator[Any, Any, AsgiMessage], awaited: Any) -> None:
         self._step = step
-        self._waits_for = waits_for
+        self._waits_for = awaited
 
     def __await__(self) -> Generator[Any, Any, AsgiMessage]:
         sent = yield self._waits_for
         while True:
             try:
-                waits_for = self._step.send(sent)
-            except StopIteration as there:
-                found: AsgiMessage = there.value
+                awaited = self._step.send(sent)
+            except StopIteration as stop:
+                found: AsgiMessage = stop.value
                 return found
-            sent = yield waits_for
+            sent = yield awaited
 
 
-def _gathered(pairs: list[tuple[str, str]], kind: type[Any]) -> dict[str, Any]:
-    lists = _list_fields(kind)
+def _group_pairs(pairs: list[tuple[str, str]], struct_type: type[Any]) -> dict[str, Any]:
+    lists = _list_fields(struct_type)
     given: dict[str, Any] = {}
     for name, value in pairs:
-        if name not in kind.__struct_fields__:
-            msg = f"there is no parameter {name!r:.80} here"
+        if name not in struct_type.__struct_fields__:
+            msg = f"unknown parameter {name!r:.80}"
             raise InvalidArgument(msg, details={"argument": name[:80]})
-        if value.lower() == "null" and name not in _text_fields(kind):
+        if value.lower() == "null" and name not in _text_fields(struct_type):
             msg = f"the parameter {name} is null: leave it out instead"
             raise InvalidArgument(msg, details={"argument": name})
         if name in lists:
             given.setdefault(name, []).append(value)
         elif name in given:
-            msg = f"the parameter {name} stands there twice"
+            msg = f"the parameter {name} is given twice"
             raise InvalidArgument(msg, details={"argument": name})
         else:
             given[name] = value
     return given
 
 
-def _list_fields(kind: type[Any]) -> frozenset[str]:
-    known = _LISTS.get(kind)
-    if known is None:
-        info: Any = msgspec.inspect.type_info(kind)
-        known = frozenset(field.name for field in info.fields if _is_list(field.type))
-        _LISTS[kind] = known
-    return known
+def _list_fields(struct_type: type[Any]) -> frozenset[str]:
+    names = _LISTS.get(struct_type)
+    if names is None:
+        info: Any = msgspec.inspect.type_info(struct_type)
+        names = frozenset(field.name for field in info.fields if _is_list(field.type))
+        _LISTS[struct_type] = names
+    return names
 
 
-def _text_fields(kind: type[Any]) -> frozenset[str]:
-    """Return the parameters that are text, for which null is a word as any other."""
-    known = _TEXTS.get(kind)
-    if known is None:
-        info: Any = msgspec.inspect.type_info(kind)
-        known = frozenset(field.name for field in info.fields if _is_text(field.type))
-        _TEXTS[kind] = known
-    return known
+def _text_fields(struct_type: type[Any]) -> frozenset[str]:
+    """Return the parameters that are text, for which "null" is an ordinary value."""
+    names = _TEXTS.get(struct_type)
+    if names is None:
+        info: Any = msgspec.inspect.type_info(struct_type)
+        names = frozenset(field.name for field in info.fields if _is_text(field.type))
+        _TEXTS[struct_type] = names
+    return names
 
 
 _LISTS: dict[type[Any], frozenset[str]] = {}
 _TEXTS: dict[type[Any], frozenset[str]] = {}
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(field_type: Any) -> bool:
     texts = (msgspec.inspect.StrType, msgspec.inspect.LiteralType, msgspec.inspect.ListType)
-    return any(isinstance(one, texts) for one in getattr(kind, "types", (kind,)))
+    return any(isinstance(one, texts) for one in getattr(field_type, "types", (field_type,)))
 
 
-def _is_list(kind: Any) -> bool:
-    inner = getattr(kind, "types", (kind,))
+def _is_list(field_type: Any) -> bool:
+    inner = getattr(field_type, "types", (field_type,))
     return any(isinstance(one, msgspec.inspect.ListType) for one in inner)
 
 
-def _converted(given: dict[str, Any], kind: type[Any]) -> Any:
+def _convert(given: dict[str, Any], struct_type: type[Any]) -> Any:
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(given, struct_type, strict=False)
     except msgspec.ValidationError as error:
         raise invalid_shape_error(error, "the query string") from None
 
 
 def invalid_shape_error(error: Exception, where: str) -> InvalidArgument:
-    """Make the error for what does not have the shape that a route takes; no value is shown."""
-    said = str(error)
-    words, _, path = said.partition(" - at ")
-    argument = path.strip("`").removeprefix("$.") or _named(words) or where
-    return InvalidArgument(f"{where}: {said[:300]}", details={"argument": argument[:80]})
+    """Make the error for a body or query string that does not match its type.
+
+    Args:
+        error: The error of msgspec, which contains no values.
+        where: The part of the request, such as "the body".
+    """
+    text = str(error)
+    description, _, path = text.partition(" - at ")
+    argument = path.strip("`").removeprefix("$.") or _find_field_name(description) or where
+    return InvalidArgument(f"{where}: {text[:300]}", details={"argument": argument[:80]})
 
 
-def _named(words: str) -> str:
-    parts = words.split("`")
-    return parts[1] if "field" in words and len(parts) > 1 else ""
+def _find_field_name(description: str) -> str:
+    parts = description.split("`")
+    return parts[1] if "field" in description and len(parts) > 1 else ""
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
-    """An answer that is there as a whole; one that does not last is not kept for twins."""
+    """A complete response; duplicates of the request receive it again if it is `storable`."""
 
     status: int
     body: bytes = b""
@@ -292,7 +320,7 @@ class HttpResponse(msgspec.Struct, frozen=True):
 def problem_response(
     problem: Problem, error: SeriatimError, headers: tuple[tuple[bytes, bytes], ...]
 ) -> HttpResponse:
-    """Make the answer of a problem, with the headers that its status needs."""
+    """Make the response for a problem, with the headers that its status needs."""
     if problem.status == HTTPStatus.UNAUTHORIZED:
         headers = (*headers, (b"www-authenticate", b"Bearer"))
     elif problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
@@ -302,10 +330,10 @@ def problem_response(
 
 
 class HttpStream(msgspec.Struct, frozen=True):
-    """An answer that comes in pieces, for as long as the client stays."""
+    """A response that is sent in chunks, for as long as the client is connected."""
 
     content_type: bytes
-    pieces: AsyncIterator[bytes]
+    chunks: AsyncIterator[bytes]
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 

@@ -1,8 +1,8 @@
-"""One watcher of the log for all who wait in a process: it reads once and hands out to many.
+"""One watcher of the log per process, which reads new events once for all tails and long polls.
 
-A tail that has caught up with the log joins its tenant's channel. What is appended is read once
-for the whole channel, and goes into the buffers of the tails it matches. A tail whose buffer is
-full leaves the channel: it reads what it missed by itself, as far as its reader takes it.
+A tail that has caught up with the log joins the channel of its tenant. New appends are read once
+per channel and put into the buffers of the tails that they match. A tail whose buffer is full
+leaves the channel and reads the missing events itself, at the speed of its client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from seriatim.api.limit_reporter import LimitReporter
 from seriatim.api.memory_budget import MemoryBudget
 from seriatim.api.tail_buffer import TailBuffer
 from seriatim.api.tail_matcher import TailMatcher, match_budget_error
@@ -31,20 +30,20 @@ T = TypeVar("T")
 
 POLL_S = 1.0
 RETRY_S = 0.5
-BATCH_DELAY_S = 0.003
+BATCH_DELAY_S = 0.003  # after each new head: frequent appends are read in batches
 IDENTITY_CHECK_S = 1.0
 TAIL_PAGE = 128
-TAIL_PAGE_BYTES = 2 * MIB  # of what is read at once for a tail that catches up
+TAIL_PAGE_BYTES = 2 * MIB  # per read of a tail that catches up
 
 Run = Callable[..., Awaitable[Any]]
 
 
 class _Channel:
-    """The tails of one tenant that have caught up, and how far its events were handed out."""
+    """The tails of one tenant that have caught up, and the last delivered position."""
 
     def __init__(self, position: int, identity: LogIdentity) -> None:
         self.position = position
-        self.tip: str | None = None  # the event there, once one was handed out
+        self.last_event_id: str | None = None  # of the event at `position`, if it was delivered
         self.checked_at = 0.0
         self.identity = identity
         self.pumping = False
@@ -52,21 +51,35 @@ class _Channel:
 
 
 class Hub:
-    """Watches the head of a log, and hands new events out to tails and waiters."""
+    """Watch the head of a log, and deliver new events to tails and long polls.
+
+    Args:
+        log: The log.
+        run: Runs a call in a thread.
+        memory: Counts the text of appends that wait in buffers.
+        report_limit: Called with the name of a limit that was reached, and the tenant.
+        buffer: The maximum number of appends in the buffer of a tail.
+    """
 
     def __init__(
-        self, log: Log, run: Run, memory: MemoryBudget, bounds: LimitReporter, *, buffer: int
+        self,
+        log: Log,
+        run: Run,
+        memory: MemoryBudget,
+        report_limit: Callable[[str, str], None],
+        *,
+        buffer: int,
     ) -> None:
         self._log = log
         self._run = run
         self._memory = memory
-        self._bounds = bounds
+        self._report_limit = report_limit
         self._buffer = buffer
         self._channels: dict[str, _Channel] = {}
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = threading.Event()
-        self._wanted = threading.Event()
+        self._needed = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
         self.head = 0
@@ -76,16 +89,16 @@ class Hub:
     # -- watching
 
     def start(self) -> None:
-        """Be ready to watch; the watcher sleeps until somebody waits."""
+        """Start the watcher, which sleeps until a tail or a long poll exists."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._watch, name="seriatim-hub", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Let everybody go who waits or follows."""
+        """End all tails and long polls."""
         self._stopped.set()
-        self._wanted.set()
-        self._send_away(None)
+        self._needed.set()
+        self._end_tails(None)
         for waiter in list(self._waiters):
             if not waiter.done():
                 waiter.set_result(None)
@@ -93,50 +106,49 @@ class Hub:
             task.cancel()
 
     def join(self) -> None:
-        """Wait until the watcher has ended, which a closed log lets it do at once."""
+        """Wait until the watcher has ended, which happens at once after the log is closed."""
         if self._thread is not None:
             self._thread.join(5.0)
 
     @property
     def stopped(self) -> bool:
-        """Whether the service ends."""
+        """Whether the service is shutting down."""
         return self._stopped.is_set()
 
     def _watch(self) -> None:
-        """Wait for the head to move, in a thread of its own, while anybody is interested."""
+        """Watch the head in a thread, while a tail or a long poll exists."""
         store = self._log.store
         head = 0
         while not self._stopped.is_set():
-            self._wanted.wait()
+            self._needed.wait()
             if self._stopped.is_set():
                 return
             try:
                 store.wait(head, POLL_S)
-                seen = store.head()
-            except Exception:  # noqa: BLE001 - the store is away: tried again
+                current = store.head()
+            except Exception:  # noqa: BLE001 - the store is unavailable: try again
                 self._stopped.wait(RETRY_S)
                 continue
-            if seen != head and not self._stopped.is_set():
-                head = seen
-                with suppress(RuntimeError):  # the loop has just ended
+            if current != head and not self._stopped.is_set():
+                head = current
+                with suppress(RuntimeError):  # the event loop has just ended
                     self._loop.call_soon_threadsafe(self._advance, head)
-                # Who is appended to a thousand times a second is looked at less often.
                 self._stopped.wait(BATCH_DELAY_S)
 
-    def _interest(self) -> None:
+    def _update_needed(self) -> None:
         if self._channels or self._waiters:
-            self._wanted.set()
+            self._needed.set()
         elif not self._stopped.is_set():
-            self._wanted.clear()
+            self._needed.clear()
 
-    def _send_away(self, failure: SeriatimError | None) -> None:
+    def _end_tails(self, failure: SeriatimError | None) -> None:
         for channel in self._channels.values():
             for tail in channel.members:
                 tail.mark_lagging(failure)
 
     def _advance(self, head: int) -> None:
         if head < self.head:
-            self._send_away(identity_changed_error(head))
+            self._end_tails(identity_changed_error(head))
         self.head = head
         for waiter, after in list(self._waiters.items()):
             if head > after and not waiter.done():
@@ -145,26 +157,35 @@ class Hub:
             self._pump(tenant_id)
 
     async def wait_for_head(self, after: int, seconds: float) -> None:
-        """Wait until the head may have passed a position: a hint, never a promise."""
+        """Wait until the head may be after a position; callers must check it.
+
+        Args:
+            after: The position.
+            seconds: The timeout; returns after at most `POLL_S` anyway.
+        """
         if self.stopped:
             return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters[waiter] = after
-        self._interest()
-        if self.head > after:  # it was seen to pass before this one began to wait
+        self._update_needed()
+        if self.head > after:  # `_advance` ran before the waiter was registered
             waiter.set_result(None)
-        alarm = loop.call_later(min(seconds, POLL_S), _let_go, waiter)
+        timer = loop.call_later(min(seconds, POLL_S), _wake, waiter)
         try:
             await waiter
         finally:
-            alarm.cancel()
+            timer.cancel()
             del self._waiters[waiter]
-            self._interest()
+            self._update_needed()
 
-    async def run_until_stopped(self, act: Coroutine[Any, Any, T]) -> T:
-        """Do something that may wait long, and give it up when the service ends."""
-        task = asyncio.create_task(act)
+    async def run_until_stopped(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine that may wait long, and cancel it at shutdown.
+
+        Raises:
+            BackendFailure: The service is shutting down.
+        """
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self.stopped:
@@ -175,16 +196,20 @@ class Hub:
             task.cancel()
             if not self.stopped:
                 raise
-            raise BackendFailure("the service is ending: ask again") from None
+            raise BackendFailure("the service is shutting down: try again") from None
 
     # -- tails
 
     def make_tail(self, tenant_id: str, query: Query, position: int) -> TailBuffer:
-        """Make a tail; it catches up by itself before it joins."""
+        """Make a tail, which has to catch up before `add_tail`."""
         return TailBuffer(tenant_id, query, position, self._buffer)
 
     def add_tail(self, tail: TailBuffer) -> bool:
-        """Let a tail have what comes; False while the channel is ahead of it."""
+        """Deliver new events to a tail.
+
+        Returns:
+            False if the channel is ahead of the tail, which then has to catch up first.
+        """
         channel = self._channels.get(tail.tenant_id)
         if channel is None:
             channel = self._channels[tail.tenant_id] = _Channel(tail.position, self._log.identity())
@@ -192,23 +217,23 @@ class Hub:
             return False
         tail.start()
         channel.members.add(tail)
-        self._interest()
+        self._update_needed()
         if self.head > channel.position:
             self._pump(tail.tenant_id)
         return True
 
     def remove_tail(self, tail: TailBuffer) -> None:
-        """Let a tail go; it keeps what waits for it."""
+        """Deliver nothing more to a tail; its buffer is kept."""
         channel = self._channels.get(tail.tenant_id)
         if channel is None:
             return
         channel.members.discard(tail)
         if not channel.members:
             del self._channels[tail.tenant_id]
-            self._interest()
+            self._update_needed()
 
     def delivered_position(self, tail: TailBuffer) -> int:
-        """Return how far everything was handed out to a tail that has nothing waiting."""
+        """Return the last position delivered to a tail with an empty buffer."""
         channel = self._channels.get(tail.tenant_id)
         if channel is None or tail not in channel.members:
             return tail.position
@@ -219,58 +244,76 @@ class Hub:
         if channel is None or channel.pumping or self.stopped:
             return
         channel.pumping = True
-        task = asyncio.get_running_loop().create_task(self._hand_out(tenant_id, channel))
+        task = asyncio.get_running_loop().create_task(self._deliver(tenant_id, channel))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _hand_out(self, tenant_id: str, channel: _Channel) -> None:
-        """Read what a tenant's tails have not seen, once, and put it where it belongs."""
+    async def _deliver(self, tenant_id: str, channel: _Channel) -> None:
+        """Read new events once, and deliver them to the tails of a tenant."""
         try:
             while channel.position < self.head and channel.members:
                 head = self.head
-                groups, all_of_it = await self._run(_groups, self._log, tenant_id, channel, head)
-                await self._deal(tenant_id, channel, groups)
-                if not all_of_it or (groups and groups[-1][-1].position == head):
-                    channel.position, channel.tip = groups[-1][-1].position, groups[-1][-1].event_id
+                appends, is_all = await self._run(
+                    _read_new_appends, self._log, tenant_id, channel, head
+                )
+                await self._deliver_matches(tenant_id, channel, appends)
+                if not is_all or (appends and appends[-1][-1].position == head):
+                    channel.position, channel.last_event_id = (
+                        appends[-1][-1].position,
+                        appends[-1][-1].event_id,
+                    )
                 else:
-                    channel.position, channel.tip = head, None
+                    channel.position, channel.last_event_id = head, None
         except SeriatimError as error:
-            for tail in channel.members:  # each finds out for itself whether it is over
+            for tail in channel.members:  # each reads for itself, and fails if the log still does
                 tail.mark_lagging(None if error.retryable else error)
         finally:
             channel.pumping = False
 
-    async def _deal(self, tenant_id: str, channel: _Channel, groups: list[Batch]) -> None:
-        """Hand appends out to the tails that they match; tails may join meanwhile."""
-        dealt: set[TailBuffer] = set()
-        while late := channel.members - dealt:
-            dealt |= late
-            matcher = TailMatcher(groups, late, tenant_id, self._memory)
+    async def _deliver_matches(
+        self, tenant_id: str, channel: _Channel, appends: list[Batch]
+    ) -> None:
+        """Deliver appends to the tails that they match; tails may join meanwhile."""
+        handled: set[TailBuffer] = set()
+        while new_members := channel.members - handled:
+            handled |= new_members
+            matcher = TailMatcher(appends, new_members, tenant_id, self._memory)
             while not matcher.done and not self.stopped:
-                for tail, piece in await self._run(matcher.run):
-                    if tail in channel.members and not tail.offer(piece):
+                for tail, chunk in await self._run(matcher.run):
+                    if tail in channel.members and not tail.offer(chunk):
                         channel.members.discard(tail)
-                self._end_expensive(tenant_id, channel, late)
+                self._end_expensive_tails(tenant_id, channel, new_members)
 
-    def _end_expensive(self, tenant_id: str, channel: _Channel, tails: set[TailBuffer]) -> None:
+    def _end_expensive_tails(
+        self, tenant_id: str, channel: _Channel, tails: set[TailBuffer]
+    ) -> None:
         for tail in tails & channel.members:
             if error := match_budget_error(tail):
-                self._bounds.report(error.details["limit"], tenant_id)
+                self._report_limit(error.details["limit"], tenant_id)
                 tail.mark_lagging(error)
                 channel.members.discard(tail)
 
 
-def _let_go(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
 
-def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> tuple[list[Batch], bool]:
-    """Read whole appends behind a channel's position, a page or so, and tell if that is all."""
+def _read_new_appends(
+    log: Log, tenant_id: str, channel: _Channel, head: int
+) -> tuple[list[Batch], bool]:
+    """Read whole appends after the position of a channel.
+
+    Returns:
+        About a page of appends, and whether these are all up to the head.
+
+    Raises:
+        LogIdentityChanged: The log was restored or replaced.
+    """
     changed = log.identity() != channel.identity
-    if channel.tip and time.monotonic() - channel.checked_at > IDENTITY_CHECK_S:
+    if channel.last_event_id and time.monotonic() - channel.checked_at > IDENTITY_CHECK_S:
         channel.checked_at = time.monotonic()
-        changed = changed or log.store.event_id_at(channel.position) != channel.tip
+        changed = changed or log.store.event_id_at(channel.position) != channel.last_event_id
     if changed:
         raise identity_changed_error(head)
 
@@ -284,18 +327,22 @@ def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> tuple[lis
 
 
 def take_page(appends: Iterator[Batch], at_most: int = TAIL_PAGE_BYTES) -> tuple[list[Batch], bool]:
-    """Return the first of many appends, as many as are well held at once, and if these are all."""
-    found: list[Batch] = []
+    """Take about a page of appends.
+
+    Returns:
+        The appends, and whether the iterator is exhausted.
+    """
+    page: list[Batch] = []
     count = size = 0
-    for group in appends:
-        found.append(group)
-        count, size = count + len(group), size + estimate_memory(group)
+    for append in appends:
+        page.append(append)
+        count, size = count + len(append), size + estimate_memory(append)
         if count >= PAGE_EVENTS or size >= at_most:
-            return found, False
-    return found, True
+            return page, False
+    return page, True
 
 
 def identity_changed_error(head: int) -> LogIdentityChanged:
-    """Make the error for a log that is no longer the one that was followed."""
-    msg = "the log was restored or replaced while it was followed"
+    """Make the error for a tail whose log has been restored or replaced."""
+    msg = "the log was restored or replaced: check what was processed, then choose a position"
     return LogIdentityChanged(msg, details={"head": head})

@@ -1,4 +1,8 @@
-"""Commands that are not one append, run once: their twins wait for the first one's answer."""
+"""Idempotency keys of requests that are not one append.
+
+Concurrent duplicates run once and receive the same response. A single append needs none of this:
+its command record is stored with its events.
+"""
 
 from __future__ import annotations
 
@@ -16,64 +20,82 @@ from seriatim.core.ids import hash_key, key_problem
 from seriatim.core.request import limits_around_payloads
 
 REPLAYED_HEADER = (b"seriatim-replayed", b"true")
-_PAUSE_S = 0.05
+_POLL_S = 0.05
 
 
 async def run_once(
-    service: Service, request: HttpRequest, raw: bytes, act: Callable[[], Awaitable[HttpResponse]]
+    service: Service, request: HttpRequest, raw: bytes, run: Callable[[], Awaitable[HttpResponse]]
 ) -> HttpResponse:
-    """Run an act for the first of its twins; the others get its answer."""
+    """Run a request once per idempotency key; duplicates receive the stored response.
+
+    A response that fails, or may not be stored, releases the key: a duplicate runs again.
+
+    Args:
+        service: The service.
+        request: The request, with the header Idempotency-Key.
+        raw: The body, which duplicates must repeat.
+        run: Runs the request.
+
+    Raises:
+        InvalidArgument: The key or the body cannot be stored.
+        IdempotencyKeyReuse: The key belongs to a request with another body.
+        TimedOut: A request with this key is still in progress.
+    """
     key = request.header(b"idempotency-key")
     if problem := key_problem(key):
         raise InvalidArgument(f"Idempotency-Key {problem}", details={"argument": "idempotency-key"})
     parts = request.tenant_id, request.caller.subject, request.endpoint, key
-    request_hash = await _hash_of(service, request, raw)
+    request_hash = await _hash_body(service, request, raw)
     command = IdempotentCommand(request.tenant_id, hash_key(*parts).hex(), request_hash)
-    found = await _reserved(service, command)
-    if isinstance(found, StoredResponse):
-        return HttpResponse(found.status, found.body.encode(), headers=(REPLAYED_HEADER,))
+    reservation = await _reserve(service, command)
+    if isinstance(reservation, StoredResponse):
+        return HttpResponse(
+            reservation.status, reservation.body.encode(), headers=(REPLAYED_HEADER,)
+        )
     try:
-        response = await act()
+        response = await run()
     except BaseException:
-        await _let_twins_run(service, command, found)
+        await _release(service, command, reservation)
         raise
     if response.storable and len(response.body) <= service.settings.answer_bytes:
-        answer = StoredResponse(response.status, response.body.decode())
+        stored = StoredResponse(response.status, response.body.decode())
         await service.run_for_tenant(
-            command.tenant_id, service.access.store_response, found, answer
+            command.tenant_id, service.access.store_response, reservation, stored
         )
     else:
-        await _let_twins_run(service, command, found)
+        await _release(service, command, reservation)
     return response
 
 
-async def _hash_of(service: Service, request: HttpRequest, raw: bytes) -> str:
+async def _hash_body(service: Service, request: HttpRequest, raw: bytes) -> str:
     limits = limits_around_payloads(service.limits)
 
-    def made() -> str:
+    def compute() -> str:
         value = parse_json_body(raw)
         try:
             check_json(value, limits=limits)
-        except ValidationError as flaw:
-            msg = f"the body cannot be kept: {flaw.location}: {flaw.message}"
+        except ValidationError as error:
+            msg = f"the body cannot be stored: {error.location}: {error.message}"
             raise InvalidArgument(msg, details={"argument": "the body"}) from None
         return hash_text(canonical_text(value))
 
-    return await service.run_for_tenant(request.tenant_id, made)
+    return await service.run_for_tenant(request.tenant_id, compute)
 
 
-async def _reserved(service: Service, command: IdempotentCommand) -> Reservation | StoredResponse:
-    """Wait for the right to run, or for the answer; a tenant's commands wait in its own turns."""
+async def _reserve(service: Service, command: IdempotentCommand) -> Reservation | StoredResponse:
+    """Reserve the key, or wait for the response of the request that holds it."""
     until = asyncio.get_running_loop().time() + service.settings.request_timeout_s
     reserve, at_most = service.access.reserve, service.settings.tenant_answers
     while asyncio.get_running_loop().time() < until:
-        found = await service.run_for_tenant(command.tenant_id, reserve, command, at_most)
-        if found is not None:
-            return found
-        await asyncio.sleep(_PAUSE_S)
-    raise TimedOut("a request with this Idempotency-Key is still under way")
+        reservation = await service.run_for_tenant(command.tenant_id, reserve, command, at_most)
+        if reservation is not None:
+            return reservation
+        await asyncio.sleep(_POLL_S)
+    raise TimedOut("a request with this Idempotency-Key is still in progress: try again")
 
 
-async def _let_twins_run(service: Service, command: IdempotentCommand, found: Reservation) -> None:
-    with suppress(SeriatimError):  # then they may once its time is over
-        await service.run_for_tenant(command.tenant_id, service.access.release_reservation, found)
+async def _release(service: Service, command: IdempotentCommand, reservation: Reservation) -> None:
+    with suppress(SeriatimError):  # the reservation expires by itself
+        await service.run_for_tenant(
+            command.tenant_id, service.access.release_reservation, reservation
+        )

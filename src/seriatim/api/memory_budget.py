@@ -1,4 +1,4 @@
-"""Bound the memory of each tenant in a process: bodies, unsent answers, and work in progress."""
+"""Bound the memory of each tenant in a process: bodies, unsent responses, work in progress."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from seriatim.core.errors import LimitExceeded, TimedOut
 from seriatim.core.limits import MIB, limit_error
 
 MEMORY_LIMIT = "tenant_memory_bytes"
-WORK_BYTES = 32 * MIB  # of parsed bodies and answers in the making, beside the budget itself
+WORK_BYTES = 32 * MIB  # of parsed bodies and responses being built, in addition to the budget
 _RETRY_S = 1.0
 
 
 class MemoryBudget:
     """Count the bytes that each tenant holds; used by the event loop alone.
 
-    Request bodies and unsent answers count against `bound`. Work in progress (parsed bodies,
-    answers in the making) waits for its share of a smaller, separate room.
+    Request bodies and unsent responses count against `bound`. Work in progress (parsed bodies,
+    responses being built) has a smaller budget of its own, for which requests queue.
+
+    Args:
+        bound: Bytes of bodies and unsent responses per tenant.
+        work: Bytes of work in progress per tenant.
     """
 
     def __init__(self, bound: int, work: int = WORK_BYTES) -> None:
@@ -28,73 +32,86 @@ class MemoryBudget:
         self._tenants: dict[str, _Usage] = {}
 
     def used(self, tenant_id: str) -> int:
-        """Return the bytes of bodies and unsent answers that a tenant holds."""
+        """Return the bytes of bodies and unsent responses that a tenant holds."""
         found = self._tenants.get(tenant_id)
         return 0 if found is None else found.held.used
 
     def acquire(self, tenant_id: str, size: int) -> None:
-        """Count bytes, or raise `LimitExceeded` if they do not fit."""
+        """Count bytes.
+
+        Raises:
+            LimitExceeded: They do not fit.
+        """
         if size > self.bound:
             raise limit_error(MEMORY_LIMIT, self.bound, size)
         if not self.try_acquire(tenant_id, size):
-            raise _full(self.bound, self.used(tenant_id) + size)
+            raise _memory_error(self.bound, self.used(tenant_id) + size)
 
     def try_acquire(self, tenant_id: str, size: int) -> bool:
-        """Count bytes if they fit, and tell whether they did."""
+        """Count bytes if they fit; return whether they do."""
         usage = self._usage(tenant_id)
-        fitting = usage.held.used + size <= self.bound
-        if fitting:
+        fits = usage.held.used + size <= self.bound
+        if fits:
             usage.held.used += size
-        self._forget(tenant_id, usage)
-        return fitting
+        self._remove_if_idle(tenant_id, usage)
+        return fits
 
     def add(self, tenant_id: str, size: int) -> None:
-        """Count bytes that exist already, whether they fit or not."""
+        """Count bytes that are already allocated, even over the bound."""
         usage = self._usage(tenant_id)
         usage.held.used += size
-        self._forget(tenant_id, usage)
+        self._remove_if_idle(tenant_id, usage)
 
     def release(self, tenant_id: str, size: int) -> None:
-        """Count bytes no longer."""
+        """Stop counting bytes."""
         if size:
             usage = self._tenants[tenant_id]
-            usage.held.leave(size)
-            self._forget(tenant_id, usage)
+            usage.held.release_bytes(size)
+            self._remove_if_idle(tenant_id, usage)
 
     async def wait_and_acquire(self, tenant_id: str, size: int, seconds: float) -> None:
-        """Count bytes as soon as they fit; raise `LimitExceeded` when they do not in time."""
+        """Count bytes as soon as they fit.
+
+        Raises:
+            LimitExceeded: They did not fit within `seconds`.
+        """
         usage = self._usage(tenant_id)
         try:
-            await usage.held.enter(min(size, self.bound), seconds)
+            await usage.held.acquire_bytes(min(size, self.bound), seconds)
         except TimeoutError:
-            raise _full(self.bound, usage.held.used + size) from None
+            raise _memory_error(self.bound, usage.held.used + size) from None
         finally:
-            self._forget(tenant_id, usage)
+            self._remove_if_idle(tenant_id, usage)
 
     @asynccontextmanager
     async def reserve_work(self, tenant_id: str, size: int, seconds: float) -> AsyncIterator[None]:
-        """Hold room for work of about that size; work larger than all of the room runs alone.
+        """Reserve memory for work of about this size; work over the whole budget runs alone.
 
-        Raises `TimedOut` when the tenant's other work leaves no room in time.
+        Raises:
+            TimedOut: Other work of the tenant left too little memory for `seconds`.
         """
         usage = self._usage(tenant_id)
         taken = min(size, self._work)
         try:
-            await usage.work.enter(taken, seconds)
+            await usage.work.acquire_bytes(taken, seconds)
             try:
                 yield
             finally:
-                usage.work.leave(taken)
+                usage.work.release_bytes(taken)
         except TimeoutError:
-            msg = "other large requests of this tenant left no room in time; nothing was done"
+            msg = "timed out while large requests of this tenant used its memory; nothing was done"
             raise TimedOut(msg) from None
         finally:
-            self._forget(tenant_id, usage)
+            self._remove_if_idle(tenant_id, usage)
 
     def check_response(self, tenant_id: str, size: int) -> None:
-        """Raise `LimitExceeded` before an answer is made that could not be held unsent."""
+        """Check that a response could be held until it is sent, before it is built.
+
+        Raises:
+            LimitExceeded: It could not.
+        """
         if (held := self.used(tenant_id)) + size > max(self.bound, size):
-            raise _full(self.bound, held + size)
+            raise _memory_error(self.bound, held + size)
 
     def _usage(self, tenant_id: str) -> _Usage:
         found = self._tenants.get(tenant_id)
@@ -102,7 +119,7 @@ class MemoryBudget:
             found = self._tenants[tenant_id] = _Usage(self.bound, self._work)
         return found
 
-    def _forget(self, tenant_id: str, usage: _Usage) -> None:
+    def _remove_if_idle(self, tenant_id: str, usage: _Usage) -> None:
         if usage.held.idle and usage.work.idle:
             self._tenants.pop(tenant_id, None)
 
@@ -113,12 +130,12 @@ class _Usage:
     __slots__ = ("held", "work")
 
     def __init__(self, bound: int, work: int) -> None:
-        self.held = _Room(bound)
-        self.work = _Room(work)
+        self.held = _ByteQueue(bound)
+        self.work = _ByteQueue(work)
 
 
-class _Room:
-    """So many bytes; whoever finds no room waits in line."""
+class _ByteQueue:
+    """A number of bytes, for which requests queue in order of arrival."""
 
     __slots__ = ("_bound", "_queue", "used")
 
@@ -131,7 +148,7 @@ class _Room:
     def idle(self) -> bool:
         return not self.used and not self._queue
 
-    async def enter(self, size: int, seconds: float) -> None:
+    async def acquire_bytes(self, size: int, seconds: float) -> None:
         if not self._queue and self.used + size <= self._bound:
             self.used += size
             return
@@ -142,15 +159,15 @@ class _Room:
             async with asyncio.timeout(seconds):
                 await waiter
         except BaseException:
-            # A cancelled waiter may have left the queue when room was made.
+            # `_wake` may have removed a cancelled waiter from the queue.
             if entry in self._queue:
                 self._queue.remove(entry)
             elif not waiter.cancelled():
-                self.used -= size  # room was granted just before
+                self.used -= size  # bytes were granted just before
             self._wake()
             raise
 
-    def leave(self, size: int) -> None:
+    def release_bytes(self, size: int) -> None:
         self.used -= size
         self._wake()
 
@@ -162,11 +179,10 @@ class _Room:
                 waiter.set_result(None)
 
 
-def _full(bound: int, actual: int) -> LimitExceeded:
+def _memory_error(bound: int, actual: int) -> LimitExceeded:
     msg = (
         f"{MEMORY_LIMIT} would be {actual}, over the bound of {bound}: request bodies and "
-        "unsent answers "
-        "of this tenant fill its memory; read the open answers, or try again"
+        "unsent responses of this tenant fill its memory; read the open responses, or try again"
     )
     details = {"limit": MEMORY_LIMIT, "bound": bound, "actual": actual, "retry_after_s": _RETRY_S}
     return LimitExceeded(msg, details=details, retryable=True)

@@ -1,36 +1,34 @@
-"""The description of the API (OpenAPI 3.1), made of the routes themselves."""
+"""The OpenAPI 3.1 document, generated from the routes, with the bounds of the service."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
+from seriatim.api.read_endpoints import STREAMS_MAX
 from seriatim.api.routes import ROUTES, Route
-from seriatim.api.schema_bounds import (
-    SchemaBounds,
-    add_component_bounds,
-    parameter_bounds,
-    simplify_schema,
-)
 from seriatim.api.service import SMALL_BODY_BYTES, VERSION, ServiceSettings
 from seriatim.core.errors import ALL_ERRORS
+from seriatim.core.ids import ID_BYTES_MAX, KEY_BYTES_MAX
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.wire.problems import CONTENT_TYPE, STATUS_BY_CODE, TOO_MANY_REQUESTS, Problem
 
+_SchemaBounds = Mapping[str, Mapping[str, Any]]
 _SERVING = ServiceSettings()
 _REF = "#/components/schemas/{name}"
-# What any route may answer, whatever it is about.
-_ALWAYS = ("unauthorized", "forbidden", "invalid_argument", "backend_failure", "timeout")
-_SAID = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
+# Errors that every route may return.
+_COMMON_ERRORS = ("unauthorized", "forbidden", "invalid_argument", "backend_failure", "timeout")
+_ERROR_DESCRIPTIONS = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
 
 
 @cache
 def encode_openapi(limits: Limits = DEFAULT_LIMITS, serving: ServiceSettings = _SERVING) -> bytes:
-    """Return the whole description as JSON, with the bounds of this service."""
+    """Return the document as JSON."""
     return msgspec.json.format(msgspec.json.encode(make_openapi(limits, serving)), indent=2)
 
 
@@ -38,16 +36,21 @@ def encode_openapi(limits: Limits = DEFAULT_LIMITS, serving: ServiceSettings = _
 def make_openapi(
     limits: Limits = DEFAULT_LIMITS, serving: ServiceSettings = _SERVING
 ) -> dict[str, Any]:
-    """Return the whole description as a value, with the bounds of this service."""
-    components = add_component_bounds(_components()[1], limits)
+    """Return the document.
+
+    Args:
+        limits: The bounds of the log.
+        serving: The bounds of the service.
+    """
+    components = _add_component_bounds(_components()[1], limits)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         operation = _operation(route, limits, serving)
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     for path in ("/health", "/ready"):
         paths[path] = {"get": _open_operation(path)}
-    made: dict[str, Any] = simplify_schema(_document(paths, components))
-    return made
+    document: dict[str, Any] = _simplify_schema(_document(paths, components))
+    return document
 
 
 def _document(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def _document(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, An
         "info": {
             "title": "Seriatim",
             "version": VERSION,
-            "description": "One ordered, idempotent, replayable event log over HTTP.",
+            "description": "An ordered, idempotent, replayable event log over HTTP.",
         },
         "paths": paths,
         "components": {
@@ -69,7 +72,7 @@ def _document(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, An
 
 @cache
 def _components() -> tuple[dict[type[Any], Any], dict[str, Any]]:
-    """Return a reference to every type of a body or an answer, and what they refer to."""
+    """Return a reference to the type of each body and response, and their schemas."""
     types: list[type[Any]] = [Problem]
     for route in ROUTES:
         types += [kind for kind in (route.body, route.response) if kind is not None]
@@ -78,14 +81,14 @@ def _components() -> tuple[dict[type[Any], Any], dict[str, Any]]:
 
 
 def _operation(route: Route, limits: Limits, serving: ServiceSettings) -> dict[str, Any]:
-    said = inspect.getdoc(route.handler) or ""
-    summary, _, more = said.partition("\n")
+    text = inspect.getdoc(route.handler) or ""
+    summary, _, rest = text.partition("\n")
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{route.path[4:].replace('/', '_')}",
         "summary": summary,
-        "description": f"{more.strip()}\n\n{_needs(route)}".strip(),
+        "description": f"{rest.strip()}\n\n{_needs(route)}".strip(),
         "parameters": [
-            *_parameters(route, parameter_bounds(limits, serving)),
+            *_parameters(route, _parameter_bounds(limits, serving)),
             *_headers(route),
         ],
         "responses": _responses(route),
@@ -94,7 +97,7 @@ def _operation(route: Route, limits: Limits, serving: ServiceSettings) -> dict[s
         schema = _components()[0][route.body]
         bound = serving.request_bytes if route.raw else min(serving.request_bytes, SMALL_BODY_BYTES)
         operation["requestBody"] = {
-            "description": f"At most {bound} bytes, also when it was gzip (Content-Encoding).",
+            "description": f"At most {bound} bytes after decompression (Content-Encoding: gzip).",
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
@@ -102,9 +105,9 @@ def _operation(route: Route, limits: Limits, serving: ServiceSettings) -> dict[s
 
 
 def _needs(route: Route) -> str:
-    """Say which tokens a route is for."""
+    """Describe the tokens that a route accepts."""
     if route.right is None:
-        return "Any token will do."
+        return "Accepts any token."
     needs = [f"the right `{route.right}`"]
     if route.service:
         needs.append("the token of a service")
@@ -116,20 +119,20 @@ def _needs(route: Route) -> str:
 
 
 def _open_operation(path: str) -> dict[str, Any]:
-    what = "the process" if path == "/health" else "the store"
+    description = "the process" if path == "/health" else "the store"
     schema = {"type": "object", "properties": {"status": {"type": "string"}}}
     return {
         "operationId": path[1:],
-        "summary": f"Say whether {what} answers.",
+        "summary": f"Report whether {description} responds.",
         "security": [],
         "responses": {
-            "200": {"description": "It does.", "content": {"application/json": {"schema": schema}}},
+            "200": {"description": "OK", "content": {"application/json": {"schema": schema}}},
             **({} if path == "/health" else _problems(("backend_failure", "timeout"))),
         },
     }
 
 
-def _parameters(route: Route, bounds: SchemaBounds) -> list[dict[str, Any]]:
+def _parameters(route: Route, bounds: _SchemaBounds) -> list[dict[str, Any]]:
     if route.params is None:
         return []
     (schema,), components = msgspec.json.schema_components([route.params], ref_template=_REF)
@@ -146,8 +149,8 @@ def _parameters(route: Route, bounds: SchemaBounds) -> list[dict[str, Any]]:
     ]
 
 
-def _parameter(name: str, schema: dict[str, Any], bounds: SchemaBounds) -> dict[str, Any]:
-    """Return the schema of a parameter with its bounds, if they are of its kind."""
+def _parameter(name: str, schema: dict[str, Any], bounds: _SchemaBounds) -> dict[str, Any]:
+    """Add the bounds of a parameter to its schema, if they fit its type."""
     known = bounds.get(name, {})
     kind = {"minLength": "string", "maxItems": "array"}.get(next(iter(known), ""))
     numeric = schema.get("type") in ("integer", "number")
@@ -157,7 +160,7 @@ def _parameter(name: str, schema: dict[str, Any], bounds: SchemaBounds) -> dict[
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return what a parameter may be when it is there."""
+    """Remove null from the schema of a parameter: an absent parameter is left out."""
     kept = {name: value for name, value in schema.items() if (name, value) != ("default", None)}
     if "anyOf" in kept:
         choices = [one for one in kept.pop("anyOf") if one != {"type": "null"}]
@@ -166,21 +169,21 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _headers(route: Route) -> list[dict[str, Any]]:
-    found = [
-        _header("seriatim-tenant", "Which tenant, for tokens that are for all of them."),
+    headers = [
+        _header("seriatim-tenant", "The tenant, for tokens of all tenants."),
     ]
     if route.writes:
-        found.append(
-            _header("idempotency-key", "Twins with this key run once; the same body only.", 200)
+        headers.append(
+            _header("idempotency-key", "Requests with the same key and body run once.", 200)
         )
     if route.stream:
-        found.append(_header("last-event-id", "The position to go on from."))
-    return found
+        headers.append(_header("last-event-id", "The position to continue from."))
+    return headers
 
 
-def _header(name: str, what: str, longest: int = 512) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": longest}
-    return {"name": name, "in": "header", "description": what, "schema": schema}
+def _header(name: str, description: str, max_length: int = 512) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": max_length}
+    return {"name": name, "in": "header", "description": description, "schema": schema}
 
 
 def _responses(route: Route) -> dict[str, Any]:
@@ -191,17 +194,17 @@ def _responses(route: Route) -> dict[str, Any]:
     elif route.response is not None:
         schema = _components()[0][route.response]
         good["content"] = {"application/json": {"schema": schema}}
-    codes = (*_ALWAYS, *route.problems, "limit_exceeded")
+    codes = (*_COMMON_ERRORS, *route.problems, "limit_exceeded")
     if route.writes:
         codes = (*codes, "idempotency_key_reuse")
-    found = {str(route.status): good, **_problems(codes)}
+    headers = {str(route.status): good, **_problems(codes)}
     if route.body is not None:
         schema = _components()[0][Problem]
-        found["415"] = {
-            "description": "The coding of the body is not understood: gzip is, or none.",
+        headers["415"] = {
+            "description": "The content coding of the body is not supported: send gzip, or none.",
             "content": {CONTENT_TYPE: {"schema": schema}},
         }
-    return found
+    return headers
 
 
 def _problems(codes: tuple[str, ...]) -> dict[str, Any]:
@@ -218,8 +221,111 @@ def _problems(codes: tuple[str, ...]) -> dict[str, Any]:
     schema = _components()[0][Problem]
     return {
         str(status): {
-            "description": " ".join(f"`{code}`: {_SAID[code]}" for code in found),
+            "description": " ".join(f"`{code}`: {_ERROR_DESCRIPTIONS[code]}" for code in headers),
             "content": {CONTENT_TYPE: {"schema": schema}},
         }
-        for status, found in sorted(by_status.items())
+        for status, headers in sorted(by_status.items())
     }
+
+
+# -- bounds
+
+
+def _parameter_bounds(limits: Limits, serving: ServiceSettings) -> _SchemaBounds:
+    """Return the bounds of query parameters by name."""
+    position = {"minimum": 0}
+    return {
+        "limit": {"minimum": 1, "maximum": limits.page},
+        "after": position,
+        "until": position,
+        "since_seq": position,
+        "position": position,
+        "epoch": {"minimum": 1},
+        "wait_s": {"minimum": 0, "maximum": serving.wait_max_s},
+        "timeout_s": {"minimum": 0, "maximum": serving.wait_max_s},
+        "keep_alive_s": {"minimum": 0.01, "maximum": 60},
+        "types": {"maxItems": limits.predicates},
+        "tags": {"maxItems": limits.tags},
+        **dict.fromkeys(("event_id", "stream_type", "stream_id"), _text(ID_BYTES_MAX)),
+    }
+
+
+def _field_bounds(limits: Limits) -> Mapping[str, _SchemaBounds]:
+    """Return the bounds of the fields of bodies, by schema and field."""
+    page = {"minimum": 1, "maximum": limits.page}
+    events = {"minItems": 1, "maxItems": limits.append_events}
+    key = _text(KEY_BYTES_MAX)
+    return {
+        "AppendBody": {
+            "events": events,
+            "conditions": {"maxItems": limits.conditions},
+            "idempotency_key": key,
+        },
+        "AppendIfBody": {"events": events, "idempotency_key": key},
+        "AppendsBody": {"appends": {"maxItems": limits.append_events}},
+        "QueryBody": {"limit": page, "after": {"minimum": 0}, "head": {"minimum": 0}},
+        "SelectBody": {"limit": page, "after": {"minimum": 0}, "until": {"minimum": 0}},
+        "StreamsBody": {"streams": {"maxItems": STREAMS_MAX}},
+        "TailBody": {
+            "after": {"minimum": 0},
+            "keep_alive_s": {"minimum": 0.01, "maximum": 60},
+            "types": {"maxItems": limits.predicates},
+            "tags": {"maxItems": limits.tags},
+        },
+        "WireEvent": {
+            "event_type": _text(ID_BYTES_MAX),
+            "event_id": _text(ID_BYTES_MAX),
+            "stream_type": _text(ID_BYTES_MAX),
+            "stream_id": _text(ID_BYTES_MAX),
+            "idempotency_key": key,
+            "metadata": {"maxProperties": limits.metadata_entries},
+            "tags": {"maxItems": limits.tags},
+        },
+    }
+
+
+def _text(max_length: int) -> dict[str, Any]:
+    return {"minLength": 1, "maxLength": max_length}
+
+
+def _add_bounds(schema: dict[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
+    """Add bounds to a schema; of a nullable schema, to the alternative that is not null."""
+    if "anyOf" not in schema:
+        return {**schema, **bounds}
+    choices = [one if one == {"type": "null"} else {**one, **bounds} for one in schema["anyOf"]]
+    return {**schema, "anyOf": choices}
+
+
+def _add_component_bounds(components: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Add the bounds of fields to the schemas of bodies."""
+    headers = {name: dict(one) for name, one in components.items()}
+    for schema_name, fields in _field_bounds(limits).items():
+        properties = dict(headers[schema_name]["properties"])
+        for name, bounds in fields.items():
+            properties[name] = _add_bounds(properties[name], bounds)
+        headers[schema_name]["properties"] = properties
+    return headers
+
+
+def _simplify_schema(value: Any) -> Any:
+    """Rewrite a schema so that client generators support it, with integers of 64 bits.
+
+    Few generators know `prefixItems`: a pair of strings becomes an array of two strings.
+    """
+    if isinstance(value, list):
+        return [_simplify_schema(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    document = {name: _simplify_schema(inner) for name, inner in value.items()}
+    if "prefixItems" in document:
+        item_schemas = document.pop("prefixItems")
+        same = all(one == item_schemas[0] for one in item_schemas)
+        document["items"] = item_schemas[0] if same else {}
+    if {} in document.get("anyOf", ()):  # anything includes null
+        del document["anyOf"]
+    if "enum" in document and "type" not in document:
+        texts = all(isinstance(one, str) for one in document["enum"])
+        document["type"] = "string" if texts else "integer"
+    if document.get("type") == "integer" and "format" not in document:
+        document["format"] = "int64"
+    return document

@@ -1,4 +1,4 @@
-"""From the bytes of a body to checked values: fast when all is well, exact when it is not."""
+"""Parsing of request bodies: a fast path for valid bodies, a strict one with exact errors."""
 
 from __future__ import annotations
 
@@ -28,28 +28,36 @@ from seriatim.wire.messages import AppendBody, WireCondition
 from seriatim.wire.records import from_wire_event
 
 RULES_BY_PROFILE: Mapping[str, ProfileRules] = {
-    door.name: door for door in (LOG_PROFILE, TRACES_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE)
+    rules.name: rules for rules in (LOG_PROFILE, TRACES_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE)
 }
 BODY_NAME = "the body"
-_read = msgspec.json.Decoder().decode
-_write = msgspec.json.Encoder().encode
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _BLANKS = b" \t\r\n"
-_WHOLE_BYTES = 256 * 1024  # of JSON that is read in one call, which takes about a millisecond
-_LEVELS = 6  # the list of appends, an append, its events, an event, its payload
+_WHOLE_BYTES = 256 * 1024  # of JSON parsed in one call, which takes about a millisecond
+_LEVELS = 6  # nesting of a body with several appends, down to the members of payloads
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class BodyParser:
-    """Reads bodies of one type."""
+    """Parse bodies of one type.
+
+    Args:
+        kind: The struct that a body is converted to.
+    """
 
     def __init__(self, kind: type[Any]) -> None:
         self.kind = kind
         self._decode = msgspec.json.Decoder(kind).decode
 
     def __call__(self, raw: bytes) -> Any:
-        """Return the body; what is no JSON at all, has a key twice or another shape is refused."""
+        """Parse a body strictly.
+
+        Raises:
+            InvalidArgument: It is not JSON, repeats a key, or does not match the type.
+        """
         value = parse_json_body(raw)
         if b"\\u" in raw:
             _check_texts(value)
@@ -59,7 +67,11 @@ class BodyParser:
             raise invalid_shape_error(error, BODY_NAME) from None
 
     def parse_fast(self, raw: bytes) -> Any:
-        """Return a body in which payloads are kept as they are; None if its shape is another."""
+        """Parse a body without decoding payloads.
+
+        Returns:
+            None if it does not match the type: strict parsing then finds the error.
+        """
         try:
             body = self._decode(raw)
             _check_keys(raw, _LEVELS)
@@ -69,27 +81,27 @@ class BodyParser:
 
 
 def _check_keys(raw: bytes, levels: int) -> None:
-    """Refuse JSON text with a key twice in one object.
+    """Refuse JSON text that repeats a key in an object.
 
-    A large text is checked member by member, down to the events of a body: each call that reads
-    JSON holds the interpreter, and other requests run only between two of them.
+    A large text is checked member by member, down to the events of a body: each call of the JSON
+    parser holds the interpreter lock, and other requests run only between two calls.
     """
     if len(raw) <= _WHOLE_BYTES or not levels:
-        if not _is_same(_write(_read(raw)), raw):
-            _parsed_exactly(raw)
+        if not _is_unchanged(_encode(_decode_any(raw)), raw):
+            _parse_exactly(raw)
         return
-    begin = raw.lstrip(_BLANKS)[:1]
-    if begin == b"{":
-        members = _members(raw)
-        if not _is_same(_write(members), raw):
-            _parsed_exactly(raw)
+    first = raw.lstrip(_BLANKS)[:1]
+    if first == b"{":
+        members = _decode_members(raw)
+        if not _is_unchanged(_encode(members), raw):
+            _parse_exactly(raw)
         _check_each(members.values(), levels - 1)
-    elif begin == b"[":
-        _check_each(_elements(raw), levels - 1)
+    elif first == b"[":
+        _check_each(_decode_elements(raw), levels - 1)
 
 
 def _check_each(values: Iterable[msgspec.Raw], levels: int) -> None:
-    """Check values one by one, small ones many at a time."""
+    """Check values one by one, and small ones in groups."""
     small: list[bytes] = []
     size = 0
     for value in values:
@@ -106,20 +118,20 @@ def _check_each(values: Iterable[msgspec.Raw], levels: int) -> None:
         _check_keys(b"[%b]" % b",".join(small), 0)
 
 
-def _is_same(written: bytes, raw: bytes) -> bool:
-    """Tell whether JSON that was read and written again came out as it went in, blanks apart.
+def _is_unchanged(encoded: bytes, raw: bytes) -> bool:
+    """Return whether JSON is unchanged, except for blanks, after decoding and encoding.
 
-    If it did, no object had a key twice: of two members only the last would have been written.
-    Blanks within strings are ignored too, which leaves the structure of both texts as it is.
+    If so, no object repeats a key: decoding keeps only the last of two members. Ignoring blanks
+    within strings too is safe, since it does not change the structure of either text.
     """
-    return written == raw or written.translate(None, _BLANKS) == raw.translate(None, _BLANKS)
+    return encoded == raw or encoded.translate(None, _BLANKS) == raw.translate(None, _BLANKS)
 
 
 def _check_texts(value: Any) -> None:
-    """Refuse text that no database takes; in a query it is the query's own flaw."""
+    """Refuse text that databases cannot store; queries report it with an error of their own."""
     if isinstance(value, str):
         if "\0" in value or (not value.isprintable() and _SURROGATE.search(value)):
-            raise _bad(f"{BODY_NAME} has a text with U+0000 or half a surrogate pair")
+            raise _body_error(f"{BODY_NAME} contains U+0000 or an unpaired surrogate")
     elif isinstance(value, dict):
         for name, inner in value.items():
             if name != "query" or isinstance(inner, str):
@@ -131,25 +143,29 @@ def _check_texts(value: Any) -> None:
 
 
 def parse_json_body(raw: bytes) -> Any:
-    """Parse a body strictly: at once if it comes out as it went in, else by the exact parser."""
+    """Parse JSON strictly, with the slower exact parser only if msgspec changes the text.
+
+    Raises:
+        InvalidArgument: It is not JSON, or repeats a key.
+    """
     with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-        value = _read(raw)
-        if _is_same(_write(value), raw):
+        value = _decode_any(raw)
+        if _is_unchanged(_encode(value), raw):
             return value
-    return _parsed_exactly(raw)
+    return _parse_exactly(raw)
 
 
-def _parsed_exactly(raw: bytes) -> Any:
+def _parse_exactly(raw: bytes) -> Any:
     try:
         return parse_strict_json(raw.decode())
-    except ValidationError as flaw:
-        raise _bad(f"{BODY_NAME} is no JSON: {flaw.message}") from None
+    except ValidationError as error:
+        raise _body_error(f"{BODY_NAME} is not valid JSON: {error.message}") from None
     except UnicodeDecodeError:
-        raise _bad(f"{BODY_NAME} is no UTF-8") from None
+        raise _body_error(f"{BODY_NAME} is not UTF-8") from None
 
 
 class ParsedAppend(msgspec.Struct, frozen=True):
-    """One append as it was asked for, its events ready for the log's own checks."""
+    """A parsed append, before validation by the log."""
 
     events: list[NewEvent]
     conditions: list[Condition]
@@ -160,73 +176,75 @@ class ParsedAppend(msgspec.Struct, frozen=True):
 
 
 def convert_append(body: AppendBody, limits: Limits) -> ParsedAppend:
-    """Take an append whose shape is right."""
+    """Convert an append that matches its type."""
     limits.check("append_events", len(body.events))
-    door = RULES_BY_PROFILE[body.profile]
+    rules = RULES_BY_PROFILE[body.profile]
     events: list[NewEvent] = []
     for index, event in enumerate(body.events):
         try:
             events.append(from_wire_event(event))
-        except ValidationError as flaw:
-            where = "payload" if flaw.part == "json" else flaw.location
-            raise door.error(ValidationError(flaw.part, where, flaw.message), index) from None
-    conditions = [_condition(one) for one in body.conditions]
+        except ValidationError as error:
+            where = "payload" if error.part == "json" else error.location
+            raise rules.error(ValidationError(error.part, where, error.message), index) from None
+    conditions = [_convert_condition(one) for one in body.conditions]
     return ParsedAppend(
-        events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch
+        events, conditions, body.idempotency_key, body.command, rules, body.on_id_mismatch
     )
 
 
 def convert_append_strictly(value: Any, limits: Limits) -> ParsedAppend:
-    """Take an append whose shape is wrong somewhere: the log's own checks say where."""
+    """Convert an append that does not match its type, with the errors of the log's validation."""
     if not isinstance(value, dict):
-        raise _bad(f"{BODY_NAME} is an object with events")
+        raise _body_error(f"{BODY_NAME} must be an object with events")
     rest = {name: inner for name, inner in value.items() if name != "events"}
     try:
-        body = msgspec.convert({**rest, "events": []}, _Loose)
+        body = msgspec.convert({**rest, "events": []}, _UncheckedAppend)
     except msgspec.ValidationError as error:
         raise invalid_shape_error(error, BODY_NAME) from None
     except UnicodeEncodeError:
-        raise _bad(f"{BODY_NAME} has a field whose name is no text") from None
+        raise _body_error(f"{BODY_NAME} has a field whose name is not valid text") from None
     given = value.get("events")
     if not isinstance(given, list):
-        raise _bad("events must be a list of events", "events")
+        raise _body_error("events must be a list of events", "events")
     limits.check("append_events", len(given))
-    door = RULES_BY_PROFILE[body.profile]
-    events = [_event(one, index, door) for index, one in enumerate(given)]
-    conditions = [_condition(one) for one in body.conditions]
+    rules = RULES_BY_PROFILE[body.profile]
+    events = [_convert_event(one, index, rules) for index, one in enumerate(given)]
+    conditions = [_convert_condition(one) for one in body.conditions]
     return ParsedAppend(
-        events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch
+        events, conditions, body.idempotency_key, body.command, rules, body.on_id_mismatch
     )
 
 
-class _LooseCondition(WireCondition, forbid_unknown_fields=True):
+class _UncheckedCondition(WireCondition, forbid_unknown_fields=True):
     query: dict[str, Any] | None = None  # type: ignore[assignment]
 
 
-class _Loose(AppendBody, forbid_unknown_fields=True):
+class _UncheckedAppend(AppendBody, forbid_unknown_fields=True):
     events: list[Any]
-    conditions: list[_LooseCondition] = msgspec.field(default_factory=list)  # type: ignore[assignment]
+    conditions: list[_UncheckedCondition] = msgspec.field(default_factory=list)  # type: ignore[assignment]
 
 
-def _event(given: Any, index: int, door: ProfileRules) -> NewEvent:
+def _convert_event(given: Any, index: int, rules: ProfileRules) -> NewEvent:
     try:
         if not isinstance(given, dict):
-            raise InvalidEvent("an event is an object", details={"field": "$"})  # noqa: TRY301
+            raise InvalidEvent("an event must be an object", details={"field": "$"})  # noqa: TRY301
         return NewEvent.from_mapping(given)
     except InvalidEvent as error:
-        flaw = ValidationError("envelope", error.details["field"], error.message)
-        raise door.error(flaw, index) from None
+        problem = ValidationError("envelope", error.details["field"], error.message)
+        raise rules.error(problem, index) from None
 
 
-def _condition(given: WireCondition) -> Condition:
+def _convert_condition(given: WireCondition) -> Condition:
     if (given.stream is None) == (given.query is None):
-        raise _bad("a condition names a stream or a query", "conditions")
+        raise _body_error("a condition must name either a stream or a query", "conditions")
     if given.stream is not None:
         if given.version not in (None, UNSET) or given.after is not UNSET:
-            raise _bad("a stream has a seq, a query has a version or after", "conditions")
+            raise _body_error(
+                "give seq with a stream, and version or after with a query", "conditions"
+            )
         return ExpectedSeq(given.stream, given.seq)
     if given.seq is not None:
-        raise _bad("a stream has a seq, a query has a version or after", "conditions")
+        raise _body_error("give seq with a stream, and version or after with a query", "conditions")
     query = parse_query(given.query)
     if given.version is UNSET and given.after is UNSET:
         return ExpectedContext(query, None)
@@ -234,10 +252,10 @@ def _condition(given: WireCondition) -> Condition:
 
 
 def parse_query(given: Any) -> Query:
-    """Return a query that came as JSON text, or as its value."""
+    """Parse a query, from JSON text or from its decoded value."""
     value = parse_json_body(bytes(given)) if isinstance(given, msgspec.Raw) else given
     return Query.from_mapping(value)
 
 
-def _bad(message: str, argument: str = BODY_NAME) -> InvalidArgument:
+def _body_error(message: str, argument: str = BODY_NAME) -> InvalidArgument:
     return InvalidArgument(message, details={"argument": argument})

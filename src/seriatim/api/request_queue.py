@@ -14,10 +14,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-START_S = 0.0002  # of one iteration, after which the requests that have come are queued
-ALONE = 5  # times as long while one tenant is alone: its appends share commits
-NEIGHBOUR_S = 1.0  # a tenant that was seen so long ago still counts as active
-YIELD_S = 0.005  # that a tenant which has used more waits for the request of one which has less
+START_S = 0.0002  # per iteration; requests that arrive later are queued
+ALONE = 5  # times START_S while one tenant is alone: its appends share commits
+NEIGHBOUR_S = 1.0  # a tenant counts as active for this long after a request
+YIELD_S = 0.005  # that a tenant waits for requests of tenants that have used less time
 HALF_LIFE_S = 1.0  # of the processor time that a tenant has used
 _TENANTS_MAX = 10_000
 
@@ -37,34 +37,41 @@ class RequestQueue:
         self._clock = clock
         self._busy_s = time.thread_time  # processor time of the event loop's thread
         self._began = 0.0
-        self._scheduled = False  # whether `_next` runs in this iteration or the next
-        self._alarm: asyncio.TimerHandle | None = None
+        self._scheduled = False  # whether `_start_queued` runs in this iteration or the next
+        self._timer: asyncio.TimerHandle | None = None
         self._started: list[str] = []  # the tenants of the requests that this iteration started
         self._cost_s = 0.0  # of one request, about
-        self._recent = ("", -NEIGHBOUR_S)  # who came last, and since when another does not
+        self._recent = ("", -NEIGHBOUR_S)  # the last tenant, and since when it is the only one
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        self._young: dict[object, tuple[str, float]] = {}  # in progress, since when, oldest first
-        self._used: dict[str, tuple[float, float]] = {}  # seconds, and at which time
+        self._running: dict[
+            object, tuple[str, float]
+        ] = {}  # running requests: tenant, start; by age
+        self._used: dict[str, tuple[float, float]] = {}  # seconds, and when they were added
 
     async def run(self, tenant_id: str, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something for a tenant once it is its turn; at once while the loop is not busy."""
+        """Run a request of a tenant, at once if the event loop is not busy.
+
+        Args:
+            tenant_id: The tenant.
+            act: Runs the request.
+        """
         if not self._scheduled:
             self._schedule()
         if tenant_id != self._recent[0]:
             self._recent = tenant_id, self._clock() if self._recent[0] else -NEIGHBOUR_S
-        if self._queues or self._busy_s() - self._began >= self._time_s():
+        if self._queues or self._busy_s() - self._began >= self._iteration_s():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._queues.setdefault(tenant_id, deque()).append(waiter)
             await waiter
         key = object()
         self._started.append(tenant_id)
-        self._young[key] = tenant_id, self._clock()
+        self._running[key] = tenant_id, self._clock()
         try:
             return await act()
         finally:
-            self._young.pop(key, None)
+            self._running.pop(key, None)
             if self._queues and not self._scheduled:
-                self._schedule()  # others may have waited for it
+                self._schedule()  # other tenants may have waited for this request
 
     def charge(self, tenant_id: str, seconds: float) -> None:
         """Count processor time that was used for a tenant."""
@@ -77,42 +84,42 @@ class RequestQueue:
         seconds, at = self._used.get(tenant_id, (0.0, 0.0))
         return seconds * 0.5 ** ((self._clock() - at) / HALF_LIFE_S) if seconds else 0.0
 
-    def _time_s(self) -> float:
-        """Return how long one iteration may start requests."""
+    def _iteration_s(self) -> float:
+        """Return the time in which one iteration may start requests."""
         alone = self._clock() - self._recent[1] >= NEIGHBOUR_S
         return self._start_s * (ALONE if alone else 1)
 
     def _schedule(self) -> None:
         self._scheduled = True
         self._began = self._busy_s()
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        asyncio.get_running_loop().call_soon(self._next)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        asyncio.get_running_loop().call_soon(self._start_queued)
 
-    def _next(self) -> None:
-        """Let the requests start that have time in the next iteration."""
+    def _start_queued(self) -> None:
+        """Start the queued requests that fit into the next iteration."""
         self._scheduled = False
-        self._account()
-        left_s, count, held_s = self._time_s(), 0, 0.0
+        self._charge_iteration()
+        left_s, count, wait_s = self._iteration_s(), 0, 0.0
         while self._queues and (not count or left_s > 0):
             tenant_id = min(self._queues, key=self.used)
-            if held_s := self._held_s(tenant_id):
+            if wait_s := self._wait_s(tenant_id):
                 break
             queue = self._queues[tenant_id]
             waiter = queue.popleft()
             if not queue:
                 del self._queues[tenant_id]
-            if not waiter.done():  # one that was cancelled has left
+            if not waiter.done():  # skip cancelled requests
                 waiter.set_result(None)
                 count += 1
                 left_s -= self._cost_s
         if count:
             self._schedule()
-        elif held_s:
-            self._alarm = asyncio.get_running_loop().call_later(held_s, self._schedule)
+        elif wait_s:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._schedule)
 
-    def _account(self) -> None:
+    def _charge_iteration(self) -> None:
         """Charge the iteration to the tenants whose requests it started."""
         if self._started:
             seconds = (self._busy_s() - self._began) / len(self._started)
@@ -121,16 +128,16 @@ class RequestQueue:
             self._cost_s += (seconds - self._cost_s) / 8
             self._started.clear()
 
-    def _held_s(self, tenant_id: str) -> float:
-        """Return how long a tenant waits for requests of those that have used less."""
+    def _wait_s(self, tenant_id: str) -> float:
+        """Return how long a tenant has to wait for requests of tenants that have used less time."""
         now = self._clock()
-        while self._young:
-            oldest, (_, since) = next(iter(self._young.items()))
+        while self._running:
+            oldest, (_, since) = next(iter(self._running.items()))
             if now - since < YIELD_S:
                 break
-            del self._young[oldest]
+            del self._running[oldest]
         own = self.used(tenant_id)
-        for other, since in self._young.values():
+        for other, since in self._running.values():
             if other != tenant_id and self.used(other) < own:
                 return since + YIELD_S - now
         return 0.0

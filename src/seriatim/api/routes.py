@@ -1,4 +1,4 @@
-"""Every route as data: what it takes, what it answers, and the right that it needs."""
+"""All routes as data: parameters, body, response, and the right that each needs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from seriatim.access.rights import Right
 from seriatim.api import (
     append_endpoints,
     consumer_endpoints,
-    delivery_endpoints,
     operator_endpoints,
-    projection_endpoints,
     read_endpoints,
     tail_endpoints,
 )
@@ -38,17 +36,17 @@ _APPENDS = (
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can be asked for over HTTP."""
+    """One operation: its method and path, its handler, and who may call it."""
 
     method: str
     path: str
     handler: EndpointFunction
     right: Right | None  # None: any token
-    service: bool = False  # only tokens of services
-    all_types: bool = False  # cannot be confined to some event types
-    every_tenant: bool = False  # only tokens that are for all tenants
+    service: bool = False  # only for tokens of services
+    all_types: bool = False  # only for tokens that are not restricted to event types
+    every_tenant: bool = False  # only for tokens of all tenants
     body: type[Any] | None = None
-    raw: bool = False  # the handler reads the body's bytes by itself
+    raw: bool = False  # the handler parses the body itself
     params: type[Any] | None = None
     response: type[Any] | None = None
     status: int = 200
@@ -57,12 +55,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def writes(self) -> bool:
-        """Whether twins of it must not run twice."""
+        """Whether duplicates of a request must run once."""
         return self.method == "POST" and (self.right != "read" or self.service)
 
     @property
     def endpoint(self) -> str:
-        """The name under which its commands are kept."""
+        """The endpoint of its commands, as they are stored."""
         return f"{self.method} {self.path}"
 
 
@@ -156,7 +154,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="GET",
-        path="/v1/tip",
+        path="/v1/last-event-id",
         handler=read_endpoints.get_last_event_id,
         right="read",
         params=read_endpoints.PositionParams,
@@ -294,19 +292,19 @@ ROUTES: tuple[Route, ...] = (
     Route(
         method="GET",
         path="/v1/projections",
-        handler=projection_endpoints.list_projections,
+        handler=consumer_endpoints.list_projections,
         right="read",
         all_types=True,
-        params=projection_endpoints.ProjectionParams,
+        params=consumer_endpoints.ProjectionParams,
         response=messages.ProjectionsResponse,
     ),
     Route(
         method="GET",
         path="/v1/projections/wait",
-        handler=projection_endpoints.wait_for_projection,
+        handler=consumer_endpoints.wait_for_projection,
         right="read",
         all_types=True,
-        params=projection_endpoints.ProjectionWaitParams,
+        params=consumer_endpoints.ProjectionWaitParams,
         response=Progress,
         problems=(
             "not_found",
@@ -319,11 +317,11 @@ ROUTES: tuple[Route, ...] = (
     Route(
         method="GET",
         path="/v1/projections/failures",
-        handler=projection_endpoints.list_projection_failures,
+        handler=consumer_endpoints.list_projection_failures,
         right="operate",
         service=True,
         all_types=True,
-        params=projection_endpoints.ProjectionNameParams,
+        params=consumer_endpoints.ProjectionNameParams,
         response=messages.FailuresResponse,
         problems=("not_found", "conflict", "log_identity_changed"),
     ),
@@ -331,40 +329,40 @@ ROUTES: tuple[Route, ...] = (
     Route(
         method="GET",
         path="/v1/registry",
-        handler=delivery_endpoints.get_registry,
+        handler=operator_endpoints.get_registry,
         right="operate",
         service=True,
-        params=delivery_endpoints.RegistryParams,
-        response=delivery_endpoints.RegistryAnswer,
+        params=operator_endpoints.RegistryParams,
+        response=operator_endpoints.RegistryResponse,
         problems=("not_found",),
     ),
     Route(
         method="GET",
         path="/v1/dead-letters",
-        handler=delivery_endpoints.list_dead_letters,
+        handler=operator_endpoints.list_dead_letters,
         right="operate",
         service=True,
-        params=delivery_endpoints.EntryParams,
-        response=delivery_endpoints.EntriesAnswer,
+        params=operator_endpoints.EntryParams,
+        response=operator_endpoints.EntriesResponse,
         problems=("not_found",),
     ),
     Route(
         method="POST",
         path="/v1/dead-letters/retry",
-        handler=delivery_endpoints.retry_dead_letters,
+        handler=operator_endpoints.retry_dead_letters,
         right="operate",
         service=True,
-        body=delivery_endpoints.RetryBody,
+        body=operator_endpoints.RetryBody,
         response=messages.CountResponse,
         problems=("not_found",),
     ),
     Route(
         method="POST",
         path="/v1/dead-letters/skip",
-        handler=delivery_endpoints.skip_events,
+        handler=operator_endpoints.skip_events,
         right="operate",
         service=True,
-        body=delivery_endpoints.SkipBody,
+        body=operator_endpoints.SkipBody,
         response=messages.CountResponse,
         problems=("not_found",),
     ),

@@ -1,4 +1,4 @@
-"""Running the service: one process or several, over one address, until they are told to end."""
+"""Run the service in one or more processes that share an address, until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import msgspec
 
 from seriatim.api.app import App
 from seriatim.api.connection import HttpConnection
+from seriatim.api.process_lifecycle import FINAL_RESPONSES_S, ShutdownDeadline, kill_all
 from seriatim.api.service import Service, ServiceSettings
-from seriatim.api.shutdown_deadline import FINAL_RESPONSES_S, ShutdownDeadline, kill_all
 from seriatim.config import Settings
 from seriatim.config.telemetry import share_metrics
 from seriatim.core.errors import BackendFailure, InvalidArgument
@@ -48,13 +48,13 @@ except ModuleNotFoundError as error:
 logger = logging.getLogger("seriatim.api")
 
 _BACKLOG = 2048
-_SWITCH_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0005
 _MALLOC = ((-3, 256 * 1024), (-1, 8 * 1024 * 1024), (-8, 4))  # mmap and trim thresholds, arenas
-_COLLECT_AFTER = 20_000  # new objects: hardly any of a request's is left when it is answered
+_GC_THRESHOLD = 20_000  # new objects: few objects of a request outlive its response
 
 
 class ServiceLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a service finds its log and the rest, and where it listens."""
+    """The addresses of a service: its databases, its socket, and its TLS files."""
 
     url: str
     access: str | None = None
@@ -66,7 +66,7 @@ class ServiceLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_embedded(url: str) -> bool:
-    """Tell whether a log lies in a file or in memory."""
+    """Return whether a log is stored in a file or in memory."""
     return url.startswith(("sqlite:", "memory:"))
 
 
@@ -76,26 +76,33 @@ def make_service(
     settings: Settings | None = None,
     guard: str | Guard = DEFAULT_GUARD,
 ) -> Service:
-    """Open everything that one process of the service needs."""
-    known = settings or default_settings()
-    bounded = msgspec.structs.replace(known, read_timeout_s=serving.request_timeout_s)
-    log = open_log(place.url, settings=bounded, guard=guard)
+    """Open the log and the access store of one process.
+
+    Args:
+        place: The addresses.
+        serving: The settings of the service.
+        settings: The settings of the log; from the environment by default.
+        guard: The guard of the log.
+    """
+    configured = settings or default_settings()
+    log_settings = msgspec.structs.replace(configured, read_timeout_s=serving.request_timeout_s)
+    log = open_log(place.url, settings=log_settings, guard=guard)
     folder = None
-    if place.url.startswith("memory:"):  # tokens need a file, which ends with the log
+    if place.url.startswith("memory:"):  # tokens need a file, deleted with the log
         folder = tempfile.TemporaryDirectory(prefix="seriatim-")
-    beside = place.url if folder is None else f"sqlite:///{folder.name}/memory.db"
-    registry = place.registry or registry_url(beside)
+    store_url = place.url if folder is None else f"sqlite:///{folder.name}/memory.db"
+    registry = place.registry or registry_url(store_url)
     try:
-        opened = open_access(place.access or access_url(beside))
+        access = open_access(place.access or access_url(store_url))
     except BaseException:
         log.close()
         raise
-    made = Service(log, opened, serving, partial(open_registry, registry, create=False))
+    service = Service(log, access, serving, partial(open_registry, registry, create=False))
     if folder is not None:
-        made.on_stop = folder.cleanup
-    if beside.startswith("sqlite:"):
-        made.data_directory = f"{Path(sqlite_path(beside)).absolute().parent}/"
-    return made
+        service.on_stop = folder.cleanup
+    if store_url.startswith("sqlite:"):
+        service.data_directory = f"{Path(sqlite_path(store_url)).absolute().parent}/"
+    return service
 
 
 Opener = Callable[[ServiceLocation, ServiceSettings], Service]
@@ -104,17 +111,17 @@ Opener = Callable[[ServiceLocation, ServiceSettings], Service]
 def make_app(
     place: ServiceLocation, serving: ServiceSettings, opener: Opener = make_service
 ) -> App:
-    """Return an application; it opens its log when the server starts."""
+    """Make the application; it opens its log when the server starts."""
     return App(
         partial(opener, place, serving),
         log_requests=serving.log_requests,
-        lifespan_context=partial(_observed, serving),
+        lifespan_context=partial(_export_telemetry, serving),
         grace_s=serving.grace_s if serving.own_process else None,
     )
 
 
 def make_process_app(place: ServiceLocation, serving: ServiceSettings) -> App:
-    """Return the application of a process that does nothing else."""
+    """Make the application of a process that runs only the service, and tune the process."""
     shorten_switch_interval()
     configure_malloc()
     own = msgspec.structs.replace(serving, own_process=True)
@@ -122,14 +129,14 @@ def make_process_app(place: ServiceLocation, serving: ServiceSettings) -> App:
 
 
 def shorten_switch_interval() -> None:
-    """Let the threads that read for tails in while the event loop is busy."""
-    # By Python's own 5 ms at each change of threads, an event would come 30 ms late.
-    sys.setswitchinterval(_SWITCH_S)
+    """Let threads that read for tails run while the event loop is busy."""
+    # With Python's default of 5 ms per switch, events reach tails 30 ms late.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def configure_malloc() -> None:
-    """Let glibc give the memory of large bodies and answers back to the system at once."""
-    # By default it keeps what threads have freed: several times what is in use.
+    """Make glibc return the memory of large bodies and responses to the system at once."""
+    # By default it keeps memory freed by threads: several times the memory in use.
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         for option, value in _MALLOC:
@@ -137,18 +144,18 @@ def configure_malloc() -> None:
 
 
 def make_frozen_service(place: ServiceLocation, serving: ServiceSettings) -> Service:
-    """Open everything, and leave what is there now, which stays, to no later collection."""
-    made = make_service(place, serving)
-    # To look through all of it takes 75 ms, in which nobody is answered.
+    """Open the service, and exclude all existing objects from garbage collection."""
+    service = make_service(place, serving)
+    # A full collection of these objects takes 75 ms, in which no request is served.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER)
-    return made
+    gc.set_threshold(_GC_THRESHOLD)
+    return service
 
 
 @contextmanager
-def _observed(serving: ServiceSettings) -> Iterator[None]:
-    """Write logs and send spans, each process for itself."""
+def _export_telemetry(serving: ServiceSettings) -> Iterator[None]:
+    """Write logs and export spans of this process."""
     stop = None if serving.log_format is None else write_all_logs(serving.log_format)
     try:
         with export_spans("seriatim-serve", enabled=serving.otel):
@@ -164,7 +171,7 @@ def make_config(
     make: Callable[[ServiceLocation, ServiceSettings], App] = make_app,
     **more: Any,
 ) -> uvicorn.Config:
-    """Return how uvicorn serves it."""
+    """Make the configuration of uvicorn."""
     return uvicorn.Config(
         partial(make, place, serving),
         factory=True,
@@ -187,14 +194,14 @@ def make_config(
     )
 
 
-class _Processes(Multiprocess):
-    """Several processes, which end with this one within the grace period."""
+class _WorkerProcesses(Multiprocess):
+    """Worker processes, which end with this one within the grace period."""
 
     def __init__(
         self, config: uvicorn.Config, sockets: list[socket.socket], grace_s: float
     ) -> None:
         super().__init__(config, sockets=sockets)
-        # Each ends by itself at the same time; one that is stopped cannot, and is killed.
+        # Each worker has a deadline of its own, but a stopped one (SIGSTOP) has to be killed.
         self._deadline = ShutdownDeadline(grace_s, lambda: kill_all(self.processes))
 
     def terminate_all(self) -> None:
@@ -203,25 +210,29 @@ class _Processes(Multiprocess):
         super().terminate_all()
 
 
-def _bound(place: ServiceLocation) -> socket.socket:
-    """Take the address, or say who may have it; uvicorn would end the process instead."""
-    made = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _bind(place: ServiceLocation) -> socket.socket:
+    """Bind the address; uvicorn would end the process if that fails.
+
+    Raises:
+        BackendFailure: The address is in use, or may not be bound.
+    """
+    bound = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((place.host, place.port))
+        bound.bind((place.host, place.port))
     except OSError as error:
-        made.close()
-        raise _not_bound(place, error) from None
-    made.set_inheritable(True)
-    return made
+        bound.close()
+        raise _bind_error(place, error) from None
+    bound.set_inheritable(True)
+    return bound
 
 
-def _not_bound(place: ServiceLocation, error: OSError) -> BackendFailure:
+def _bind_error(place: ServiceLocation, error: OSError) -> BackendFailure:
     at = f"{place.host}:{place.port}"
     if error.errno == errno.EADDRINUSE:
-        msg = f"another process listens at {at} already: stop it, or serve at another --port"
+        msg = f"another process listens at {at}: stop it, or choose another --port"
     elif error.errno == errno.EACCES:
-        msg = f"this user may not listen at {at}: take a --port from 1024 on"
+        msg = f"this user may not listen at {at}: choose a --port from 1024 on"
     else:
         msg = f"this machine cannot listen at {at} ({error.strerror}): check --host and --port"
     return BackendFailure(msg, details={"host": place.host, "port": place.port}, retryable=False)
@@ -230,23 +241,33 @@ def _not_bound(place: ServiceLocation, error: OSError) -> BackendFailure:
 def serve(
     place: ServiceLocation, serving: ServiceSettings, announce: Callable[[str], None]
 ) -> None:
-    """Serve until told to end, and tell where; what was accepted is finished."""
+    """Run the service until SIGTERM or SIGINT; accepted requests are finished.
+
+    Args:
+        place: The addresses.
+        serving: The settings.
+        announce: Called with the URL of the service once it accepts connections.
+
+    Raises:
+        InvalidArgument: Several processes cannot share a log in memory.
+        BackendFailure: The address cannot be bound.
+    """
     if serving.processes > 1 and place.url.startswith("memory:"):
-        msg = "a log in memory is one process's own: serve it with one process"
+        msg = "a log in memory belongs to one process: serve it with --processes 1"
         raise InvalidArgument(msg, details={"argument": "processes"})
     config = make_config(place, serving, make_process_app)
-    listening = _bound(place)
-    listening.listen(_BACKLOG)  # who is told the address may call at once, and waits for the start
+    listening = _bind(place)
+    listening.listen(_BACKLOG)  # clients may connect from now on, and wait for the start
     scheme = "http" if place.certificate is None else "https"
     host = f"[{place.host}]" if ":" in place.host else place.host
     announce(f"{scheme}://{host}:{listening.getsockname()[1]}")
-    # The server sends itself again what it was ended by: to be told to end is no failure.
+    # uvicorn raises the signal again after shutdown; SIGTERM must not count as a failure.
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         if serving.processes == 1:
             uvicorn.Server(config).run(sockets=[listening])
         else:
             with share_metrics():
-                _Processes(config, [listening], serving.grace_s).run()
+                _WorkerProcesses(config, [listening], serving.grace_s).run()
     finally:
         signal.signal(signal.SIGTERM, before)

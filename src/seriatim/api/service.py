@@ -1,4 +1,4 @@
-"""What every endpoint works with: the log, who may use it, and the bounds of a process."""
+"""The state of one process that all endpoints share: log, access, bounds and settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from seriatim.access.tokens import invalid_token_error
 from seriatim.api.authentication import TOKEN_CACHE_S, Authenticator
 from seriatim.api.http import HttpRequest
 from seriatim.api.hub import Hub
-from seriatim.api.limit_reporter import LimitReporter
 from seriatim.api.memory_budget import MemoryBudget
 from seriatim.api.request_queue import RequestQueue
 from seriatim.api.tail_buffer import TailBuffer
@@ -41,15 +40,18 @@ from seriatim.wire.problems import Problem, problem_from_error
 logger = logging.getLogger("seriatim.api")
 
 VERSION = version("seriatim")
-SMALL_BODY_BYTES = 4 * MIB  # of a body that appends nothing
+OPAQUE_ID_PREFIX = "opaque:"
+SMALL_BODY_BYTES = 4 * MIB  # of a request other than an append
 
+LOG_EVERY_S = 10.0
+_LOGGED_MAX = 1000
 _VIEWS_MAX = 10_000
-_ENDED_LOOK_S = 1.0  # how soon an open tail notices that its token has ended
-_ENDED_SLACK_S = 60.0
+_TOKEN_CHECK_S = 1.0  # between two checks for tokens that ended while a tail is open
+_CLOCK_SLACK_S = 60.0  # the clocks of access store and service may differ
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine alone."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -57,36 +59,36 @@ def is_loopback(host: str) -> bool:
 
 
 def _host(header: bytes) -> str:
-    """Return the host of a header Host, without its port."""
+    """Return the host of a Host header, without the port."""
     name = header.decode("latin-1")
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the service behaves: bounds, quotas, and whom it lets in."""
+    """Settings of the service: bounds, quotas, access and logging."""
 
-    open_on_loopback: bool = False  # no token is asked for while none was ever made
+    open_on_loopback: bool = False  # no token is required until the first one is created
     request_bytes: int = 17 * MIB
     request_timeout_s: float = 30.0
     body_timeout_s: float = 30.0
     wait_max_s: float = 60.0
     tail_buffer: int = 1000
-    tenant_memory_bytes: int = 128 * MIB  # of request bodies and unsent answers
+    tenant_memory_bytes: int = 128 * MIB  # of request bodies and unsent responses
     unauthenticated_connections: int = 2048
     unauthenticated_bytes: int = 32 * MIB  # of heads and bodies without a valid token
-    grace_s: float = 30.0  # from SIGTERM to the end, whatever is under way
-    own_process: bool = False  # whether the process may be ended when the grace period is over
-    tenant_tails: int = 5000  # half of all that may be open
-    tenant_in_flight: int = 64  # appends of a tenant that is alone
-    tenant_in_flight_beside: int = 4  # and while others are there
+    grace_s: float = 30.0  # from SIGTERM to the end, even if requests are in progress
+    own_process: bool = False  # whether the process may be killed after the grace period
+    tenant_tails: int = 5000  # half of the tails of a process
+    tenant_in_flight: int = 64  # appends while no other tenant is active
+    tenant_in_flight_beside: int = 4  # appends while others are active
     tenant_waiting: int = 1024
-    tenant_reads: int = 2  # reads of a tenant that is alone: as many answers as its memory holds
+    tenant_reads: int = 2  # reads while no other tenant is active: its memory holds two responses
     tenant_reads_beside: int = 2
-    tenant_reads_waiting: int = 16_384  # more than there may be tails
+    tenant_reads_waiting: int = 16_384  # more than the number of tails
     tenant_cursors: int = 10_000  # of each purpose
     tenant_leases: int = 10_000
-    tenant_answers: int = 100_000  # kept for twins of commands that append nothing
-    answer_bytes: int = 64 * KIB  # what is larger is not kept: its twin runs again
+    tenant_answers: int = 100_000  # stored for duplicates of commands that append nothing
+    answer_bytes: int = 64 * KIB  # a larger response is not stored: a duplicate runs again
     cursor_query_bytes: int = 256 * KIB
     threads: int = 32
     events_per_s: float = 0.0
@@ -96,12 +98,47 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     purge_every_s: float = 3600.0
     command_hours: float = 24.0
     log_requests: bool = False
-    log_format: Literal["text", "json"] | None = None  # None: who runs it sees to logs
-    otel: bool | None = False  # None: if the environment names where spans go
+    log_format: Literal["text", "json"] | None = None  # None: the caller configures logging
+    otel: bool | None = False  # None: if the environment names an OTLP endpoint
+
+
+class LimitReporter:
+    """Count reached limits, and log each at most once per `LOG_EVERY_S` and tenant.
+
+    Any thread may report.
+    """
+
+    def __init__(self) -> None:
+        self.count: Callable[[str, str], None] | None = None  # the metric, set by the observer
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def report(self, limit: str, tenant_id: str = "") -> None:
+        """Report that a request or a connection has reached a limit."""
+        if self.count is not None:
+            self.count(limit, tenant_id)
+        key = limit, tenant_id
+        now = time.monotonic()
+        logged_at, unlogged = self._logged.get(key, (float("-inf"), 0))
+        if now - logged_at < LOG_EVERY_S:
+            self._logged[key] = logged_at, unlogged + 1
+            return
+        if len(self._logged) >= _LOGGED_MAX:
+            self._logged = {}
+        self._logged[key] = now, 0
+        suffix = f" ({unlogged} more times since the last such line)" if unlogged else ""
+        extra = {"limit": limit} | ({"tenant": tenant_id} if tenant_id else {})
+        logger.warning("limit reached: %s%s", limit, suffix, extra=extra)
 
 
 class Service:
-    """One process of the service."""
+    """One process of the service.
+
+    Args:
+        log: The log.
+        access: The store of tokens, quotas and stored responses.
+        serving: The settings.
+        registry: Opens the registry next to the log.
+    """
 
     def __init__(
         self,
@@ -134,33 +171,36 @@ class Service:
         self.meter = QuotaMeter(general, processes=serving.processes)
         self.memory = MemoryBudget(serving.tenant_memory_bytes)
         self.bounds = LimitReporter()
-        self.hub = Hub(log, self.run, self.memory, self.bounds, buffer=serving.tail_buffer)
-        self._admission = Authenticator(access, self.run_access)
-        self._open = serving.open_on_loopback
+        self.hub = Hub(log, self.run, self.memory, self.bounds.report, buffer=serving.tail_buffer)
+        self._authenticator = Authenticator(access, self.run_access)
+        self._tokens_optional = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
-        self._secret = access.secret("tips")
-        self._followers: dict[str, set[TailBuffer]] = {}  # open tails by the id of their token
-        self._keepers: list[asyncio.Task[None]] = []
+        self._secret = access.secret("tips")  # the stored name must not change
+        self._tails_by_token: dict[str, set[TailBuffer]] = {}  # open tails by token id
+        self._tasks: list[asyncio.Task[None]] = []
         self.on_stop: Callable[[], None] | None = None
-        self.data_directory = ""  # in which the log's files lie, if it has any
+        self.data_directory = ""  # of the log's files, removed from error messages
 
-    # -- life
+    # -- start and stop
 
     async def start(self) -> None:
-        """Begin to keep what changes: quotas, the first token, old command records."""
+        """Start the hub and the tasks that refresh quotas and tokens and purge old commands."""
         self.hub.start()
-        await self._look_around()
-        self._keepers = [asyncio.create_task(act()) for act in (self._keep, self._end_tails)]
+        await self._refresh()
+        self._tasks = [
+            asyncio.create_task(run())
+            for run in (self._refresh_periodically, self._end_tails_periodically)
+        ]
 
     async def stop(self) -> None:
-        """Finish what was accepted, then let go of everything."""
-        for keeper in self._keepers:
-            keeper.cancel()
+        """Finish accepted requests, then close everything."""
+        for task in self._tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await keeper
+                await task
         self.hub.stop()
         with suppress(SeriatimError):
-            await self._admission.write_uses(all_tokens=True)
+            await self._authenticator.write_uses(all_tokens=True)
         await asyncio.to_thread(self.log.close)
         await asyncio.to_thread(self.hub.join)
         self._threads.stop()
@@ -168,58 +208,60 @@ class Service:
         if self.on_stop is not None:
             self.on_stop()
 
-    async def _keep(self) -> None:
+    async def _refresh_periodically(self) -> None:
         purged = time.monotonic()
         while True:
             await asyncio.sleep(TOKEN_CACHE_S)
-            with suppress(SeriatimError):  # tried again: what was known still holds
-                await self._look_around()
+            with suppress(SeriatimError):  # the previous values apply until the next attempt
+                await self._refresh()
             with suppress(SeriatimError):
-                await self._admission.write_uses()
+                await self._authenticator.write_uses()
             if time.monotonic() - purged >= self.settings.purge_every_s:
                 purged = time.monotonic()
                 with suppress(SeriatimError):
                     await self.run(self.purge, self.settings.command_hours)
 
-    async def _look_around(self) -> None:
+    async def _refresh(self) -> None:
         self.meter.set_quotas(await self.run_access(self.access.quotas))
-        if self._open:
-            self._open = not await self.run_access(self.access.has_tokens)
-            if not self._open:
-                self._send_away([""])  # who followed without a token
+        if self._tokens_optional:
+            self._tokens_optional = not await self.run_access(self.access.has_tokens)
+            if not self._tokens_optional:
+                self._end_tails_of([""])  # tails without a token
 
-    async def _end_tails(self) -> None:
-        """Let go of tails whose tokens have ended, however busy or quiet they are."""
-        looked = time.monotonic()
+    async def _end_tails_periodically(self) -> None:
+        """End tails whose tokens were revoked or have expired, whether or not events arrive."""
+        checked = time.monotonic()
         while True:
-            await asyncio.sleep(_ENDED_LOOK_S)
+            await asyncio.sleep(_TOKEN_CHECK_S)
             began = time.monotonic()
-            if self._followers:
+            if self._tails_by_token:
                 try:
-                    since_s = began - looked + _ENDED_SLACK_S
-                    self._send_away(await self.run_access(self.access.find_ended_tokens, since_s))
+                    since_s = began - checked + _CLOCK_SLACK_S
+                    self._end_tails_of(
+                        await self.run_access(self.access.find_ended_tokens, since_s)
+                    )
                 except SeriatimError:
-                    continue  # tried again, and asked for as much longer
-            looked = began
+                    continue  # the next check covers this period too
+            checked = began
 
-    def _send_away(self, token_ids: list[str]) -> None:
+    def _end_tails_of(self, token_ids: list[str]) -> None:
         for token_id in token_ids:
-            for tail in self._followers.get(token_id, ()):
+            for tail in self._tails_by_token.get(token_id, ()):
                 tail.mark_lagging(invalid_token_error())
 
     def track_tail(self, caller: Caller, tail: TailBuffer) -> None:
-        """Remember by whose token a tail is open."""
-        self._followers.setdefault(caller.token_id, set()).add(tail)
+        """Register an open tail under the token of its caller."""
+        self._tails_by_token.setdefault(caller.token_id, set()).add(tail)
 
     def untrack_tail(self, caller: Caller, tail: TailBuffer) -> None:
-        """Forget a tail that has ended."""
-        tails = self._followers[caller.token_id]
+        """Remove a tail that has ended."""
+        tails = self._tails_by_token[caller.token_id]
         tails.discard(tail)
         if not tails:
-            del self._followers[caller.token_id]
+            del self._tails_by_token[caller.token_id]
 
     def purge(self, hours: float) -> int:
-        """Forget command records and answers that are older than this."""
+        """Delete command records and stored responses that are older; return their number."""
         return self.log.purge_commands(older_than_hours=hours) + self.access.purge_responses(
             hours * 3600
         )
@@ -227,40 +269,49 @@ class Service:
     # -- memory
 
     def hold(self, request: HttpRequest, size: int) -> None:
-        """Count bytes of a request's body or answer as its tenant's, or refuse them."""
+        """Count bytes of a body or response in the memory of the tenant.
+
+        Raises:
+            LimitExceeded: They do not fit.
+        """
         self.memory.acquire(request.tenant_id, size)
         request.held_bytes += size
 
     def release(self, request: HttpRequest) -> None:
-        """Count the bytes of a request no longer."""
+        """Stop counting the bytes of a request."""
         if request.held_bytes:
             self.memory.release(request.tenant_id, request.held_bytes)
             request.held_bytes = 0
 
-    # -- who calls
+    # -- authentication
 
     async def authenticate(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Return who calls, by what the head of a request says."""
+        """Return the caller of a request.
+
+        Raises:
+            Unauthorized: The token is missing or invalid.
+            Forbidden: Tokens are not required, and the host is not a loopback address.
+        """
         authorization = headers.get(b"authorization")
-        if authorization is None and self._open:
-            # A page whose name leads here would speak for whoever looks at it.
+        if authorization is None and self._tokens_optional:
+            # DNS rebinding: a web page could otherwise call this service through its own host name.
             if not is_loopback(_host(headers.get(b"host", b""))):
-                msg = "without a token this service is called localhost, or by a loopback address"
+                msg = "without a token, use localhost or a loopback address as the host"
                 raise Forbidden(msg)
             return Caller(subject=ANONYMOUS)
         kind, _, token = (authorization or b"").partition(b" ")
         if kind.lower() != b"bearer" or not token.isascii():
             raise invalid_token_error()
-        return await self._admission.authenticate(token.decode().strip())
+        return await self._authenticator.authenticate(token.decode().strip())
 
     # -- the log
 
     def view(self, tenant_id: str) -> Log:
-        """Return the log as a tenant sees it."""
+        """Return the log of a tenant."""
         return self._view(tenant_id)[0]
 
     def aio(self, tenant_id: str) -> AsyncLog:
-        """Return the same, awaited; what it does in threads it does in the tenant's turns."""
+        """Return the async log of a tenant; its threads count against the tenant's reads."""
         return self._view(tenant_id)[1]
 
     def _view(self, tenant_id: str) -> tuple[Log, AsyncLog]:
@@ -276,23 +327,29 @@ class Service:
 
     @property
     def store(self) -> ServiceStore:
-        """The log's own database: a service is never beside another service."""
+        """The store of the log, which is never another service."""
         return cast("ServiceStore", self.log.store)
 
     def problem(self, error: SeriatimError, request_id: str) -> Problem:
-        """Return an error as callers are told it: where files lie is nothing to them."""
-        told = problem_from_error(error, request_id)
+        """Convert an error to a problem, without paths of files or addresses of databases."""
+        problem = problem_from_error(error, request_id)
         if isinstance(error, BackendFailure) and "host" in error.details:
-            # Where the database is is nothing to callers; the operator's log has the reason.
+            # Callers must not learn the address of the database: log it for the operator instead.
             logger.error("%s", error.message)
-            msg = "the service cannot reach its database; its log says why"
+            msg = "the service cannot reach its database: see the log of the service"
             details = {"ambiguous": error.ambiguous}
-            told = msgspec.structs.replace(told, detail=msg, details=details)
-        if not self.data_directory or self.data_directory not in told.detail:
-            return told
-        return msgspec.structs.replace(told, detail=told.detail.replace(self.data_directory, ""))
+            problem = msgspec.structs.replace(problem, detail=msg, details=details)
+        if not self.data_directory or self.data_directory not in problem.detail:
+            return problem
+        return msgspec.structs.replace(
+            problem, detail=problem.detail.replace(self.data_directory, "")
+        )
 
     def opaque_event_id(self, event_id: str, tenant_id: str, position: int) -> str:
-        """Return what stands for a foreign event's id: comparable there, by that reader alone."""
-        told = compose_key(event_id, tenant_id, str(position))
-        return "tip:" + hmac.new(self._secret, told.encode(), sha256).hexdigest()[:32]
+        """Return a value in place of the id of an event that the tenant may not see.
+
+        It is the same for each request of this tenant and position, and reveals nothing else.
+        """
+        message = compose_key(event_id, tenant_id, str(position))
+        digest = hmac.new(self._secret, message.encode(), sha256).hexdigest()
+        return OPAQUE_ID_PREFIX + digest[:32]

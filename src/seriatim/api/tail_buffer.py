@@ -1,4 +1,4 @@
-"""What one reader follows: its query, where it is, and a bounded buffer of what comes."""
+"""The state of one tail: its query, its position, and a bounded buffer of new appends."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class TailChunk:
-    """One committed append as tails see it, ready to be sent; without text, only a position.
+    """One encoded append, or only a position; shared by all tails that it matches.
 
-    Its text counts once as its tenant's memory, however many tails hold it.
+    Its text counts once in the tenant's memory, however many tails hold it.
     """
 
     __slots__ = ("_holders", "_memory", "_tenant_id", "position", "records")
@@ -36,7 +36,7 @@ class TailChunk:
         self._holders = 0
 
     def acquire(self) -> bool:
-        """Let one more tail have it; False if the tenant's memory has no room for it."""
+        """Add a holder; return False if the text does not fit into the tenant's memory."""
         memory = None if self._holders else self._memory
         if memory is not None and not memory.try_acquire(self._tenant_id, len(self.records)):
             return False
@@ -44,83 +44,93 @@ class TailChunk:
         return True
 
     def release(self) -> None:
-        """Let a tail be done with it."""
+        """Remove a holder."""
         self._holders -= 1
         if not self._holders and self._memory is not None:
             self._memory.release(self._tenant_id, len(self.records))
 
 
 class TailBuffer:
-    """What one reader follows: its query, where it is, and a bounded buffer."""
+    """The state of one tail.
 
-    def __init__(self, tenant_id: str, query: Query, position: int, room: int) -> None:
+    A tail that is `lagging` gets nothing from the hub: it reads from the log until it has caught
+    up, or ends with its `failure`.
+
+    Args:
+        tenant_id: The tenant.
+        query: The events to send.
+        position: The last position that was sent.
+        capacity: The maximum number of appends in the buffer.
+    """
+
+    def __init__(self, tenant_id: str, query: Query, position: int, capacity: int) -> None:
         self.tenant_id = tenant_id
         self.query = query
         self.position = position
         self.lagging = False
         self.failure: SeriatimError | None = None
         self.match_failure: LimitExceeded | None = None
-        self.match_s = 0.0  # processor time that its predicates have cost, less what it may use
+        self.match_s = 0.0  # processor time of its predicates, minus its share since then
         self.matched_at = 0.0
-        self._room = room
+        self._capacity = capacity
         self._bytes = 0
-        self._pieces: deque[TailChunk] = deque()
+        self._chunks: deque[TailChunk] = deque()
         self._current: TailChunk | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @cached_property
     def matcher(self) -> Matcher:
-        """The query, compiled once; made by the thread that matches, not by the event loop."""
+        """The compiled query; compiled in the thread that matches, not on the event loop."""
         return Matcher(self.query)
 
     def streams(self) -> set[StreamRef] | None:
-        """Return the streams that the query is confined to, None when it is not."""
+        """Return the streams of the query; None if it is not restricted to streams."""
         filters = self.query.filters
         if not filters or any(one.streams is None for one in filters):
             return None
         return {stream for one in filters for stream in one.streams or ()}
 
     def start(self) -> None:
-        """Take what comes from here on; what waited was read by other ways meanwhile."""
+        """Accept appends from now on; the log was read up to here."""
         self.lagging = False
-        self._forget()
+        self._clear()
 
     def close(self) -> None:
-        """Hold nothing any more, and want nothing."""
+        """Release everything, and accept nothing more."""
         self.lagging = True
-        self._forget()
-        self._sent()
+        self._clear()
+        self._release_current()
 
     @property
     def has_pending(self) -> bool:
-        """Whether something has come that was not taken yet."""
-        return bool(self._pieces)
+        """Whether the buffer holds appends."""
+        return bool(self._chunks)
 
-    def offer(self, piece: TailChunk) -> bool:
-        """Take one more, unless there is no room: then the tail is behind."""
+    def offer(self, chunk: TailChunk) -> bool:
+        """Add an append to the buffer; return False if it is full, and the tail lags."""
         if self.lagging:
             return False
-        full = len(self._pieces) >= self._room or self._bytes > BUFFER_BYTES
-        if full or not piece.acquire():
+        full = len(self._chunks) >= self._capacity or self._bytes > BUFFER_BYTES
+        if full or not chunk.acquire():
             self.mark_lagging()
             return False
-        self._pieces.append(piece)
-        self._bytes += len(piece.records)
+        self._chunks.append(chunk)
+        self._bytes += len(chunk.records)
         self._wake()
         return True
 
     def mark_lagging(self, failure: SeriatimError | None = None) -> None:
-        """Forget what waits: the tail reads on by itself, or ends with an error."""
+        """Clear the buffer: the tail reads from the log, or ends with `failure`."""
         self.lagging, self.failure = True, failure or self.failure
-        self._forget()
+        self._clear()
         self._wake()
 
-    def _forget(self) -> None:
-        while self._pieces:
-            self._pieces.popleft().release()
+    def _clear(self) -> None:
+        while self._chunks:
+            self._chunks.popleft().release()
         self._bytes = 0
 
-    def _sent(self) -> None:
+    def _release_current(self) -> None:
         if self._current is not None:
             self._current.release()
             self._current = None
@@ -130,22 +140,22 @@ class TailBuffer:
             self._waiter.set_result(None)
 
     async def next(self, seconds: float) -> TailChunk | None:
-        """Return the next piece; None when time is up or the tail is behind.
+        """Return the next append; None after `seconds`, or if the tail lags.
 
-        To ask for the next one says that the one before was sent.
+        The append before it is released: it has been sent.
         """
-        self._sent()
-        if not self._pieces and not self.lagging:
+        self._release_current()
+        if not self._chunks and not self.lagging:
             loop = asyncio.get_running_loop()
             waiter = self._waiter = loop.create_future()
-            alarm = loop.call_later(seconds, self._wake)
+            timer = loop.call_later(seconds, self._wake)
             try:
                 await waiter
             finally:
-                alarm.cancel()
+                timer.cancel()
                 self._waiter = None
-        if not self._pieces:
+        if not self._chunks:
             return None
-        piece = self._current = self._pieces.popleft()
-        self._bytes -= len(piece.records)
-        return piece
+        chunk = self._current = self._chunks.popleft()
+        self._bytes -= len(chunk.records)
+        return chunk

@@ -1,4 +1,4 @@
-"""The live tail over HTTP: Server-Sent Events or NDJSON, one committed append at a time."""
+"""Endpoints for live tails: Server-Sent Events or NDJSON, one committed append at a time."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from seriatim.wire.records import to_wire_record
 
 KEEP_ALIVE_MIN_S = 0.01
 KEEP_ALIVE_MAX_S = 60.0
-MEMORY_WAIT_S = 120.0  # for other readers of the tenant to take what was sent to them
-_TAIL_ROOM_BYTES = 2 * TAIL_PAGE_BYTES  # a page ends with the append that reaches its size
-_SHARED_BYTES = 16 * 1024
+MEMORY_WAIT_S = 120.0  # until other clients of the tenant have read their responses
+_PAGE_MEMORY_BYTES = 2 * TAIL_PAGE_BYTES  # a page ends with the append that reaches its size
+_SHARED_BYTES = 16 * 1024  # a larger append is sent without a copy
 _DIGITS_MAX = 19  # of a position
 SSE = b"text/event-stream"
 NDJSON = b"application/x-ndjson"
@@ -35,7 +35,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TailParams(msgspec.Struct, frozen=True):
-    """What to follow: simple filters, or a whole query as JSON; from now on unless told."""
+    """The events to follow, by filters or by a query in JSON; without `after`, new ones only.
+
+    `log_id`, `epoch` and `last_event_id` (of `GET /v1/log` and `GET /v1/last-event-id`) detect
+    that the log was restored or replaced.
+    """
 
     after: int | None = None
     types: list[str] | None = None
@@ -45,12 +49,12 @@ class TailParams(msgspec.Struct, frozen=True):
     query: str | None = None
     log_id: str | None = None
     epoch: int | None = None
-    tip: str | None = None
+    last_event_id: str | None = None
     keep_alive_s: float = 15.0
 
 
 class TailBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to follow, as in the parameters of the same path; the query is an object."""
+    """The parameters of `GET /v1/tail`; the query is an object."""
 
     after: int | None = None
     types: list[str] | None = None
@@ -60,274 +64,290 @@ class TailBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: dict[str, Any] | None = None
     log_id: str | None = None
     epoch: int | None = None
-    tip: str | None = None
+    last_event_id: str | None = None
     keep_alive_s: float = 15.0
 
 
 async def follow_with_body(service: Service, request: HttpRequest, body: TailBody) -> HttpStream:
-    """Follow the log as by GET, with a query that is too long for an address."""
+    """Follow the log as with GET, for queries that are too long for a URL."""
     return await follow(service, request, body)
 
 
 async def follow(
     service: Service, request: HttpRequest, params: TailParams | TailBody
 ) -> HttpStream:
-    """Follow the log: what there is behind a position, then what comes, for as long as one stays.
+    """Follow the log: stored events after a position, then new ones, until the client leaves.
 
-    Each piece is one committed append. `Last-Event-ID` is the position to go on from.
+    Each message is one committed append. The header `Last-Event-ID` is the position to continue
+    from, and takes precedence over `after`.
     """
     if not KEEP_ALIVE_MIN_S <= params.keep_alive_s <= KEEP_ALIVE_MAX_S:
         raise invalid_argument(
             "keep_alive_s", f"must be from {KEEP_ALIVE_MIN_S:g} to {KEEP_ALIVE_MAX_S:g}"
         )
-    query = request.caller.restrict_query(_query(params))
+    query = request.caller.restrict_query(_parse_query(params))
     check_query(query, service.limits)
-    _check_room(service, request.tenant_id)
-    start = await service.run_for_tenant(request.tenant_id, _start, service, request, params)
-    content_type = NDJSON if _wants_lines(request) else SSE
-    followed = service.hub.make_tail(request.tenant_id, query, start)
-    form = _Lines() if content_type is NDJSON else _Events()
-    pieces = _pieces(service, request, followed, form, params.keep_alive_s)
-    return HttpStream(content_type, pieces, ((b"cache-control", b"no-store"),))
+    _check_tail_limits(service, request.tenant_id)
+    start = await service.run_for_tenant(request.tenant_id, _find_start, service, request, params)
+    content_type = NDJSON if _accepts_ndjson(request) else SSE
+    tail = service.hub.make_tail(request.tenant_id, query, start)
+    encoder = _NdjsonEncoder() if content_type is NDJSON else _SseEncoder()
+    chunks = _stream_tail(service, request, tail, encoder, params.keep_alive_s)
+    return HttpStream(content_type, chunks, ((b"cache-control", b"no-store"),))
 
 
-def _query(params: TailParams | TailBody) -> Query:
-    simple = (params.types, params.tags, params.stream_type, params.stream_id)
+def _parse_query(params: TailParams | TailBody) -> Query:
+    filters = (params.types, params.tags, params.stream_type, params.stream_id)
     if params.query is not None:
-        if any(one is not None for one in simple):
-            raise invalid_argument("query", "says it all: give no other filter with it")
-        given = params.query
-        return parse_query(parse_json_body(given.encode()) if isinstance(given, str) else given)
-    if all(one is None for one in simple):
+        if any(one is not None for one in filters):
+            raise invalid_argument("query", "cannot be combined with other filters")
+        query = params.query
+        return parse_query(parse_json_body(query.encode()) if isinstance(query, str) else query)
+    if all(one is None for one in filters):
         return Query()
     streams = None
     if params.stream_type is not None or params.stream_id is not None:
         if params.stream_type is None or params.stream_id is None:
-            raise invalid_argument("stream_id", "and stream_type go together")
+            raise invalid_argument("stream_id", "and stream_type must be given together")
         streams = [(params.stream_type, params.stream_id)]
     return Query([Filter(types=params.types, tags=params.tags, streams=streams)])
 
 
-def _wants_lines(request: HttpRequest) -> bool:
+def _accepts_ndjson(request: HttpRequest) -> bool:
     return NDJSON in request.headers.get(b"accept", b"")
 
 
-def _check_room(service: Service, tenant_id: str) -> None:
+def _check_tail_limits(service: Service, tenant_id: str) -> None:
     service.limits.check("subscriptions", service.hub.open_tails + 1)
     own, bound = service.hub.tails_of[tenant_id] + 1, service.settings.tenant_tails
     if own > bound:
         raise limit_error("tenant_tails", bound, own)
 
 
-def _start(service: Service, request: HttpRequest, params: TailParams | TailBody) -> int:
-    """Return where to begin, if the log is the one that the reader knows."""
+def _find_start(service: Service, request: HttpRequest, params: TailParams | TailBody) -> int:
+    """Return the position to start after.
+
+    Raises:
+        LogIdentityChanged: The log is not the one that the client has read before.
+        InvalidArgument: The position is invalid, or after the head.
+    """
     store = service.log.store
     head = store.head()
-    told = request.header(b"last-event-id")
-    if told is not None:
-        if not told.isascii() or not told.isdigit() or len(told) > _DIGITS_MAX:
-            raise invalid_argument("last-event-id", "is a position")
-        start = int(told)
+    header = request.header(b"last-event-id")
+    if header is not None:
+        if not header.isascii() or not header.isdigit() or len(header) > _DIGITS_MAX:
+            raise invalid_argument("last-event-id", "must be a position")
+        start = int(header)
     else:
         start = head if params.after is None else params.after
     check_position("after", start)
     identity = store.identity()
     known = params.log_id in (None, identity.log_id) and params.epoch in (None, identity.epoch)
-    tip = None if params.tip is None else visible_event_id(service, request, start)
-    if not known or tip != params.tip:
+    expected = params.last_event_id
+    actual = None if expected is None else visible_event_id(service, request, start)
+    if not known or actual != expected:
         raise identity_changed_error(head)
     if start > head:
-        raise invalid_argument("after", "must not lie beyond the head")
+        raise invalid_argument("after", "must not be after the head")
     return start
 
 
-async def _pieces(
+async def _stream_tail(
     service: Service,
     request: HttpRequest,
-    followed: TailBuffer,
-    form: _Events | _Lines,
+    tail: TailBuffer,
+    encoder: _SseEncoder | _NdjsonEncoder,
     keep_alive_s: float,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what a reader gets: the past, then what comes, and the past again if it was slow."""
+    """Yield the response of a tail: stored events, then new ones; stored ones again if it lags."""
     hub = service.hub
     hub.open_tails += 1
-    hub.tails_of[followed.tenant_id] += 1
-    service.track_tail(request.caller, followed)
+    hub.tails_of[tail.tenant_id] += 1
+    service.track_tail(request.caller, tail)
     identity = service.log.identity()
     try:
         while not hub.stopped:
-            async with aclosing(_caught_up(service, followed, identity)) as past:
-                async for piece in past:
-                    for part in form.piece(piece):
+            async with aclosing(_read_stored(service, tail, identity)) as stored:
+                async for chunk in stored:
+                    for part in encoder.encode_append(chunk):
                         yield part
-                    del piece  # its text is not kept while the next one is awaited
-            if followed.failure is not None:
-                raise followed.failure
-            if not hub.add_tail(followed):
+                    del chunk  # release its text while waiting for the next one
+            if tail.failure is not None:
+                raise tail.failure
+            if not hub.add_tail(tail):
                 continue
             try:
-                yield form.position(followed.position)  # all that was there has been sent
-                async for piece in _live(service, request, followed, identity, keep_alive_s):
-                    for part in form.piece(piece):
+                yield encoder.encode_position(tail.position)  # all stored events have been sent
+                async for chunk in _read_new(service, request, tail, identity, keep_alive_s):
+                    for part in encoder.encode_append(chunk):
                         yield part
-                    del piece
+                    del chunk
             finally:
-                hub.remove_tail(followed)
+                hub.remove_tail(tail)
     except SeriatimError as error:
-        yield form.problem(_encode(service.problem(error, request.request_id)))
+        yield encoder.encode_problem(_encode(service.problem(error, request.request_id)))
     finally:
-        followed.close()
+        tail.close()
         hub.open_tails -= 1
-        hub.tails_of[followed.tenant_id] -= 1
-        if not hub.tails_of[followed.tenant_id]:
-            del hub.tails_of[followed.tenant_id]
-        service.untrack_tail(request.caller, followed)
+        hub.tails_of[tail.tenant_id] -= 1
+        if not hub.tails_of[tail.tenant_id]:
+            del hub.tails_of[tail.tenant_id]
+        service.untrack_tail(request.caller, tail)
 
 
-async def _live(
+async def _read_new(
     service: Service,
     request: HttpRequest,
-    followed: TailBuffer,
+    tail: TailBuffer,
     identity: LogIdentity,
     keep_alive_s: float,
 ) -> AsyncGenerator[TailChunk, None]:
-    """Yield what comes until the reader is behind, its token has ended or the log is another."""
-    while not service.hub.stopped and not followed.lagging:
-        piece = await followed.next(keep_alive_s)
-        if piece is None and not followed.lagging:
+    """Yield new appends until the tail lags.
+
+    Raises:
+        Unauthorized: The token was revoked or has expired.
+        LogIdentityChanged: The log was restored or replaced.
+    """
+    while not service.hub.stopped and not tail.lagging:
+        chunk = await tail.next(keep_alive_s)
+        if chunk is None and not tail.lagging:
             await service.authenticate(request.headers)
             if service.log.identity() != identity:
                 raise identity_changed_error(service.hub.head)
-            if followed.has_pending or followed.lagging:
-                continue  # it came meanwhile: its position is told with it, not before
-            piece = TailChunk(service.hub.delivered_position(followed))
-        if piece is not None:
-            followed.position = max(followed.position, piece.position)
-            yield piece
-        del piece
+            if tail.has_pending or tail.lagging:
+                continue  # an append arrived meanwhile: its position must not be sent before it
+            chunk = TailChunk(service.hub.delivered_position(tail))
+        if chunk is not None:
+            tail.position = max(tail.position, chunk.position)
+            yield chunk
+        del chunk
 
 
-async def _caught_up(
-    service: Service, followed: TailBuffer, identity: LogIdentity
+async def _read_stored(
+    service: Service, tail: TailBuffer, identity: LogIdentity
 ) -> AsyncGenerator[TailChunk, None]:
-    """Yield what there is behind the reader's position, page by page."""
+    """Yield stored appends after the position of a tail, page by page."""
     while not service.hub.stopped:
-        if followed.failure is not None:
-            raise followed.failure
-        head = await service.run_for_tenant(followed.tenant_id, service.log.head)
-        if service.log.identity() != identity or head < followed.position:
+        if tail.failure is not None:
+            raise tail.failure
+        head = await service.run_for_tenant(tail.tenant_id, service.log.head)
+        if service.log.identity() != identity or head < tail.position:
             raise identity_changed_error(head)
-        if followed.position >= head:
+        if tail.position >= head:
             return
-        pieces, scanned, size = await _held_past(service, followed, head)
-        pieces.reverse()
+        chunks, last_scanned, size = await _read_page_in_memory(service, tail, head)
+        chunks.reverse()
         try:
-            while pieces:
-                if followed.failure is not None:
-                    raise followed.failure
-                piece = pieces.pop()
-                yield piece
-                followed.position = piece.position
-                del piece  # the text of a page that was sent is counted no longer: nothing keeps it
+            while chunks:
+                if tail.failure is not None:
+                    raise tail.failure
+                chunk = chunks.pop()
+                yield chunk
+                tail.position = chunk.position
+                del chunk  # its memory is no longer counted after this page, so nothing may keep it
         finally:
-            service.memory.release(followed.tenant_id, size)
-        followed.position = scanned
+            service.memory.release(tail.tenant_id, size)
+        tail.position = last_scanned
 
 
-async def _held_past(
-    service: Service, followed: TailBuffer, head: int
+async def _read_page_in_memory(
+    service: Service, tail: TailBuffer, head: int
 ) -> tuple[list[TailChunk], int, int]:
-    """Read a page for a tail once its tenant's memory has room for it; return its size, too."""
-    memory, tenant_id = service.memory, followed.tenant_id
-    room = _TAIL_ROOM_BYTES
+    """Read a page for a tail once it fits into the memory of the tenant.
+
+    Returns:
+        The appends, the last scanned position, and the bytes counted in the tenant's memory.
+    """
+    memory, tenant_id = service.memory, tail.tenant_id
+    reserved = _PAGE_MEMORY_BYTES
     while True:
-        await memory.wait_and_acquire(tenant_id, room, MEMORY_WAIT_S)
+        await memory.wait_and_acquire(tenant_id, reserved, MEMORY_WAIT_S)
         try:
             async with memory.reserve_work(tenant_id, READ_BYTES, MEMORY_WAIT_S):
-                pieces, scanned = await service.run_for_tenant(
-                    tenant_id, _past, service.log, followed, head
+                chunks, last_scanned = await service.run_for_tenant(
+                    tenant_id, _read_page, service.log, tail, head
                 )
         except BaseException:
-            memory.release(tenant_id, room)
+            memory.release(tenant_id, reserved)
             raise
-        size = sum(len(piece.records) for piece in pieces)
-        if size <= room or memory.try_acquire(tenant_id, size - room):
-            memory.release(tenant_id, max(0, room - size))
-            return pieces, scanned, size
-        memory.release(tenant_id, room)
+        size = sum(len(chunk.records) for chunk in chunks)
+        if size <= reserved or memory.try_acquire(tenant_id, size - reserved):
+            memory.release(tenant_id, max(0, reserved - size))
+            return chunks, last_scanned, size
+        memory.release(tenant_id, reserved)
         if size > memory.bound:
-            return pieces, scanned, 0
-        # One append is larger than the room: it is read again when there is enough, and until
-        # then nothing of it is kept, for it is not counted.
-        del pieces
-        room = size
+            return chunks, last_scanned, 0
+        # One append exceeds the reserved memory: read it again when enough is free. Until then
+        # nothing of it may be kept, because it is not counted.
+        del chunks
+        reserved = size
 
 
-def _past(log: Log, followed: TailBuffer, head: int) -> tuple[list[TailChunk], int]:
-    """Read a page or so of whole appends that match, and say how far that was."""
-    store, tenant_id = log.store, followed.tenant_id
-    groups, all_of_it = take_page(
+def _read_page(log: Log, tail: TailBuffer, head: int) -> tuple[list[TailChunk], int]:
+    """Read about a page of whole appends that match, and the last scanned position."""
+    store, tenant_id = log.store, tail.tenant_id
+    appends, is_all = take_page(
         iterate_matching_appends(
             store,
             tenant_id,
-            followed.query,
-            followed.position,
+            tail.query,
+            tail.position,
             head,
             TAIL_PAGE,
             max_bytes=TAIL_PAGE_BYTES,
         )
     )
-    pieces = [
+    chunks = [
         TailChunk(
-            group[-1].position, b",".join([_encode(to_wire_record(record)) for record in group])
+            append[-1].position, b",".join([_encode(to_wire_record(record)) for record in append])
         )
-        for group in groups
+        for append in appends
     ]
-    return pieces, head if all_of_it else pieces[-1].position
+    return chunks, head if is_all else chunks[-1].position
 
 
-def _parts(before: bytes, records: bytes, after: bytes) -> list[bytes]:
-    """Return what is sent of an append; a large one, which tails share, is not copied."""
+def _split_parts(before: bytes, records: bytes, after: bytes) -> list[bytes]:
+    """Return the parts of a message; the text of a large append, which tails share, uncopied."""
     if len(records) < _SHARED_BYTES:
         return [before + records + after]
     return [before, records, after]
 
 
-class _Events:
-    """Server-Sent Events: the id is the position to go on from."""
+class _SseEncoder:
+    """Server-Sent Events; the id is the position to continue from."""
 
-    def position(self, position: int) -> bytes:
-        """Move a reader's Last-Event-ID on, without an event."""
+    def encode_position(self, position: int) -> bytes:
+        """Advance the client's Last-Event-ID without an event."""
         return b": at %d\nid: %d\n\n" % (position, position)
 
-    def piece(self, piece: TailChunk) -> list[bytes]:
-        """Write one append."""
-        if not piece.records:
-            return [self.position(piece.position)]
+    def encode_append(self, chunk: TailChunk) -> list[bytes]:
+        """Encode one append."""
+        if not chunk.records:
+            return [self.encode_position(chunk.position)]
         before = b'id: %d\nevent: append\ndata: {"position":%d,"records":[' % (
-            piece.position,
-            piece.position,
+            chunk.position,
+            chunk.position,
         )
-        return _parts(before, piece.records, b"]}\n\n")
+        return _split_parts(before, chunk.records, b"]}\n\n")
 
-    def problem(self, text: bytes) -> bytes:
-        """Write why it ends."""
+    def encode_problem(self, text: bytes) -> bytes:
+        """Encode the error that ends the tail."""
         return b"event: problem\ndata: %b\n\n" % text
 
 
-class _Lines:
-    """NDJSON: a line for each append, and for a position that moved without one."""
+class _NdjsonEncoder:
+    """NDJSON: a line for each append, and for a position without one."""
 
-    def position(self, position: int) -> bytes:
-        """Tell how far the log was seen."""
+    def encode_position(self, position: int) -> bytes:
+        """Encode a position without an append."""
         return b'{"position":%d}\n' % position
 
-    def piece(self, piece: TailChunk) -> list[bytes]:
-        """Write one append."""
-        if not piece.records:
-            return [self.position(piece.position)]
-        return _parts(b'{"position":%d,"records":[' % piece.position, piece.records, b"]}\n")
+    def encode_append(self, chunk: TailChunk) -> list[bytes]:
+        """Encode one append."""
+        if not chunk.records:
+            return [self.encode_position(chunk.position)]
+        return _split_parts(b'{"position":%d,"records":[' % chunk.position, chunk.records, b"]}\n")
 
-    def problem(self, text: bytes) -> bytes:
-        """Write why it ends."""
+    def encode_problem(self, text: bytes) -> bytes:
+        """Encode the error that ends the tail."""
         return b'{"problem":%b}\n' % text

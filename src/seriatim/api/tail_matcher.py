@@ -16,20 +16,27 @@ from seriatim.core.predicate import PayloadDocument
 from seriatim.log.batches import Batch
 from seriatim.wire.records import to_wire_record
 
-SLICE_S = 0.02  # of a thread's time, before others have their turn
-MATCH_BURST_S = 2.0  # of processor time that one tail's predicates may use at once
-MATCH_SHARE = 0.1  # of a processor that they may use for good
+SLICE_S = 0.02  # of a thread's time, before other tenants run
+MATCH_BURST_S = 2.0  # of processor time for the predicates of one tail, at once
+MATCH_SHARE = 0.1  # of a processor, permanently
 _encode = msgspec.json.Encoder().encode
 
 TailOffer = tuple[TailBuffer, TailChunk]
 
 
 class TailMatcher:
-    """Finds what of some appends each of some tails wants; `run` goes on where it stopped."""
+    """Find the events of appends that match each tail; `run` continues where it stopped.
+
+    Args:
+        appends: New appends of the tenant.
+        tails: The tails to match.
+        tenant_id: The tenant.
+        memory: Counts the encoded appends.
+    """
 
     def __init__(
         self,
-        groups: list[Batch],
+        appends: list[Batch],
         tails: Collection[TailBuffer],
         tenant_id: str,
         memory: MemoryBudget,
@@ -37,19 +44,19 @@ class TailMatcher:
         self._tenant_id = tenant_id
         self._memory = memory
         self._texts: dict[int, bytes] = {}
-        self._anywhere: list[TailBuffer] = []
+        self._unrestricted: list[TailBuffer] = []
         self._by_stream: dict[StreamRef, list[TailBuffer]] = defaultdict(list)
         for tail in tails:
             streams = tail.streams()
             if streams is None:
-                self._anywhere.append(tail)
+                self._unrestricted.append(tail)
             for stream in streams or ():
                 self._by_stream[stream].append(tail)
-        self._steps = self._matched(groups)
+        self._steps = self._match(appends)
         self.done = False
 
     def run(self) -> list[TailOffer]:
-        """Match for a slice of time, and return what was found, in order."""
+        """Match for a slice of time, and return the matching events of each tail, in order."""
         found: list[TailOffer] = []
         until = time.thread_time() + SLICE_S
         for offer in self._steps:
@@ -60,21 +67,21 @@ class TailMatcher:
         self.done = True
         return found
 
-    def _matched(self, groups: list[Batch]) -> Iterator[TailOffer | None]:
-        for group in groups:
-            documents = [PayloadDocument(record.payload_json) for record in group]
-            pieces: dict[tuple[int, ...], TailChunk] = {}
-            for tail in self._concerned(group):
+    def _match(self, appends: list[Batch]) -> Iterator[TailOffer | None]:
+        for append in appends:
+            documents = [PayloadDocument(record.payload_json) for record in append]
+            chunks: dict[tuple[int, ...], TailChunk] = {}
+            for tail in self._candidates(append):
                 if tail.lagging:
-                    continue  # its reader has left, or reads on by itself
-                yield self._offer(tail, group, documents, pieces)
+                    continue  # it has ended, or reads from the log
+                yield self._offer(tail, append, documents, chunks)
 
-    def _concerned(self, group: Batch) -> list[TailBuffer]:
-        """Return the tails that one append may be for, each once."""
+    def _candidates(self, append: Batch) -> list[TailBuffer]:
+        """Return the tails that an append may match, each once."""
         if not self._by_stream:
-            return self._anywhere
-        found = dict.fromkeys(self._anywhere)
-        for record in group:
+            return self._unrestricted
+        found = dict.fromkeys(self._unrestricted)
+        for record in append:
             if record.stream is not None:
                 found.update(dict.fromkeys(self._by_stream.get(record.stream, ())))
         return list(found)
@@ -82,33 +89,33 @@ class TailMatcher:
     def _offer(
         self,
         tail: TailBuffer,
-        group: Batch,
+        append: Batch,
         documents: list[PayloadDocument],
-        pieces: dict[tuple[int, ...], TailChunk],
+        chunks: dict[tuple[int, ...], TailChunk],
     ) -> TailOffer | None:
-        begins = tail.query.min_position or 0  # which is no part of what matches
+        min_position = tail.query.min_position or 0  # `Matcher` does not check it
         began = time.thread_time()
         try:
-            wanted = [
+            matching = [
                 record
-                for record, document in zip(group, documents, strict=True)
-                if record.position > begins and _matches(tail, record, document)
+                for record, document in zip(append, documents, strict=True)
+                if record.position > min_position and _matches(tail, record, document)
             ]
-        except LimitExceeded as error:  # this tail's predicates, and no concern of the others
+        except LimitExceeded as error:  # ends this tail only
             tail.match_failure = error
             return None
         finally:
             _charge(tail, time.thread_time() - began)
-        if not wanted or wanted[-1].position <= tail.position:
+        if not matching or matching[-1].position <= tail.position:
             return None
-        key = tuple(record.position for record in wanted)
-        piece = pieces.get(key)
-        if piece is None:
-            text = b",".join([self._text(record) for record in wanted])
-            piece = pieces[key] = TailChunk(key[-1], text, self._tenant_id, self._memory)
-        return tail, piece
+        key = tuple(record.position for record in matching)
+        chunk = chunks.get(key)
+        if chunk is None:
+            text = b",".join([self._encode_once(record) for record in matching])
+            chunk = chunks[key] = TailChunk(key[-1], text, self._tenant_id, self._memory)
+        return tail, chunk
 
-    def _text(self, record: EventRecord) -> bytes:
+    def _encode_once(self, record: EventRecord) -> bytes:
         found = self._texts.get(record.position)
         if found is None:
             found = self._texts[record.position] = _encode(to_wire_record(record))
@@ -116,25 +123,25 @@ class TailMatcher:
 
 
 def _matches(tail: TailBuffer, record: EventRecord, document: PayloadDocument) -> bool:
-    document.reset_steps()  # each tail has the whole bound on comparisons
+    document.reset_steps()  # the bound on comparisons applies to each tail
     return tail.matcher.matches(record, document)
 
 
 def _charge(tail: TailBuffer, seconds: float) -> None:
-    """Count the time that a tail's predicates took; its share of a processor is given back."""
+    """Charge the time of predicates to a tail, minus its share since the last charge."""
     now = time.monotonic()
-    given = (now - tail.matched_at) * MATCH_SHARE if tail.matched_at else 0.0
+    share = (now - tail.matched_at) * MATCH_SHARE if tail.matched_at else 0.0
     tail.matched_at = now
-    tail.match_s = max(0.0, tail.match_s - given) + seconds
+    tail.match_s = max(0.0, tail.match_s - share) + seconds
 
 
 def match_budget_error(tail: TailBuffer) -> LimitExceeded | None:
-    """Return the error of a tail whose predicates cost too much, None if they do not."""
+    """Return the error of a tail whose predicates take too long, or None."""
     if tail.match_failure is not None or tail.match_s <= MATCH_BURST_S:
         return tail.match_failure
     msg = (
         f"tail_match_s is {tail.match_s:.1f}, over the bound of {MATCH_BURST_S:g}: the predicates "
-        "of this tail cost too much for what is appended; narrow it by types, tags or streams"
+        "of this tail take too long at the present rate of appends; restrict types, tags or streams"
     )
     details = {"limit": "tail_match_s", "bound": MATCH_BURST_S, "actual": round(tail.match_s, 3)}
     return LimitExceeded(msg, details=details)

@@ -1,4 +1,4 @@
-"""Turns: no tenant has more than its share of work under way, the rest of its own waits."""
+"""Limit the concurrent requests of each tenant; further requests of that tenant queue."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from types import TracebackType
 
 from seriatim.core.errors import LimitExceeded, TimedOut
 
-OTHER_TENANT_S = 1.0  # a tenant that was seen so long ago still counts as there
+OTHER_TENANT_S = 1.0  # a tenant counts as active for this long after a request
 
 
 class TenantLimiter:
-    """So many requests of a tenant are under way at once; a bounded number of others waits.
+    """Limit the requests of each tenant that run at once; used by the event loop alone.
 
-    A tenant alone may have many under way, which share commits. While another is there, each has
-    few: whoever comes next waits for a few of a flood's, not for all of them.
+    A tenant that is alone may run many requests, which share commits. While another tenant is
+    active, each runs few: a request then waits for a few of a busy tenant's, not for all of them.
+
+    Args:
+        alone: Concurrent requests of a tenant while no other is active.
+        beside: Concurrent requests of each tenant while others are active.
+        waiting: Queued requests per tenant.
+        what: The kind of request, for error messages.
     """
 
     def __init__(self, alone: int, beside: int, waiting: int, what: str = "appends") -> None:
@@ -25,80 +31,85 @@ class TenantLimiter:
         self._alone = alone
         self._beside = min(beside, alone)
         self._waiting = waiting
-        self._tenants: dict[str, _Tenant] = {}
-        self._last = ("", 0.0)  # who came last, and when that was another than before
+        self._tenants: dict[str, _TenantState] = {}
+        self._last = ("", 0.0)  # the last tenant, and since when requests are all of that tenant
 
-    def slot(self, tenant_id: str, seconds: float) -> _Turn:
-        """Return what holds one turn of a tenant's, once it is had, in so many seconds."""
-        return _Turn(self, tenant_id, seconds)
+    def slot(self, tenant_id: str, seconds: float) -> _Slot:
+        """Return a context manager that holds a slot, acquired within `seconds`."""
+        return _Slot(self, tenant_id, seconds)
 
     async def acquire(self, tenant_id: str, seconds: float) -> None:
-        """Wait for a turn, or be told that too many wait, or that it took too long."""
+        """Acquire a slot, which `release` frees.
+
+        Raises:
+            LimitExceeded: Too many requests of the tenant are queued.
+            TimedOut: No slot became free within `seconds`.
+        """
         tenant = self._tenants.get(tenant_id)
         if tenant is None:
-            tenant = self._tenants[tenant_id] = _Tenant()
-        if tenant.under_way < self._at_once(tenant_id):
-            tenant.under_way += 1
+            tenant = self._tenants[tenant_id] = _TenantState()
+        if tenant.running < self._slots(tenant_id):
+            tenant.running += 1
             return
         if len(tenant.queue) >= self._waiting:
-            raise _busy(self._what, self._waiting)
+            raise _queue_error(self._what, self._waiting)
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         tenant.queue.append(waiter)
-        alarm = loop.call_later(seconds, _too_late, waiter, self._what)
+        timer = loop.call_later(seconds, _expire, waiter, self._what)
         try:
             await waiter
         except (asyncio.CancelledError, TimedOut):
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.release(tenant_id)  # it had just been given a turn
+                self.release(tenant_id)  # a slot was granted just before
             else:
-                with suppress(ValueError):  # somebody passed over it already
+                with suppress(ValueError):  # `release` removed it already
                     tenant.queue.remove(waiter)
             raise
         finally:
-            alarm.cancel()
+            timer.cancel()
 
-    def _at_once(self, tenant_id: str) -> int:
-        """Return how many a tenant may have under way now."""
+    def _slots(self, tenant_id: str) -> int:
+        """Return the number of slots that a tenant has now."""
         last, changed = self._last
         now = time.monotonic()
         if last != tenant_id:
-            changed = now if last else now - OTHER_TENANT_S  # the very first has no neighbour
+            changed = now if last else now - OTHER_TENANT_S  # the first tenant is alone
             self._last = tenant_id, changed
         return self._beside if now - changed < OTHER_TENANT_S else self._alone
 
     def release(self, tenant_id: str) -> None:
-        """Pass a turn on, to as many as may be under way now."""
+        """Free a slot, and start as many queued requests as the tenant has slots now."""
         tenant = self._tenants[tenant_id]
-        tenant.under_way -= 1
-        room = self._at_once(tenant_id) if tenant.queue else 0
-        while tenant.queue and tenant.under_way < room:
+        tenant.running -= 1
+        slots = self._slots(tenant_id) if tenant.queue else 0
+        while tenant.queue and tenant.running < slots:
             waiter = tenant.queue.popleft()
             if not waiter.done():
-                tenant.under_way += 1
+                tenant.running += 1
                 waiter.set_result(None)
-        if not tenant.under_way and not tenant.queue:
+        if not tenant.running and not tenant.queue:
             del self._tenants[tenant_id]
 
 
-class _Tenant:
-    __slots__ = ("queue", "under_way")
+class _TenantState:
+    __slots__ = ("queue", "running")
 
     def __init__(self) -> None:
-        self.under_way = 0
+        self.running = 0
         self.queue: deque[asyncio.Future[None]] = deque()
 
 
-class _Turn:
-    __slots__ = ("_seconds", "_tenant_id", "_turns")
+class _Slot:
+    __slots__ = ("_limiter", "_seconds", "_tenant_id")
 
-    def __init__(self, turns: TenantLimiter, tenant_id: str, seconds: float) -> None:
-        self._turns = turns
+    def __init__(self, limiter: TenantLimiter, tenant_id: str, seconds: float) -> None:
+        self._limiter = limiter
         self._tenant_id = tenant_id
         self._seconds = seconds
 
     async def __aenter__(self) -> None:
-        await self._turns.acquire(self._tenant_id, self._seconds)
+        await self._limiter.acquire(self._tenant_id, self._seconds)
 
     async def __aexit__(
         self,
@@ -106,16 +117,16 @@ class _Turn:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._turns.release(self._tenant_id)
+        self._limiter.release(self._tenant_id)
 
 
-def _too_late(waiter: asyncio.Future[None], what: str) -> None:
+def _expire(waiter: asyncio.Future[None], what: str) -> None:
     if not waiter.done():
-        msg = f"too many {what} of this tenant were before this one; nothing was done"
+        msg = f"timed out in the queue of this tenant's {what}; nothing was done"
         waiter.set_exception(TimedOut(msg))
 
 
-def _busy(what: str, bound: int) -> LimitExceeded:
-    msg = f"{bound} {what} of this tenant wait already; try again"
+def _queue_error(what: str, bound: int) -> LimitExceeded:
+    msg = f"{bound} {what} of this tenant are queued already: try again"
     details = {"limit": "tenant_waiting", "bound": bound, "retry_after_s": 0.1}
     return LimitExceeded(msg, details=details, retryable=True)

@@ -1,4 +1,4 @@
-"""Where a process waits for its databases: threads, bounded in time, for each tenant in turns."""
+"""Threads that wait for databases, with a timeout, and with a number of slots per tenant."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ from seriatim.core.errors import TimedOut
 
 T = TypeVar("T")
 
-LARGE_BODY_BYTES = 128 * 1024  # of a body, from which on the event loop has no time for it
+LARGE_BODY_BYTES = 128 * 1024  # a larger body is parsed in a thread, not on the event loop
 _ACCESS_THREADS = 2
 
 
 class ProcessorSlot:
-    """Let one thread compute at a time; the tenant that has used the least goes next."""
+    """Let one thread compute at a time, next for the tenant that has used the least time.
+
+    Args:
+        used: Returns the processor time that a tenant has used lately.
+    """
 
     def __init__(self, used: Callable[[str], float]) -> None:
         self._used = used
-        self._taken = False
+        self._busy = False
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
 
-    async def take(self, tenant_id: str) -> None:
-        """Wait until no other thread computes; `give` has to follow."""
-        if not self._taken:
-            self._taken = True
+    async def acquire(self, tenant_id: str) -> None:
+        """Wait until no other thread computes; `release` has to follow."""
+        if not self._busy:
+            self._busy = True
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(tenant_id, deque()).append(waiter)
@@ -41,119 +45,132 @@ class ProcessorSlot:
             await waiter
         except asyncio.CancelledError:
             if not waiter.cancelled():
-                self.give()  # it was granted just before
+                self.release()  # the slot was granted just before
             raise
 
-    def give(self) -> None:
-        """Let the next one compute."""
+    def release(self) -> None:
+        """Let the next thread compute."""
         while self._queues:
             tenant_id = min(self._queues, key=self._used)
             queue = self._queues[tenant_id]
             waiter = queue.popleft()
             if not queue:
                 del self._queues[tenant_id]
-            if not waiter.done():  # one that was cancelled has left
+            if not waiter.done():  # skip cancelled waiters
                 waiter.set_result(None)
                 return
-        self._taken = False
+        self._busy = False
 
 
 class ThreadPools:
-    """The threads of one process; `reads` says how many of them a tenant may have."""
+    """The threads of one process.
+
+    Args:
+        count: The number of threads that wait for the log.
+        reads: Limits how many of them a tenant uses at once.
+        seconds: The timeout of a call.
+        queue: Records the processor time that each tenant uses.
+    """
 
     def __init__(
         self, count: int, reads: TenantLimiter, seconds: float, queue: RequestQueue
     ) -> None:
         self._reads = reads
-        self._queue = queue  # knows how much processor time each tenant has used
+        self._queue = queue
         self._processor = ProcessorSlot(queue.used)
-        self.busy = 0  # how many work for tenants now
+        self.busy = 0  # threads that work for tenants now
         self._seconds = seconds
         self._log = ThreadPoolExecutor(count, "seriatim-api")
-        # However busy the log is, who calls is known at once.
+        # Separate threads: authentication must not wait for the log.
         self._access = ThreadPoolExecutor(_ACCESS_THREADS, "seriatim-access")
 
     async def run(self, act: Callable[..., T], /, *args: Any) -> T:
-        """Run what waits for the log's database, within the time of a request."""
-        async with self._in_time():
-            return await _begun(self._log, act, args)
+        """Run a call that waits for the log's database, within the timeout of a request."""
+        async with self._timeout():
+            return await _submit(self._log, act, args)
 
     async def run_access(self, act: Callable[..., T], /, *args: Any) -> T:
-        """Run what waits for the access store, within the time of a request."""
-        async with self._in_time():
-            return await _begun(self._access, act, args)
+        """Run a call that waits for the access store, within the timeout of a request."""
+        async with self._timeout():
+            return await _submit(self._access, act, args)
 
     async def run_for_tenant(self, tenant_id: str, act: Callable[..., T], /, *args: Any) -> T:
-        """Run what a tenant asks for, in its turn, which lasts until the thread has ended."""
-        async with self._in_time():
+        """Run a call in a slot of a tenant, which is released when the thread has ended.
+
+        Raises:
+            TimedOut: The call, or the wait for a slot, took too long.
+            LimitExceeded: Too many calls of the tenant are queued.
+        """
+        async with self._timeout():
             await self._reads.acquire(tenant_id, self._seconds)
-            return await self._run_taken(tenant_id, self._reads.release, act, args)
+            return await self._run_in_slot(tenant_id, self._reads.release, act, args)
 
     async def compute_for(self, tenant_id: str, act: Callable[..., T], /, *args: Any) -> T:
-        """Run what needs the processor alone, in the tenant's turn: one at a time for everybody.
+        """Run a computation in a slot of a tenant; one at a time in the whole process.
 
-        The event loop and the writers share the interpreter lock with one such thread then.
+        The event loop and the writers then compete with only one such thread for the
+        interpreter lock.
         """
-        async with self._in_time():
+        async with self._timeout():
             await self._reads.acquire(tenant_id, self._seconds)
             try:
-                await self._processor.take(tenant_id)
+                await self._processor.acquire(tenant_id)
             except BaseException:
                 self._reads.release(tenant_id)
                 raise
-            return await self._run_taken(tenant_id, self._give_both, act, args)
+            return await self._run_in_slot(tenant_id, self._release_both, act, args)
 
-    def _give_both(self, tenant_id: str) -> None:
-        self._processor.give()
+    def _release_both(self, tenant_id: str) -> None:
+        self._processor.release()
         self._reads.release(tenant_id)
 
-    async def _run_taken(
-        self, tenant_id: str, give: Callable[[str], None], act: Callable[..., T], args: Any
+    async def _run_in_slot(
+        self, tenant_id: str, release: Callable[[str], None], act: Callable[..., T], args: Any
     ) -> T:
         spent: list[float] = []
         try:
-            work = _begun(self._log, _timed, (spent, act, *args))
+            work = _submit(self._log, _measure, (spent, act, *args))
         except BaseException:
-            give(tenant_id)
+            release(tenant_id)
             raise
         self.busy += 1
-        work.add_done_callback(partial(self._ended, tenant_id, give, spent))
-        # A thread cannot be ended: it stops at its next check of the request's cancellation.
+        work.add_done_callback(partial(self._finish, tenant_id, release, spent))
+        # A thread cannot be cancelled: it stops when it next checks the request's cancellation.
         return await asyncio.shield(work)
 
     async def run_sized(self, tenant_id: str, size: int, act: Callable[[], T]) -> T:
-        """Do something with a body of that size: with a large one in a thread, in a turn."""
+        """Process a body of this size: at once, or with `compute_for` if it is large."""
         return act() if size <= LARGE_BODY_BYTES else await self.compute_for(tenant_id, act)
 
-    def _ended(
+    def _finish(
         self,
         tenant_id: str,
-        give: Callable[[str], None],
+        release: Callable[[str], None],
         spent: list[float],
         work: asyncio.Future[Any],
     ) -> None:
         self.busy -= 1
         self._queue.charge(tenant_id, sum(spent))
-        give(tenant_id)
+        release(tenant_id)
         if not work.cancelled():
-            work.exception()  # who waited has it; if nobody does, nobody is to be told
+            work.exception()  # retrieves it: asyncio would log it if the caller has timed out
 
     @asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
+    async def _timeout(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self._seconds):
                 yield
         except TimeoutError:
-            raise TimedOut(f"it took more than {self._seconds:g} s") from None
+            raise TimedOut(f"the request took longer than {self._seconds:g} s") from None
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start no more calls."""
         for threads in (self._log, self._access):
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _timed(spent: list[float], act: Callable[..., T], *args: Any) -> T:
-    """Run something, and note the processor time that it took."""
+def _measure(spent: list[float], act: Callable[..., T], *args: Any) -> T:
+    """Run a call, and append the processor time that it took to `spent`."""
     began = time.thread_time()
     try:
         return act(*args)
@@ -161,8 +178,8 @@ def _timed(spent: list[float], act: Callable[..., T], *args: Any) -> T:
         spent.append(time.thread_time() - began)
 
 
-def _begun(
+def _submit(
     threads: ThreadPoolExecutor, act: Callable[..., T], args: tuple[Any, ...]
 ) -> asyncio.Future[T]:
-    known = copy_context()  # which request and which trace it is about
-    return asyncio.get_running_loop().run_in_executor(threads, known.run, act, *args)
+    context = copy_context()  # carries the request id, the trace and the cancellation
+    return asyncio.get_running_loop().run_in_executor(threads, context.run, act, *args)

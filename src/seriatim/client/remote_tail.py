@@ -110,7 +110,7 @@ class RemoteTail(Tail):
             "query": self._text,
             "log_id": self._identity.log_id,
             "epoch": self._identity.epoch,
-            "tip": self._last_event_id or None,
+            "last_event_id": self._last_event_id or None,
             "keep_alive_s": keep_alive_s,
         }
         options: Any = {"tenant_id": self._tenant_id, "idle_s": keep_alive_s + _DEAD_S}

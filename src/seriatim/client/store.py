@@ -317,8 +317,8 @@ class HttpStore:
         )
 
     def event_id_at(self, position: int) -> str | None:
-        raw = self.http.get("/v1/tip", {"position": position})
-        event_id: str | None = self.decode(raw, messages.LastEventIdResponse).tip
+        raw = self.http.get("/v1/last-event-id", {"position": position})
+        event_id: str | None = self.decode(raw, messages.LastEventIdResponse).last_event_id
         return event_id
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
@@ -447,7 +447,7 @@ class HttpStore:
             position=cursor.position,
             log_id=cursor.log_id,
             epoch=cursor.epoch,
-            tip=cursor.last_event_id,
+            last_event_id=cursor.last_event_id,
             query=cursor.query,
             **options,
         )

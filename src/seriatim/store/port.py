@@ -183,7 +183,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     log_id: str
     epoch: int
-    last_event_id: str = msgspec.field(default="", name="tip")  # the name on the wire
+    last_event_id: str = ""
     query: str = ""
     updated_at: str = ""
 

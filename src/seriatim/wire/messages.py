@@ -233,7 +233,7 @@ class VersionResponse(msgspec.Struct, frozen=True):
 class LastEventIdResponse(msgspec.Struct, frozen=True):
     """The id of the event at a position, or an opaque value if the caller may not read it."""
 
-    tip: str | None
+    last_event_id: str | None
 
 
 class DeclarationsResponse(msgspec.Struct, frozen=True):
@@ -267,7 +267,7 @@ class CursorBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     position: int
     log_id: str
     epoch: int
-    tip: str = ""
+    last_event_id: str = ""
     query: str = ""
     lease: Lease | None = None
     reset: bool = False

@@ -36,7 +36,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     log_id: str
     epoch: int
-    last_event_id: str = msgspec.field(name="tip")  # the name on the wire
+    last_event_id: str
     status: ProjectionStatus
     updated_at: str
     owner: str

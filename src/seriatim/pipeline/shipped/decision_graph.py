@@ -101,7 +101,7 @@ def _to_summary(trace: Trace) -> dict[str, Any]:
     return {"trace_id": trace.trace_id, **{name: getattr(trace, name) for name in _SUMMARY}}
 
 
-def digests(
+def compute_graph_digests(
     moment: ReadModelSnapshot, recipe: Recipe = "v2", *, shadow: bool = False
 ) -> dict[str, str]:
     """Return the four digests of the graph in a read model.

@@ -6,8 +6,8 @@ Example:
 
     metrics = Metrics()
     with seriatim.open("memory:") as log:
-        LogMetrics(metrics).watch(log)
-        text, content_type = metrics.exposition()
+        LogMetrics(metrics).observe(log)
+        text, content_type = metrics.render()
 """
 
 from seriatim.telemetry.event_bus import Telemetry, TelemetryEvent

@@ -77,6 +77,24 @@ def test_envelopes() -> None:
     ]
 
 
+@pytest.mark.parametrize("stream", [(None, None, None), ("s", "1", 1)])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_sound_envelope(stream: tuple[str, str, int], key: str | None) -> None:
+    """A4: facts have no stream, and a key is optional."""
+    problems = find_envelope_problems(
+        event_id="e",
+        tenant_id="t",
+        event_type="x",
+        event_version=1,
+        stream_type=stream[0],
+        stream_id=stream[1],
+        stream_seq=stream[2],
+        idempotency_key=key,
+    )
+
+    assert list(problems) == []
+
+
 @pytest.mark.parametrize(
     ("seq", "event_type", "last", "problems"),
     [

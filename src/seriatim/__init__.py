@@ -45,10 +45,15 @@ from seriatim.core.limits import Limits
 from seriatim.core.projection import Projection, Table, frame_projection, projection
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
+from seriatim.delivery.documents import documents
+from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.registry import Registry
 from seriatim.factory import Log, open_registry
 from seriatim.factory import open_log as open  # noqa: A004 - callers write seriatim.open
 from seriatim.log.catalogue import Catalogue
+from seriatim.log.export_format import ExportFooter, export_log
+from seriatim.log.importer import ImportReport, import_events
+from seriatim.log.verification import VerificationReport, verify
 
 __version__ = "0.1.0"
 
@@ -61,17 +66,20 @@ __all__ = [
     "Conflict",
     "Delivery",
     "EmptyAppend",
+    "EntryFilter",
     "EventNotSettled",
     "EventRecord",
     "EventSequenceInvalid",
     "EventType",
     "ExpectedContext",
     "ExpectedSeq",
+    "ExportFooter",
     "Filter",
     "Forbidden",
     "Handler",
     "IdempotencyConflict",
     "IdempotencyKeyReuse",
+    "ImportReport",
     "InvalidArgument",
     "InvalidEvent",
     "InvalidQuery",
@@ -100,9 +108,14 @@ __all__ = [
     "Table",
     "TimedOut",
     "Unauthorized",
+    "VerificationReport",
+    "documents",
+    "export_log",
     "frame_projection",
     "handler",
+    "import_events",
     "open",
     "open_registry",
     "projection",
+    "verify",
 ]

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from bench import report_page
+from seriatim.store.postgres.migrate import migrate
 from tests.docs.page_service import PORT, SERVE, PageService, free_port
 from tests.docs.pages import (
     ROOT,
@@ -69,7 +70,9 @@ def test_examples_run(
     if any("postgres" in block.words for block in found):
         url = request.getfixturevalue("postgres_url")
         make_role(url)
-    if any("seriatim.pipeline" in block.text for block in found if block.language == "python"):
+    if any("older-schema" in block.words for block in found):
+        migrate(f"{url}?schema=older", target=1)
+    if any("seriatim.spark" in block.text for block in found if block.language == "python"):
         request.getfixturevalue("spark")  # the session that pages find: one for all of them
     for block in found:
         if block.file is not None:

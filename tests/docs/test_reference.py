@@ -4,6 +4,7 @@ import importlib
 import inspect
 import re
 import typing
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -11,7 +12,10 @@ import pytest
 import typer.main
 
 import seriatim
-import seriatim.pipeline
+import seriatim.guards
+import seriatim.server
+import seriatim.spark
+import seriatim.telemetry
 from seriatim import (
     AppendResult,
     EventRecord,
@@ -35,7 +39,7 @@ from seriatim.config import (
     TOKEN_VARIABLE,
     URL_VARIABLE,
 )
-from seriatim.config.delivery import DELIVERY_VARIABLES, PublisherSettings
+from seriatim.config.delivery import DELIVERY_VARIABLES
 from seriatim.config.telemetry import (
     DISABLED_VARIABLE,
     ENDPOINT_VARIABLES,
@@ -46,28 +50,37 @@ from seriatim.core.guard import BUILT_IN_GUARDS
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
 from seriatim.core.trace_shapes import TRACE_TYPES
 from seriatim.delivery.claims import Status
-from seriatim.delivery.handler_loop import Counts
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.projections import Projections
 from seriatim.log.query_execution import QueryResult
-from seriatim.pipeline.archive.archiver import ArchiveReport
-from seriatim.pipeline.archive.restore import RestoreReport
-from seriatim.pipeline.archive.verification import ArchiveVerificationReport
-from seriatim.pipeline.audit.report import AuditReport
 from seriatim.pipeline.columns import EVENT_COLUMNS
-from seriatim.pipeline.lake.table_export import ExportReport
-from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.project.rebuild import Proof
-from seriatim.pipeline.publish.publisher import PublishReport
-from seriatim.pipeline.publish.reconciliation import ReconciliationReport
 from seriatim.pipeline.scan.options import SOURCE_OPTIONS
 from seriatim.pipeline.shipped import SHIPPED
-from seriatim.pipeline.sink.frame_writer import SINK_OPTIONS, AppendReport
+from seriatim.pipeline.sink.frame_writer import SINK_OPTIONS
 from seriatim.profiles.base import Profile
-from seriatim.store.readmodel.port import Progress, ProjectionStanding
+from seriatim.spark import (
+    AppendReport,
+    Archive,
+    ArchiveReport,
+    ArchiveVerificationReport,
+    AuditReport,
+    Counts,
+    ExportReport,
+    Progress,
+    Projector,
+    Proof,
+    PublisherSettings,
+    PublishReport,
+    ReconciliationReport,
+    RestoreReport,
+    RunReport,
+    Target,
+)
+from seriatim.store.readmodel.port import ProjectionStanding
 from seriatim.telemetry.event_bus import EventName
 from seriatim.telemetry.metric_families import FAMILIES
 from tests.docs.pages import DOCS, ROOT, first_cells, read, rows, section
+from tests.tidy.test_public_imports import PUBLIC_MODULES
 
 CLI = "docs/reference/cli.md"
 COMMON = {"--url", "--tenant", "--json", "--help"}
@@ -206,8 +219,9 @@ def test_every_metric_is_documented() -> None:
 def test_every_exported_name_is_documented() -> None:
     """The names of the package and those of the page are the same."""
     page = list_documented("reference/api.md", "Exported by `seriatim`")
+    names = [name for name in page if not name.startswith("seriatim.")]
 
-    assert sorted(seriatim.__all__) == sorted(page)
+    assert sorted(seriatim.__all__) == sorted(names)
 
 
 def test_every_method_is_documented() -> None:
@@ -379,18 +393,16 @@ def test_shipped_projections_are_documented() -> None:
     assert list(SHIPPED) == list_documented("howto/projections.md", "Shipped ones")
 
 
-def pipeline_names() -> list[str]:
-    """Return the names on Spark that the reference tells, with their arguments."""
-    table = section(read("docs/reference/api.md"), "On Spark")
-    return [name for name in first_cells(table) if name.startswith("seriatim.pipeline.")]
+def list_public_names(module: str) -> list[str]:
+    """Return the names that the reference lists for a module, with their arguments."""
+    return first_cells(section(read("docs/reference/api.md"), f"Exported by `{module}`"))
 
 
-@pytest.mark.parametrize("shown", pipeline_names())
-def test_spark_reference_matches_the_code(shown: str) -> None:
-    """Documented names of the pipeline can be imported and take the documented arguments."""
-    path, _, arguments = shown.removesuffix(")").partition("(")
-    module, _, name = path.rpartition(".")
-    found = getattr(importlib.import_module(module), name)
+@pytest.mark.parametrize("documented", list_public_names("seriatim.spark"))
+def test_names_on_spark_are_true(documented: str) -> None:
+    """What the reference lists for Spark can be imported, and takes these arguments."""
+    name, _, arguments = documented.removesuffix(")").partition("(")
+    found = getattr(seriatim.spark, name)
 
     if arguments:
         names = [part.partition("=")[0].strip("* ") for part in arguments.split(",")]
@@ -398,11 +410,29 @@ def test_spark_reference_matches_the_code(shown: str) -> None:
         assert expected == [name for name in names if name]
 
 
-def test_exports_of_the_pipeline_are_documented() -> None:
-    """The exported names of the package are listed."""
-    paths = {shown.partition("(")[0] for shown in pipeline_names()}
+@pytest.mark.parametrize("module", [seriatim.spark, seriatim.server])
+def test_names_of_public_modules_are_documented(module: ModuleType) -> None:
+    """F1: the names of a public module and those of its section are the same."""
+    listed = [name.partition("(")[0] for name in list_public_names(module.__name__)]
 
-    assert {f"seriatim.pipeline.{name}" for name in seriatim.pipeline.__all__} <= paths
+    assert sorted(listed) == module.__all__
+
+
+@pytest.mark.parametrize("module", [seriatim.guards, seriatim.telemetry])
+def test_names_of_small_modules_are_documented(module: ModuleType) -> None:
+    """F1: the names of a small public module and those of its row are the same."""
+    table = rows(section(read("docs/reference/api.md"), "Exported by `seriatim`"))
+    [row] = [row for row in table if row[0] == f"`{module.__name__}`"]
+
+    assert sorted(re.findall(r"`(\w+)`", row[1])) == sorted(module.__all__)
+
+
+def test_public_modules_are_documented() -> None:
+    """F1: the modules that code blocks may import are those of the reference."""
+    table = first_cells(section(read("docs/reference/api.md"), "Exported by `seriatim`"))
+    listed = [name for name in table if name.startswith("seriatim.")]
+
+    assert {"seriatim", *listed} == PUBLIC_MODULES
 
 
 @pytest.mark.parametrize(
@@ -419,11 +449,14 @@ def test_exports_of_the_pipeline_are_documented() -> None:
         Counts,
         Proof,
         Progress,
+        RunReport,
+        Archive,
+        Target,
     ],
 )
 def test_fields_of_reports_are_documented(kind: type[msgspec.Struct]) -> None:
-    """Each field of a report has a row."""
-    table = rows(section(read("docs/reference/api.md"), "On Spark"))
+    """Each field of a report stands in its row."""
+    table = rows(section(read("docs/reference/api.md"), "Exported by `seriatim.spark`"))
     [row] = [row for row in table if row[0] == f"`{kind.__name__}`"]
     shown = re.findall(r"`(\w+)`", row[1])
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.pipeline import register
+from seriatim.spark import register
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

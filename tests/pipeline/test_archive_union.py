@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 import seriatim
 from seriatim import NewEvent
 from seriatim.core.errors import LogIdentityChanged
-from seriatim.pipeline import register
 from seriatim.pipeline.archive.archiver import archive
 from seriatim.pipeline.columns import EVENT_SCHEMA
 from seriatim.pipeline.record_batches import decode_records
 from seriatim.pipeline.source.dataframe import events
+from seriatim.spark import register
 from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 Fill = Callable[..., None]

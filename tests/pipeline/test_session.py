@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import seriatim
+import seriatim.spark
 from seriatim import NewEvent
-from seriatim.pipeline.audit.report import audit
-from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.shipped import activity
-from seriatim.pipeline.source.data_source import PUSHDOWN_SETTING, register
-from seriatim.pipeline.source.dataframe import events
-from seriatim.pipeline.source.spark_session import session
+from seriatim.pipeline.source.data_source import PUSHDOWN_SETTING
+from seriatim.spark import Projector, activity, audit, events, register, session
 from tests.pipeline.project.support import rows_of, stored_digest
 
 OWN = {
@@ -34,6 +33,18 @@ def user_session(spark: SparkSession) -> SparkSession:
     for key, value in OWN.items():
         own.conf.set(key, value)
     return own
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_of_the_module_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F1: the example in the docstring of `seriatim.spark` is a program."""
+    monkeypatch.chdir(tmp_path)
+    example = textwrap.dedent((seriatim.spark.__doc__ or "").partition("Example:\n")[2])
+    space: dict[str, Any] = {}
+
+    exec(compile(example, "seriatim.spark", "exec"), space)  # noqa: S102 - our own docstring
+
+    assert space["projector"].projection.name == "activity"
 
 
 @pytest.mark.parametrize("chosen", [None, "true", "false"])

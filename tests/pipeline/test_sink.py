@@ -15,10 +15,10 @@ from pyspark.sql import functions as f
 
 import seriatim
 from seriatim import BackendFailure, NewEvent
-from seriatim.pipeline import register
 from seriatim.pipeline.columns import EVENT_COLUMNS
 from seriatim.pipeline.scan.scanner import read_head
 from seriatim.pipeline.sink.frame_writer import AppendReport, append_frame
+from seriatim.spark import register
 from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 Fill = Callable[..., None]

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from seriatim import InvalidArgument, SeriatimError
-from seriatim.pipeline import register
 from seriatim.pipeline.scan.scanner import read_head
 from seriatim.pipeline.sink.frame_writer import append_frame
+from seriatim.spark import register
 from tests.pipeline.event_samples import read_stored_events
 
 

@@ -11,9 +11,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.pipeline import register
 from seriatim.pipeline.columns import EVENT_SCHEMA, build_spark_schema
 from seriatim.pipeline.record_batches import decode_records
+from seriatim.spark import register
 from seriatim.store.postgres.migrate import migrate
 from tests.fixtures.postgres_server import PostgresServer
 from tests.pipeline.event_samples import make_varied_events, read_stored_events

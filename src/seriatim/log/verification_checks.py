@@ -5,14 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Protocol
+from typing import Protocol
 
-import msgspec
-
-from seriatim.core.canonical import canonical_text, decode_stored_json, hash_text
+from seriatim.core.consistency import (
+    EventProblem,
+    find_append_problem,
+    find_envelope_problems,
+    find_payload_problems,
+    find_stream_problems,
+)
 from seriatim.core.event import EventRecord, StreamRef
-from seriatim.core.ids import id_problem, key_problem, stream_key
-from seriatim.core.kinds import TRACE_STREAM_TYPE, Rules, StreamKind
+from seriatim.core.ids import stream_key
+from seriatim.core.kinds import Rules
 from seriatim.core.query import Filter, Query
 from seriatim.core.times import format_us, parse_us
 from seriatim.store.port import ReadSpec, Store
@@ -20,16 +24,13 @@ from seriatim.store.port import ReadSpec, Store
 TRACKED_STREAMS_MAX = 100_000
 PREDICATE_BYTES_MAX = 4096
 
-# The level and description of a problem; a warning may have a harmless reason.
-RecordProblem = tuple[Literal["warning", "error"], str]
-
 
 class RecordCheck(Protocol):
     """A check of one property of the log."""
 
     name: str
 
-    def check(self, record: EventRecord) -> Iterator[RecordProblem]:
+    def check(self, record: EventRecord) -> Iterator[EventProblem]:
         """Yield the problems of the next record."""
         ...
 
@@ -47,7 +48,7 @@ class PositionCheck:
         self._head = head
         self._last = 0
 
-    def check(self, record: EventRecord) -> Iterator[RecordProblem]:
+    def check(self, record: EventRecord) -> Iterator[EventProblem]:
         expected, self._last = self._last + 1, record.position
         if record.position != expected:
             yield "error", f"position {record.position} where {expected} was expected"
@@ -66,18 +67,15 @@ class AppendCheck:
         self._first = 0
         self._tenant = ""
 
-    def check(self, record: EventRecord) -> Iterator[RecordProblem]:
+    def check(self, record: EventRecord) -> Iterator[EventProblem]:
+        start = (self._first, self._tenant) if self._first else None
         if record.append_position == record.position:
             self.count += 1
             self._first, self._tenant = record.position, record.tenant_id
-        elif record.append_position != self._first:
-            claim = f"position {record.position} has the append position {record.append_position}"
-            yield "error", f"{claim}, but its append starts at {self._first}"
-        elif record.tenant_id != self._tenant:
-            yield (
-                "error",
-                f"position {record.position} has another tenant than the rest of its append",
-            )
+        elif problem := find_append_problem(
+            record.position, record.append_position, record.tenant_id, start
+        ):
+            yield "error", problem
 
     def summarize(self) -> str:
         return f"{self.count:,} appends, each a contiguous range of one tenant"
@@ -88,17 +86,9 @@ class PayloadCheck:
 
     name = "payloads"
 
-    def check(self, record: EventRecord) -> Iterator[RecordProblem]:
-        text = record.payload_json
-        try:
-            canonical = canonical_text(decode_stored_json(text))
-        except (ValueError, RecursionError, msgspec.MsgspecError):
-            yield "error", f"position {record.position}: the payload is not JSON"
-            return
-        if canonical != text:
-            yield "error", f"position {record.position}: the payload is not canonical JSON"
-        if hash_text(text) != record.payload_hash:
-            yield "error", f"position {record.position}: the payload does not match its hash"
+    def check(self, record: EventRecord) -> Iterator[EventProblem]:
+        for problem in find_payload_problems(record.payload_json, record.payload_hash):
+            yield "error", f"position {record.position}: {problem}"
 
     def summarize(self) -> str:
         return "every payload is canonical JSON and matches its SHA-256"
@@ -109,33 +99,30 @@ class EnvelopeCheck:
 
     name = "envelopes"
 
-    def check(self, record: EventRecord) -> Iterator[RecordProblem]:
-        for field, problem in _envelope_problems(record):
-            yield "error", f"position {record.position}: {field} {problem}"
+    def check(self, record: EventRecord) -> Iterator[EventProblem]:
+        problems = find_envelope_problems(
+            event_id=record.event_id,
+            tenant_id=record.tenant_id,
+            event_type=record.event_type,
+            event_version=record.event_version,
+            stream_type=record.stream_type,
+            stream_id=record.stream_id,
+            stream_seq=record.stream_seq,
+            idempotency_key=record.idempotency_key,
+        )
+        for problem in (*problems, *_find_time_problems(record)):
+            yield "error", f"position {record.position}: {problem}"
 
     def summarize(self) -> str:
         return "ids, keys, numbers and times are well-formed"
 
 
-def _envelope_problems(record: EventRecord) -> Iterator[tuple[str, str]]:
-    fields = ["event_id", "tenant_id", "event_type"]
-    parts = (record.stream_type, record.stream_id, record.stream_seq)
-    if parts != (None, None, None):
-        fields += ["stream_type", "stream_id"]
-        if record.stream_seq is None:
-            yield "stream_seq", "is missing"
-    for field in fields:
-        if problem := id_problem(getattr(record, field)):
-            yield field, problem
-    if record.idempotency_key is not None and (problem := key_problem(record.idempotency_key)):
-        yield "idempotency_key", problem
-    if record.event_version < 1:
-        yield "event_version", "is below 1"
+def _find_time_problems(record: EventRecord) -> Iterator[str]:
     if parse_us(record.occurred_at) is None:
-        yield "occurred_at", "is not an RFC 3339 timestamp"
+        yield "occurred_at is not an RFC 3339 timestamp"
     recorded = parse_us(record.recorded_at)
     if recorded is None or format_us(recorded) != record.recorded_at:
-        yield "recorded_at", "is not in UTC with microseconds"
+        yield "recorded_at is not in UTC with microseconds"
 
 
 class StreamCheck:
@@ -153,14 +140,17 @@ class StreamCheck:
         self._evicted = False
         self._count = 0
 
-    def check(self, record: EventRecord) -> Iterator[RecordProblem]:
+    def check(self, record: EventRecord) -> Iterator[EventProblem]:
         stream, seq = record.stream, record.stream_seq
         if stream is None or seq is None:
             return
         key = stream_key(record.tenant_id, *stream)
         last = self._last.pop(key, None) or self._find_predecessor(record, stream, seq)
         self._remember(key, (seq, record.event_type))
-        yield from _find_stream_problems(record, last, self._rules.kind_of(stream[0]))
+        where = f"position {record.position}: stream ({stream[0]}, {stream[1]})"
+        kind = self._rules.kind_of(stream[0])
+        for level, problem in find_stream_problems(seq, record.event_type, last, kind):
+            yield level, f"{where} {problem}"
         self._count += last is None
 
     def _remember(self, key: bytes, last: tuple[int, str]) -> None:
@@ -190,31 +180,6 @@ class StreamCheck:
         return f"{self._count:,} streams, each numbered without gaps, none continued after its end"
 
 
-def _find_stream_problems(
-    record: EventRecord, last: tuple[int, str] | None, kind: StreamKind
-) -> Iterator[RecordProblem]:
-    """Yield the problems of a record after the previous event of its stream.
-
-    A kind may be declared after a stream of its type began, so violating its rules is only a
-    warning. The rules of traces are built in, so violating them is an error.
-    """
-    where = f"position {record.position}: stream ({record.stream_type}, {record.stream_id})"
-    rule: Literal["warning", "error"] = "error" if kind.name == TRACE_STREAM_TYPE else "warning"
-    seq = record.stream_seq
-    if last is None:
-        if seq != kind.first_seq:
-            yield (rule if seq in (0, 1) else "error"), f"{where} begins with number {seq}"
-        if kind.opening_type not in (None, record.event_type):
-            yield rule, f"{where} does not open with {kind.opening_type}"
-        return
-    if seq != last[0] + 1:
-        yield "error", f"{where} has number {seq} after {last[0]}"
-    if last[1] in kind.closing_types:
-        yield rule, f"{where} continues after it was closed by {last[1]}"
-    if record.event_type == kind.opening_type:
-        yield rule, f"{where} opens a second time"
-
-
 class LookupCheck:
     """Look a sample of records up by every key, to detect an index that misses a record."""
 
@@ -225,7 +190,7 @@ class LookupCheck:
         self._step = step
         self._count = 0
 
-    def check(self, record: EventRecord) -> Iterator[RecordProblem]:
+    def check(self, record: EventRecord) -> Iterator[EventProblem]:
         if record.position % self._step:
             return
         self._count += 1

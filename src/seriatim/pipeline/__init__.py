@@ -1,15 +1,7 @@
 """Spark integration: read, append, project, archive and audit a log on Spark.
 
-Spark's workers import this package for every data source, so it imports only what they need.
+`seriatim.spark` is its public API. This package imports nothing, because Spark's workers import it
+with every task. Packages import only packages to their left: the modules of this package; `scan`;
+`archive` and `sink`; `source`; `project`, `audit` and `lake`; `publish` and `work`. `kafka` and
+`shipped` import none of them.
 """
-
-from __future__ import annotations
-
-from seriatim.core.extras import explain_missing_module
-
-try:
-    from seriatim.pipeline.source.data_source import SeriatimSource, register
-except ModuleNotFoundError as error:
-    raise explain_missing_module(error) from error
-
-__all__ = ["SeriatimSource", "register"]

@@ -47,6 +47,8 @@ _MODULES = (
 # Registered before the imports below, so that pytest shows the values of a failing assert.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
+from seriatim.store.memory import MemoryStore  # noqa: E402
+from seriatim.store.port import Store  # noqa: E402
 from seriatim.testing.aio import AsyncContract  # noqa: E402
 from seriatim.testing.append import AppendContract  # noqa: E402
 from seriatim.testing.bad_input import BadInputContract  # noqa: E402
@@ -112,6 +114,7 @@ __all__ = [
     "IdentityContract",
     "LimitContract",
     "LivenessContract",
+    "MemoryStore",
     "NewestFirstContract",
     "PatternContract",
     "PredicateContract",
@@ -119,6 +122,7 @@ __all__ = [
     "ReadContract",
     "RecordContract",
     "RelationContract",
+    "Store",
     "SubscriptionContract",
     "TelemetryContract",
     "TenantContract",

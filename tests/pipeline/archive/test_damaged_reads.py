@@ -16,7 +16,6 @@ from pyspark.sql import functions as f
 
 import seriatim
 from seriatim import BackendFailure, Projection, frame_projection
-from seriatim.pipeline import register
 from seriatim.pipeline.archive.archiver import archive
 from seriatim.pipeline.archive.catalog import list_segments, read_segment
 from seriatim.pipeline.project import key_partitions
@@ -26,6 +25,7 @@ from seriatim.pipeline.project.key_partitions import PartitionFoldTask
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.source.dataframe import events
 from seriatim.pipeline.spark_errors import SPARK_ERRORS
+from seriatim.spark import register
 from tests.pipeline.archive.test_damage import file_of, lose_a_segment, seal_of, swap_two, truncate
 from tests.pipeline.project.support import declare_seats, fill, seats
 

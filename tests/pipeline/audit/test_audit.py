@@ -105,14 +105,14 @@ LOST = [
         "positions",
         "positions 24 to 27 are missing",
     ),
-    ("select 1", "appends", "position 2 has the append position 1, but no event precedes it"),
-    ("select 1", "streams", "stream (s, 0) starts with number 2"),
+    ("select 1", "appends", "position 2 has the append position 1, but no append starts before it"),
+    ("select 1", "streams", "stream (s, 0) begins with number 2"),
 ]
 CHANGED = [
     (
         "update events set append_position = 6 where position = 9",
         "appends",
-        "position 9 has the append position 6, the event before it 1",
+        "position 9 has the append position 6, but its append starts at 1",
     ),
     (
         "update events set tenant_id = 'other' where position = 11",
@@ -127,7 +127,7 @@ CHANGED = [
     (
         "update events set event_type = ' x' where position = 15",
         "envelopes",
-        "position 15: event_type is not a valid id",
+        "position 15: event_type must not start or end with white space",
     ),
     (
         "update events set event_version = 0 where position = 16",
@@ -137,12 +137,12 @@ CHANGED = [
     (
         "update events set idempotency_key = '' where position = 17",
         "envelopes",
-        "position 17: idempotency_key has an invalid length",
+        "position 17: idempotency_key must have 1 to 200 bytes",
     ),
     (
         "update events set stream_type = null where position = 18",
         "envelopes",
-        "position 18: stream_type, stream_id and stream_seq are only partly set",
+        "position 18: stream_type must be a string",
     ),
     (
         "update events set event_id = 'twice' where position in (3, 19)",
@@ -157,7 +157,7 @@ CHANGED = [
     (
         "update events set stream_seq = 7 where position = 2",
         "streams",
-        "position 2: stream (s, 1) starts with number 7",
+        "position 2: stream (s, 1) begins with number 7",
     ),
 ]
 
@@ -244,7 +244,7 @@ def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: s
 
     assert report.ok
     [warned] = [one for one in report.findings if one.level == "warning"]
-    assert "starts with number 1" in warned.message
+    assert "begins with number 1" in warned.message
     assert "continues after it was closed by closed" in warned.message
 
 

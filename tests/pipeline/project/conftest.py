@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import Log, Projection
-from seriatim.pipeline import register
 from seriatim.pipeline.project.projector import Projector
+from seriatim.spark import register
 
 Start = Callable[..., Projector]
 

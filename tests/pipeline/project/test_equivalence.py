@@ -10,7 +10,7 @@ from seriatim.core.decision_graph import Graph
 from seriatim.pipeline.archive.archiver import archive
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.shipped import aggregate_states, decision_graph
-from seriatim.pipeline.shipped.decision_graph import digests
+from seriatim.spark import compute_graph_digests
 from tests.pipeline.project.support import (
     DEAL_DESK,
     SEAT,
@@ -85,10 +85,10 @@ def test_the_known_answer_of_the_decision_graph(start: Start, log: Log) -> None:
     job.run()
 
     with job.model.snapshot() as moment:
-        assert digests(moment, "dg-v1") == DEAL_DESK["digests"]
+        assert compute_graph_digests(moment, "dg-v1") == DEAL_DESK["digests"]
     job.rebuild()
     with job.model.snapshot() as moment:
-        assert digests(moment, "dg-v1") == DEAL_DESK["digests"]
+        assert compute_graph_digests(moment, "dg-v1") == DEAL_DESK["digests"]
     assert len(rows_of(job, "nodes")) == 10
     assert len(rows_of(job, "edges")) == 8
     assert len(rows_of(job, "precedents")) == 2
@@ -107,7 +107,7 @@ def test_the_decision_graph_of_many_traces(start: Start, log: Log, fold_location
 
     for recipe in ("dg-v1", "v2"):
         with job.model.snapshot() as moment:
-            assert digests(moment, recipe) == oracle.digests(recipe)
+            assert compute_graph_digests(moment, recipe) == oracle.digests(recipe)
     assert job.verify().equal
     assert job.rebuild().digest == digest_in_python(log.read(), decision_graph)
 

@@ -1,8 +1,10 @@
 """The extra that provides a missing module."""
 
+import sys
+
 import pytest
 
-from seriatim.core.extras import explain_missing_module, find_extra
+from seriatim.core.extras import explain_missing_module, find_extra, import_name
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,12 @@ def test_unrelated_missing_module_is_reported_as_is() -> None:
     assert find_extra(error) is None
     assert explain_missing_module(error) is error
     assert find_extra(ImportError("x")) is None
+
+
+def test_a_name_is_imported_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L3: a missing library of the module is reported with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+
+    assert import_name("seriatim.core.extras", "find_extra") is find_extra
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'seriatim\[spark\]'"):
+        import_name("pyspark", "SparkContext")

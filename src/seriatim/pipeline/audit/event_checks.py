@@ -1,16 +1,31 @@
-"""Audit checks as Spark expressions: of single events, of event ids and of streams."""
+"""Audit checks of single events, of event ids and of streams.
+
+Spark expressions select the events that may violate a rule, because the JVM evaluates them many
+times faster than Python. The rules themselves are those of `verify` (`seriatim.core.consistency`):
+they describe the selected events, and decide about streams. So both provers report the same
+problems in the same words.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from seriatim.core.canonical import HASH_PREFIX
+from seriatim.core.consistency import (
+    find_envelope_problems,
+    find_payload_problems,
+    find_stream_problems,
+)
 from seriatim.core.ids import ID_BYTES_MAX, KEY_BYTES_MAX
-from seriatim.core.kinds import AGGREGATE_STREAM_KIND, TRACE_STREAM_TYPE, Rules
+from seriatim.core.kinds import AGGREGATE_STREAM_KIND, Rules, StreamKind
 from seriatim.pipeline.digest import build_event_hash, build_word_sums
 
 ID_COLUMNS = ("position", "tenant_id", "event_id")
@@ -21,6 +36,22 @@ STREAM_COLUMNS = (
     "stream_id",
     "stream_seq",
     "event_type",
+)
+
+_PAYLOAD_COLUMNS = ("payload", "payload_hash")
+_ENVELOPE_COLUMNS = (
+    "event_id",
+    "tenant_id",
+    "event_type",
+    "event_version",
+    "stream_type",
+    "stream_id",
+    "stream_seq",
+    "idempotency_key",
+)
+_PROBLEM_SCHEMA = "position bigint, level string, message string"
+_PROBLEM_ARROW_SCHEMA = pa.schema(
+    [("position", pa.int64()), ("level", pa.string()), ("message", pa.string())]
 )
 
 # White space around an id, or a control character in it.
@@ -51,44 +82,34 @@ def _is_invalid_id(name: str) -> Column:
     )
 
 
-def _build_row_problems() -> dict[str, Column]:
-    """Return an expression per check: a message if the event is invalid, else null."""
-    where = f.concat(f.lit("position "), f.col("position"), f.lit(": "))
-
-    def first_of(*flaws: tuple[Column, str]) -> Column:
-        messages = [f.when(flaw, f.concat(where, f.lit(text))) for flaw, text in flaws]
-        return f.coalesce(*messages)
-
+def _build_row_flags() -> dict[str, Column]:
+    """Return an expression per check: whether an event violates it."""
     hashed = f.concat(f.lit(HASH_PREFIX), f.sha2("payload", 256))
     stream = [f.col(name).isNull() for name in ("stream_type", "stream_id", "stream_seq")]
     key_bytes = f.octet_length("idempotency_key")
+    envelope = [
+        *(_is_invalid_id(n) for n in ("event_id", "tenant_id", "event_type")),
+        *(_is_invalid_id(n) for n in ("stream_type", "stream_id")),
+        (stream[0] != stream[1]) | (stream[0] != stream[2]),
+        (key_bytes < 1) | (key_bytes > KEY_BYTES_MAX),
+        f.col("event_version") < 1,
+        *_build_column_flags().values(),
+    ]
     return {
-        "payloads": first_of(
-            (hashed != f.col("payload_hash"), "the payload does not match its hash")
+        "payloads": hashed != f.col("payload_hash"),
+        # A comparison with null is null, which is no violation.
+        "envelopes": reduce(or_, (f.coalesce(flag, f.lit(False)) for flag in envelope)),
+    }
+
+
+def _build_column_flags() -> dict[str, Column]:
+    """Return the checks of columns that records do not have, by message."""
+    return {
+        "append_position is not between 1 and the position": ~f.col("append_position").between(
+            1, f.col("position")
         ),
-        "envelopes": first_of(
-            *(
-                (_is_invalid_id(n), f"{n} is not a valid id")
-                for n in ("event_id", "tenant_id", "event_type")
-            ),
-            *((_is_invalid_id(n), f"{n} is not a valid id") for n in ("stream_type", "stream_id")),
-            (
-                (stream[0] != stream[1]) | (stream[0] != stream[2]),
-                "stream_type, stream_id and stream_seq are only partly set",
-            ),
-            (
-                (key_bytes < 1) | (key_bytes > KEY_BYTES_MAX),
-                "idempotency_key has an invalid length",
-            ),
-            (f.col("event_version") < 1, "event_version is below 1"),
-            (
-                ~f.col("append_position").between(1, f.col("position")),
-                "append_position is not between 1 and the position",
-            ),
-            (
-                f.col("occurred_text").isNull() & (f.col("occurred_at") != f.col("recorded_at")),
-                "occurred_at differs from recorded_at, but no occurred_text is stored",
-            ),
+        "occurred_at differs from recorded_at, but no occurred_text is stored": (
+            f.col("occurred_text").isNull() & (f.col("occurred_at") != f.col("recorded_at"))
         ),
     }
 
@@ -103,7 +124,7 @@ def summarize_types(rows: DataFrame, limit: int) -> tuple[EventTotals, list[dict
     Returns:
         The totals of all events, the rows of the most frequent types, and the number of types.
     """
-    problems = _build_row_problems()
+    problems = _build_row_flags()
     words = build_word_sums(f.col("hash"))
     table = (
         rows.select(
@@ -112,7 +133,7 @@ def summarize_types(rows: DataFrame, limit: int) -> tuple[EventTotals, list[dict
             f.date_format("recorded_at", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'").alias("recorded_at"),
             f.octet_length("payload").alias("bytes"),
             build_event_hash().alias("hash"),
-            *(problem.isNotNull().cast("bigint").alias(name) for name, problem in problems.items()),
+            *(flag.cast("bigint").alias(name) for name, flag in problems.items()),
         )
         .groupBy("event_type")
         .agg(
@@ -146,10 +167,23 @@ def summarize_types(rows: DataFrame, limit: int) -> tuple[EventTotals, list[dict
 
 
 def find_row_examples(rows: DataFrame, check: str, limit: int) -> list[str]:
-    """Return the messages of the first events that fail a check."""
-    messages = rows.select("position", _build_row_problems()[check].alias("message"))
-    failed = messages.where(f.col("message").isNotNull()).orderBy("position").limit(limit)
-    return [row["message"] for row in failed.collect()]
+    """Return the problems of the first events that fail a check."""
+    columns = _PAYLOAD_COLUMNS if check == "payloads" else _ENVELOPE_COLUMNS
+    others = [f.when(flag, f.lit(text)) for text, flag in _build_column_flags().items()]
+    failed = (
+        rows.where(_build_row_flags()[check])
+        .select("position", f.coalesce(*others).alias("other"), *columns)
+        .orderBy("position")
+        .limit(limit)
+    )
+    describe = find_payload_problems if check == "payloads" else find_envelope_problems
+    messages = []
+    for row in failed.collect():
+        problems = describe(**{name: row[name] for name in columns})
+        # An expression may be stricter than the rule, such as about white space.
+        problem = next(problems, None) or row["other"] or "an id or a key is malformed"
+        messages.append(f"position {row['position']}: {problem}")
+    return messages
 
 
 def find_repeated_ids(rows: DataFrame) -> DataFrame:
@@ -174,7 +208,7 @@ def find_repeated_ids(rows: DataFrame) -> DataFrame:
     return repeated.select("position", text.alias("message"))
 
 
-def find_stream_problems(rows: DataFrame, rules: Rules) -> DataFrame:
+def find_stream_violations(rows: DataFrame, rules: Rules) -> DataFrame:
     """Return the events that violate the rules of their streams: position, level and message.
 
     Args:
@@ -191,38 +225,32 @@ def find_stream_problems(rows: DataFrame, rules: Rules) -> DataFrame:
     starts = f.col("prior").isNull()
     seq, event_type, prior_type = f.col("stream_seq"), f.col("event_type"), f.col("prior_type")
     opening, closing, first = _build_kind_columns(rules)
-    # A kind may have been declared after its streams were started, so violations of declared rules
-    # are warnings; the kind of traces is built in.
-    rule = f.when(f.col("stream_type") == TRACE_STREAM_TYPE, "error").otherwise("warning")
-    first_level = f.when(seq.isin(0, 1), rule).otherwise("error")
-    flaws = [
-        (starts & (seq != first), first_level, f.concat(f.lit(" starts with number "), seq)),
-        (
-            starts & opening.isNotNull() & (event_type != opening),
-            rule,
-            f.concat(f.lit(" does not start with "), opening),
-        ),
-        (
-            ~starts & (seq != f.col("prior") + 1),
-            f.lit("error"),
-            f.concat(f.lit(" has number "), seq, f.lit(" after "), f.col("prior")),
-        ),
-        (
-            ~starts & f.array_contains(closing, prior_type),
-            rule,
-            f.concat(f.lit(" continues after it was closed by "), prior_type),
-        ),
-        (~starts & (event_type == opening), rule, f.lit(" is opened a second time")),
-    ]
-    where = f.format_string("position %d: stream (%s, %s)", "position", *stream[1:])
-    problems = f.array(
-        *(
-            f.when(flaw, f.struct(level.alias("level"), f.concat(where, text).alias("message")))
-            for flaw, level, text in flaws
-        )
+    suspicious = f.when(starts, (seq != first) | (event_type != opening)).otherwise(
+        (seq != f.col("prior") + 1)
+        | f.array_contains(closing, prior_type)
+        | (event_type == opening)
     )
-    found = steps.select("position", f.explode(f.array_compact(problems)).alias("problem"))
-    return found.select("position", "problem.level", "problem.message")
+    return steps.where(suspicious).mapInArrow(_StreamCheck(rules.kinds), _PROBLEM_SCHEMA)
+
+
+class _StreamCheck(msgspec.Struct, frozen=True):
+    """Describes the problems of suspicious events in tasks; `kinds` are those of the log."""
+
+    kinds: dict[str, StreamKind]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield position, level and message of each problem."""
+        for batch in batches:
+            problems = [problem for row in batch.to_pylist() for problem in self._check(row)]
+            yield pa.RecordBatch.from_pylist(problems, schema=_PROBLEM_ARROW_SCHEMA)
+
+    def _check(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        stream_type, position = row["stream_type"], row["position"]
+        kind = self.kinds.get(stream_type, AGGREGATE_STREAM_KIND)
+        last = None if row["prior"] is None else (row["prior"], row["prior_type"])
+        for level, text in find_stream_problems(row["stream_seq"], row["event_type"], last, kind):
+            message = f"position {position}: stream ({stream_type}, {row['stream_id']}) {text}"
+            yield {"position": position, "level": level, "message": message}
 
 
 def _build_kind_columns(rules: Rules) -> tuple[Column, Column, Column]:

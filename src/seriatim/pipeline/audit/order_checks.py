@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seriatim.core.consistency import find_append_problem
 from seriatim.pipeline.archive.segment_tasks import PositionRange
 from seriatim.pipeline.audit.lenient_scan import scan_leniently
 
@@ -69,13 +70,9 @@ def _check_first_row(rows: pa.RecordBatch, first: int, found: OrderProblems) -> 
     position, began = rows.column(0)[0].as_py(), rows.column(1)[0].as_py()
     if position > first:
         _add_gap(found, first, position - 1)
-    if began == position:
-        found.appends += 1
-    else:
-        _add_append_problem(
-            found,
-            f"position {position} has the append position {began}, but no event precedes it",
-        )
+    found.appends += began == position
+    tenant_id = rows.column(2)[0].as_py()
+    _add_append_problem(found, find_append_problem(position, began, tenant_id, None))
 
 
 def _add_gap(found: OrderProblems, first: int, last: int) -> None:
@@ -85,14 +82,20 @@ def _add_gap(found: OrderProblems, first: int, last: int) -> None:
         found.position_problems.append(f"{text} missing")
 
 
-def _add_append_problem(found: OrderProblems, text: str) -> None:
+def _add_append_problem(found: OrderProblems, text: str | None) -> None:
+    if text is None:
+        return
     found.append_count += 1
     if len(found.append_problems) < MAX_EXAMPLES:
         found.append_problems.append(text)
 
 
 def _check_pairs(rows: pa.RecordBatch, found: OrderProblems) -> None:
-    """Compare each row with the one before it."""
+    """Compare each row with the one before it.
+
+    Arrow compares whole columns, and only rows that differ are checked in Python: a Python check
+    of every row would take longer than reading the log.
+    """
     earlier, later = rows.slice(0, rows.num_rows - 1), rows.slice(1)
     position, began, tenant = later.columns
     begins = pc.equal(began, position)
@@ -109,15 +112,9 @@ def _check_pairs(rows: pa.RecordBatch, found: OrderProblems) -> None:
     same_append = pc.equal(began, earlier.column(1))
     same_tenant = pc.equal(tenant, earlier.column(2))
     for row in _find_false(pc.or_(begins, pc.and_(same_append, same_tenant))):
-        where = f"position {position[row]}"
-        if same_append[row].as_py():
-            text = f"{where} has another tenant than the rest of its append"
-        else:
-            text = (
-                f"{where} has the append position {began[row]}, "
-                f"the event before it {earlier.column(1)[row]}"
-            )
-        _add_append_problem(found, text)
+        start = earlier.column(1)[row].as_py(), earlier.column(2)[row].as_py()
+        fields = position[row].as_py(), began[row].as_py(), tenant[row].as_py()
+        _add_append_problem(found, find_append_problem(*fields, start))
 
 
 def _find_false(mask: pa.Array) -> Iterator[int]:

@@ -3,7 +3,8 @@
 The audit covers what `seriatim verify` checks in one process, except for the canonical form of
 payloads, lookup keys and checks of the database itself. In addition it checks that event ids are
 unique, and computes the digest of the log. Tasks that read ranges in order check positions and
-appends; Spark expressions check everything else.
+appends; Spark expressions select the events that may violate other rules. The rules and their
+messages are those of verify (`seriatim.core.consistency`).
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _run_audit(
     findings.append(_report_frame("event ids", repeated, "no tenant has an event id twice"))
     report_step("streams")
     steps = read_log_frame(spark, url, head, event_checks.STREAM_COLUMNS)
-    findings += _report_streams(event_checks.find_stream_problems(steps, rules))
+    findings += _report_streams(event_checks.find_stream_violations(steps, rules))
     if archive is not None:
         report_step("archive")
         findings += _report_archive(spark, url, archive)

@@ -101,13 +101,13 @@ def _to_summary(trace: Trace) -> dict[str, Any]:
     return {"trace_id": trace.trace_id, **{name: getattr(trace, name) for name in _SUMMARY}}
 
 
-def digests(
-    moment: ReadModelSnapshot, recipe: Recipe = "v2", *, shadow: bool = False
+def compute_graph_digests(
+    snapshot: ReadModelSnapshot, recipe: Recipe = "v2", *, shadow: bool = False
 ) -> dict[str, str]:
     """Return the four digests of the graph in a read model.
 
     Args:
-        moment: A consistent view of the read model.
+        snapshot: A consistent view of the read model.
         recipe: The version of the digest's definition.
         shadow: Whether to read the tables of a rebuild before the switch.
 
@@ -117,7 +117,7 @@ def digests(
 
     def rows(name: str, kind: Any) -> Iterator[Any]:
         table = decision_graph.table(name)
-        for _, row, _ in moment.rows(decision_graph, table, shadow=shadow):
+        for _, row, _ in snapshot.rows(decision_graph, table, shadow=shadow):
             yield kind(**row)
 
     return graph.digests(

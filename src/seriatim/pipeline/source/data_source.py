@@ -32,7 +32,7 @@ PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 class SeriatimSource(ds.DataSource):
     """The data source of the format `seriatim`.
 
-    Register it once per session with `seriatim.pipeline.register`. Spark calls its methods.
+    Register it once per session with `seriatim.spark.register`. Spark calls its methods.
 
     Example:
         register(spark)

@@ -15,51 +15,52 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from rich.tree import Tree
 
-from seriatim.cli.demo_steps.decision_trace import TRACE
-from seriatim.cli.demo_steps.demo_report import DemoReport, make_demo_table
-from seriatim.core.tenants import ALL_TENANTS
+from seriatim.examples.decision_trace import TRACE
+from seriatim.examples.demo_report import DemoReport, make_demo_table
 from seriatim.factory import open_read_model, read_model_url
 
 if TYPE_CHECKING:
-    from seriatim.pipeline.project.projector import Projector
-    from seriatim.pipeline.source.spark_session import Spark
+    from pyspark.sql import SparkSession
+
+    from seriatim.spark import Projector
 
 _NAME = "decision_graph"
+_ALL_TENANTS = "*"
 _BATCHES = 8  # enough for the kill to hit the runner between two batches
 _WAIT_S = 120.0
 
 
-def run(stage: DemoReport) -> None:
+def run(report: DemoReport) -> None:
     """Project the log on Spark, after killing a first runner half-way."""
     if importlib.util.find_spec("pyspark") is None:
-        stage.start_step("read models on Spark", "Skipped: pip install 'seriatim[spark]'.")
+        report.start_step("read models on Spark", "Skipped: pip install 'seriatim[spark]'.")
         return
-    stage.start_step(
+    report.start_step(
         "read models on Spark: killed half-way, resumed, rebuilt",
         "Proves: each event counts once despite a crash, and a rebuild gives the same result.",
     )
-    reached = _kill_runner(stage, _start_runner(stage))
-    from seriatim.pipeline.source.spark_session import session  # noqa: PLC0415 - needs the extra `spark`
+    reached = _kill_runner(report, _start_runner(report))
+    from seriatim.spark import session  # noqa: PLC0415 - needs the extra `spark`
 
     spark = session()
     try:
-        head = stage.log.head()
-        stage.print(
+        head = report.log.head()
+        report.print(
             Text.assemble(
                 "seriatim project run decision_graph: ",
                 ("kill -9", "bold red"),
                 f" at position {reached:,} of {head:,}",
             )
         )
-        _project(stage, spark, head)
+        _project(report, spark, head)
     finally:
         spark.stop()
 
 
-def _start_runner(stage: DemoReport) -> subprocess.Popen[bytes]:
-    size = str(max(1, stage.log.head() // _BATCHES))
+def _start_runner(report: DemoReport) -> subprocess.Popen[bytes]:
+    size = str(max(1, report.log.head() // _BATCHES))
     command = [sys.executable, "-m", "seriatim", "project", "run", _NAME, "--live"]
-    options = ["--all-tenants", "--batch-events", size, "--url", stage.url]
+    options = ["--all-tenants", "--batch-events", size, "--url", report.url]
     return subprocess.Popen(  # noqa: S603 - runs this program
         [*command, *options],
         stdout=subprocess.DEVNULL,
@@ -68,10 +69,10 @@ def _start_runner(stage: DemoReport) -> subprocess.Popen[bytes]:
     )
 
 
-def _kill_runner(stage: DemoReport, runner: subprocess.Popen[bytes]) -> int:
+def _kill_runner(report: DemoReport, runner: subprocess.Popen[bytes]) -> int:
     """Kill the runner and its processes after its first batch; return its last cursor."""
     reached = 0
-    with closing(open_read_model(read_model_url(stage.url, ALL_TENANTS))) as model:
+    with closing(open_read_model(read_model_url(report.url, _ALL_TENANTS))) as model:
         deadline = time.monotonic() + _WAIT_S
         while not reached and runner.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -83,29 +84,32 @@ def _kill_runner(stage: DemoReport, runner: subprocess.Popen[bytes]) -> int:
         return progress.position if progress else 0
 
 
-def _project(stage: DemoReport, spark: Spark, head: int) -> None:
-    from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - needs the extra `spark`
-    from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415
+def _project(report: DemoReport, spark: SparkSession, head: int) -> None:
+    from seriatim.spark import (  # noqa: PLC0415 - needs the extra `spark`
+        Projector,
+        activity,
+        aggregate_states,
+        decision_graph,
+    )
 
     listing = make_demo_table(
         "projection", "rows", "position", "caught up", "rebuilt", right=("rows",)
     )
     equal = True
-    for name in sorted(
-        SHIPPED, key=lambda name: name == _NAME
-    ):  # last: the lease of the killed runner must expire
-        with Projector(spark, SHIPPED[name], stage.url, tenant_id=ALL_TENANTS) as job:
+    # decision_graph is last, because the lease of the killed runner must expire.
+    for projection in (activity, aggregate_states, decision_graph):
+        with Projector(spark, projection, report.url, tenant_id=_ALL_TENANTS) as job:
             position = job.run().position
             proof = job.rebuild()
             equal = equal and proof.equal and position == head
             stored = (proof.stored_digest or "")[-12:]
-            cells = (name, f"{proof.rows:,}", f"{position:,}", f"…{stored}")
+            cells = (projection.name, f"{proof.rows:,}", f"{position:,}", f"…{stored}")
             listing.add_row(*cells, Text(f"…{proof.digest[-12:]}", style="green"))
-            if name == _NAME:
+            if projection is decision_graph:
                 graph = _draw_graph(job)
-    stage.print(listing)
-    stage.check("after the kill and a restart, every read model equals its rebuild", equal)
-    stage.print(graph)
+    report.print(listing)
+    report.check("after the kill and a restart, every read model equals its rebuild", equal)
+    report.print(graph)
 
 
 def _draw_graph(job: Projector) -> Tree:

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.text import Text
 
-from seriatim.cli.demo_steps.conditional_append import make_reservation, make_seat_query
-from seriatim.cli.demo_steps.demo_report import DemoReport, make_demo_table
-from seriatim.factory import open_log
+import seriatim
+from seriatim.examples.conditional_append import make_reservation, make_seat_query
+from seriatim.examples.demo_report import DemoReport, make_demo_table
 
 RACERS = 5
 ROUNDS = 6
@@ -24,7 +24,7 @@ RaceResult = tuple[int, int, int | None, int | None]
 
 def run_racer(url: str, racer: int, barrier: Barrier, results: Queue[RaceResult]) -> None:
     """Run one racer: read together with the others, then append together with them."""
-    with open_log(url) as log:
+    with seriatim.open(url) as log:
         for number in range(ROUNDS):
             seat = f"R{number + 1}"
             barrier.wait(_WAIT_S)
@@ -38,13 +38,13 @@ def run_racer(url: str, racer: int, barrier: Barrier, results: Queue[RaceResult]
                 results.put((number, racer, None, result.actual_context_version))
 
 
-def run(stage: DemoReport) -> None:
+def run(report: DemoReport) -> None:
     """Start the racers and print the winner of each round."""
-    stage.start_step(
+    report.start_step(
         f"a race: {RACERS} processes, {ROUNDS} seats, all read before any appends",
         "Proves: exactly one of several concurrent conditional appends wins.",
     )
-    results = sorted(_run_racers(stage.url))
+    results = sorted(_run_racers(report.url))
     table = make_demo_table("seat", "winner", "stored at", "the others", right=("stored at",))
     fair = True
     for number in range(ROUNDS):
@@ -60,8 +60,8 @@ def run(stage: DemoReport) -> None:
             ", ".join(str(result[2]) for result in winners),
             f"{len(losers)} conflicts, each naming version {', '.join(map(str, reported))}",
         )
-    stage.print(table)
-    stage.check(
+    report.print(table)
+    report.check(
         f"{ROUNDS} rounds, {ROUNDS} winners, {ROUNDS * (RACERS - 1)} reported conflicts", fair
     )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim.cli.demo_steps.demo_report import DemoReport, make_demo_table
-from seriatim.core.errors import PiiPolicyViolation
-from seriatim.core.event import NewEvent
+from seriatim import NewEvent, PiiPolicyViolation
+from seriatim.examples.demo_report import DemoReport, make_demo_table
 
 # Invented, and assembled here so that secret scanners do not report this file.
 _KEY_ID = "AKIA" + "Z7Q2M4XK9T3B6WPL"
@@ -18,26 +17,26 @@ _ATTEMPTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def run(stage: DemoReport) -> None:
+def run(report: DemoReport) -> None:
     """Try to append events with secrets."""
-    stage.start_step(
+    report.start_step(
         "the guard: secrets are refused",
         "Proves: credentials are refused with rule and path, and no message contains the value.",
     )
-    before = stage.log.head()
+    before = report.log.head()
     table = make_demo_table("attempt", "code", "rule", "path")
     concealed = True
     refused = 0
     for name, payload in _ATTEMPTS:
         try:
-            stage.log.append([NewEvent("config.changed", payload)])
+            report.log.append([NewEvent("config.changed", payload)])
         except PiiPolicyViolation as error:
             refused += 1
             message = str(error.as_dict())
             concealed = concealed and _KEY_ID not in message and _PASSWORD not in message
             table.add_row(name, error.code, str(error.details["rule"]), str(error.details["path"]))
-    stage.print(table)
-    stage.check(
+    report.print(table)
+    report.check(
         f"{len(_ATTEMPTS)} attempts refused, nothing stored, no value revealed",
-        concealed and refused == len(_ATTEMPTS) and stage.log.head() == before,
+        concealed and refused == len(_ATTEMPTS) and report.log.head() == before,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim.cli.demo_steps.demo_report import DemoReport, make_demo_table
-from seriatim.core.query import Filter, Query
+from seriatim import Filter, Query
+from seriatim.examples.demo_report import DemoReport, make_demo_table
 
 
 def make_seat_query(seat: str) -> Query:
@@ -19,13 +19,13 @@ def make_reservation(seat: str, guest: str) -> dict[str, Any]:
     return {"event_type": "seat.reserved", "payload": payload, "tags": ["show:hamlet"]}
 
 
-def run(stage: DemoReport) -> None:
+def run(report: DemoReport) -> None:
     """Reserve a seat, try it again with a stale version, reserve another, and release one."""
-    stage.start_step(
+    report.start_step(
         "facts: query, then append only if the result is still current",
         "Proves: append_if compares the context version in the transaction that appends.",
     )
-    facts = stage.log.facts
+    facts = report.log.facts
     seat = make_seat_query("12A")
     table = make_demo_table("command", "context read", "result")
     empty = facts.query(seat).current_context_version
@@ -39,11 +39,11 @@ def run(stage: DemoReport) -> None:
     current = facts.query(seat).current_context_version
     release = facts.append_if([released], seat, current)
     table.add_row("ann releases 12A", _format_version(current), _format_result(release))
-    stage.print(table)
-    stage.check("the stale command got a conflict and stored nothing", bool(ann) and not bob)
-    stage.check("other seats were not affected", bool(other) and bool(release))
+    report.print(table)
+    report.check("the stale command got a conflict and stored nothing", bool(ann) and not bob)
+    report.check("other seats were not affected", bool(other) and bool(release))
     history = [event.payload["guest"] for event in facts.query(seat).event_records]
-    stage.check("seat 12A has ann's two events and none of bob's", history == ["ann"] * 2)
+    report.check("seat 12A has ann's two events and none of bob's", history == ["ann"] * 2)
 
 
 def _format_version(version: int | None) -> str:

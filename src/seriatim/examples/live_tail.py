@@ -7,10 +7,9 @@ import statistics
 import time
 from multiprocessing.connection import Connection
 
-from seriatim.cli.demo_steps.demo_report import DemoReport, make_demo_table
-from seriatim.core.event import NewEvent
-from seriatim.core.query import Filter, Query
-from seriatim.factory import open_log
+import seriatim
+from seriatim import Filter, NewEvent, Query
+from seriatim.examples.demo_report import DemoReport, make_demo_table
 
 APPENDS = 24
 _TYPE = "order.line"
@@ -23,7 +22,7 @@ ReceivedBatches = list[tuple[list[int], float]]
 def follow_log(url: str, pipe: Connection, expected: int) -> None:
     """Follow the log and send the received batches through the pipe; runs in its own process."""
     received: ReceivedBatches = []
-    with open_log(url) as log:
+    with seriatim.open(url) as log:
         tail = log.tail(Query([Filter(types=[_TYPE])]), idle_timeout=_WAIT_S / 4)
         pipe.send("ready")
         for batch in tail:
@@ -34,27 +33,27 @@ def follow_log(url: str, pipe: Connection, expected: int) -> None:
     pipe.send(received)
 
 
-def run(stage: DemoReport) -> None:
+def run(report: DemoReport) -> None:
     """Append while another process tails the log, and compare both sides."""
-    stage.start_step(
+    report.start_step(
         "a live tail in another process",
         "Proves: every append arrives once, complete and in order, with other writers active.",
     )
     context = multiprocessing.get_context("spawn")
     local, remote = context.Pipe()
-    follower = context.Process(target=follow_log, args=(stage.url, remote, APPENDS), daemon=True)
+    follower = context.Process(target=follow_log, args=(report.url, remote, APPENDS), daemon=True)
     follower.start()
     if not local.poll(_WAIT_S):
-        stage.check("the other process follows the log", held=False)
+        report.check("the other process follows the log", held=False)
         return
     local.recv()
-    sent = _append(stage)
+    sent = _append(report)
     received: ReceivedBatches = local.recv() if local.poll(_WAIT_S) else []
     follower.join(_WAIT_S)
-    _compare(stage, sent, received)
+    _compare(report, sent, received)
 
 
-def _append(stage: DemoReport) -> list[list[int]]:
+def _append(report: DemoReport) -> list[list[int]]:
     """Append orders of one to three lines, with unrelated events between them."""
     sent: list[list[int]] = []
     for number in range(APPENDS):
@@ -66,14 +65,14 @@ def _append(stage: DemoReport) -> list[list[int]]:
             )
             for line in range(1 + number % 3)
         ]
-        result = stage.log.append(lines)
+        result = report.log.append(lines)
         sent.append([*range(result.first_position, result.last_position + 1)])
-        stage.log.append([NewEvent("page.viewed", {"path": "/tea"})])
+        report.log.append([NewEvent("page.viewed", {"path": "/tea"})])
         time.sleep(0.01)
     return sent
 
 
-def _compare(stage: DemoReport, sent: list[list[int]], received: ReceivedBatches) -> None:
+def _compare(report: DemoReport, sent: list[list[int]], received: ReceivedBatches) -> None:
     latencies_ms = sorted(seconds * 1000 for _, seconds in received) or [0.0]
     table = make_demo_table("", "appends", "events", "positions", right=("appends", "events"))
     arrived = [positions for positions, _ in received]
@@ -81,12 +80,12 @@ def _compare(stage: DemoReport, sent: list[list[int]], received: ReceivedBatches
         count = sum(map(len, batches))
         span = f"{batches[0][0]} … {batches[-1][-1]}" if batches else "none"
         table.add_row(side, str(len(batches)), str(count), span)
-    stage.print(table)
+    report.print(table)
     median = statistics.median(latencies_ms)
-    stage.print(
+    report.print(
         f"from append to arrival: median {median:.0f} ms, slowest {latencies_ms[-1]:.0f} ms"
     )
-    stage.check(
+    report.check(
         "the same batches in the same order, none missing, none repeated",
         arrived == sent,
     )

@@ -11,9 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from seriatim.cli.output import escape_unprintable
-from seriatim.core.errors import SeriatimError
-from seriatim.factory import Log
+from seriatim import Log, SeriatimError
 
 WIDTH: Final = 100
 
@@ -49,7 +47,7 @@ class DemoReport:
         """Print a claim with the result of its check, and record it."""
         self.checks.append((claim, held))
         mark, style = ("✓", "green") if held else ("✗ failed:", "bold red")
-        line = Text.assemble((f"  {mark} ", style), escape_unprintable(claim))
+        line = Text.assemble((f"  {mark} ", style), claim)
         self._console.print(line)
 
     def show_refusal(self, action: str, error: SeriatimError | None) -> None:
@@ -57,9 +55,7 @@ class DemoReport:
         if error is None:
             self.check(f"{action} is refused", held=False)
             return
-        line = Text.assemble(
-            f"{action} → ", (error.code, "yellow"), f": {escape_unprintable(error.message)}"
-        )
+        line = Text.assemble(f"{action} → ", (error.code, "yellow"), f": {error.message}")
         self.print(line)
 
 

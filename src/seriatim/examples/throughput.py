@@ -8,8 +8,8 @@ import time
 
 import msgspec
 
-from seriatim.cli.demo_steps.demo_report import DemoReport, make_demo_table
-from seriatim.core.event import NewEvent
+from seriatim import NewEvent
+from seriatim.examples.demo_report import DemoReport, make_demo_table
 
 CALLERS = 32
 SECONDS = 1.5
@@ -29,14 +29,14 @@ class ThroughputSample(msgspec.Struct, frozen=True):
         return self.events / self.seconds
 
 
-def run(stage: DemoReport) -> None:
+def run(report: DemoReport) -> None:
     """Measure appends with one and with many callers, which share commits."""
-    stage.start_step(
+    report.start_step(
         "durable single appends, measured on this machine",
         "Proves: concurrent callers share a durable commit; no receipt precedes the sync to disk.",
     )
-    before = stage.log.head()
-    samples = [measure_appends(stage, callers) for callers in (1, CALLERS)]
+    before = report.log.head()
+    samples = [measure_appends(report, callers) for callers in (1, CALLERS)]
     table = make_demo_table("callers", "appends", "events/s", "p50 ms", "p99 ms", right=_NUMBERS)
     for sample in samples:
         percentiles = statistics.quantiles(sample.latencies_ms, n=100)
@@ -47,16 +47,16 @@ def run(stage: DemoReport) -> None:
             f"{percentiles[49]:.2f}",
             f"{percentiles[98]:.2f}",
         )
-    stage.print(table)
-    stored = stage.log.head() - before
+    report.print(table)
+    stored = report.log.head() - before
     total = sum(sample.events for sample in samples)
-    stage.check(f"{total:,} receipts, {stored:,} events in the log", stored == total)
+    report.check(f"{total:,} receipts, {stored:,} events in the log", stored == total)
 
 
 _NUMBERS = ("callers", "appends", "events/s", "p50 ms", "p99 ms")
 
 
-def measure_appends(stage: DemoReport, callers: int) -> ThroughputSample:
+def measure_appends(report: DemoReport, callers: int) -> ThroughputSample:
     """Append single events from `callers` threads for some seconds."""
     times_ms: list[list[float]] = [[] for _ in range(callers)]
     deadline = time.perf_counter() + SECONDS
@@ -66,7 +66,7 @@ def measure_appends(stage: DemoReport, callers: int) -> ThroughputSample:
         own_times = times_ms[caller]
         while (started := time.perf_counter()) < deadline:
             reading = {"sensor": caller, "celsius": 21.5, "battery": 87, "note": "x" * 200}
-            stage.log.append([NewEvent("sensor.read", reading, stream=stream)])
+            report.log.append([NewEvent("sensor.read", reading, stream=stream)])
             own_times.append((time.perf_counter() - started) * 1000)
 
     started = time.perf_counter()

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.text import Text
 
-from seriatim.cli.demo_steps.demo_report import DemoReport, make_demo_table
-from seriatim.core.errors import Conflict
+from seriatim import Conflict
+from seriatim.examples.demo_report import DemoReport, make_demo_table
 
 TRACE = "deal-789"
 _POLICY = {"policy_id": "discount-limits", "policy_version": "2025.11"}
@@ -96,13 +96,13 @@ def make_envelope(
     }
 
 
-def run(stage: DemoReport) -> None:
+def run(report: DemoReport) -> None:
     """Append the trace, read it back, and try to append after its end."""
-    stage.start_step(
+    report.start_step(
         "traces: a decision, recorded step by step",
         "Proves: a trace opens once, its numbers have no gaps, and nothing is added after its end.",
     )
-    traces = stage.log.traces
+    traces = report.log.traces
     for seq, (type_, payload, actor, _) in enumerate(_EVENTS):
         traces.append_event(make_envelope(seq, type_, payload, actor))
     stored = traces.get_trace_events(TRACE)
@@ -117,19 +117,19 @@ def run(stage: DemoReport) -> None:
             actor["actor_id"],
             summary,
         )
-    stage.print(table)
+    report.print(table)
     numbers = [event.trace_seq for event in stored]
-    stage.check("the trace reads back completely, numbered 0 to 7", numbers == list(range(8)))
-    _append_after_end(stage)
+    report.check("the trace reads back completely, numbered 0 to 7", numbers == list(range(8)))
+    _append_after_end(report)
 
 
-def _append_after_end(stage: DemoReport) -> None:
+def _append_after_end(report: DemoReport) -> None:
     late = make_envelope(8, "PrecedentCited", {"cited_trace_id": "x", "reason": "late"}, _AGENT)
     refusal = None
     try:
-        stage.log.traces.append_event(late)
+        report.log.traces.append_event(late)
     except Conflict as error:
         refusal = error
-    stage.show_refusal("a ninth event", refusal)
-    finished = stage.log.traces.is_trace_finished(TRACE)
-    stage.check("the finished trace is unchanged", finished and refusal is not None)
+    report.show_refusal("a ninth event", refusal)
+    finished = report.log.traces.is_trace_finished(TRACE)
+    report.check("the finished trace is unchanged", finished and refusal is not None)

@@ -1,1 +1,0 @@
-"""The steps of `seriatim demo`, one module each."""

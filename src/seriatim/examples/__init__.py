@@ -1,0 +1,1 @@
+"""Examples that run: the steps of `seriatim demo`, one module each, written as user code."""

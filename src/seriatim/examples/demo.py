@@ -1,0 +1,80 @@
+"""Run all steps of the demo on an empty log and summarize their checks."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+import seriatim
+from seriatim.examples import (
+    aggregate_commands,
+    concurrent_appends,
+    conditional_append,
+    decision_trace,
+    idempotent_retry,
+    live_tail,
+    secret_guard,
+    spark_projection,
+    throughput,
+    verification,
+)
+from seriatim.examples.demo_report import DemoReport
+from seriatim.factory import redact_url
+
+# Each step prints its results and checks its claims.
+_STEPS = (
+    decision_trace.run,
+    conditional_append.run,
+    aggregate_commands.run,
+    concurrent_appends.run,
+    idempotent_retry.run,
+    secret_guard.run,
+    live_tail.run,
+    throughput.run,
+    verification.run,
+    spark_projection.run,
+)
+
+
+def run_demo(console: Console, log_url: str) -> DemoReport:
+    """Run the demo and print its steps.
+
+    Args:
+        console: Where to print.
+        log_url: The URL of the log, which must be empty.
+
+    Returns:
+        The results of all checks.
+
+    Raises:
+        InvalidArgument: The log is not empty.
+    """
+    with seriatim.open(log_url) as log:
+        if log.head():
+            msg = "--url must name an empty log, because the demo writes to it"
+            raise seriatim.InvalidArgument(msg, details={"argument": "--url"})
+        identity = log.identity()
+        title = Text.assemble(
+            ("seriatim", "bold cyan"),
+            ": an ordered, idempotent, replayable event log\n",
+            (f"log {identity.log_id}, epoch {identity.epoch}\n{redact_url(log_url)}", "dim"),
+        )
+        console.print(Panel(title, border_style="cyan"))
+        report = DemoReport(console, log, log_url)
+        for step in _STEPS:
+            step(report)
+    return report
+
+
+def summarize_demo(report: DemoReport, seconds: float) -> Panel:
+    """Return the last panel of the demo: how many claims held, and where the log is."""
+    held = sum(held for _, held in report.checks)
+    count = len(report.checks)
+    style = "green" if report.passed else "red"
+    text = Text.assemble(
+        (f"{held} of {count} claims held", f"bold {style}"),
+        f" in {seconds:.0f} s. The log is kept. To inspect it:\n",
+        (f"seriatim streams --url {redact_url(report.url)}", "cyan"),
+    )
+    return Panel(text, border_style=style)

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from seriatim.pipeline.lake.delta import export_delta
     from seriatim.pipeline.lake.iceberg import export_iceberg
     from seriatim.pipeline.lake.table_export import ExportReport
-    from seriatim.pipeline.project.job import RunReport
     from seriatim.pipeline.project.projector import Projector
     from seriatim.pipeline.project.rebuild import Proof
     from seriatim.pipeline.publish.publisher import Publisher, PublishReport
     from seriatim.pipeline.publish.reconciliation import ReconciliationReport, reconcile
+    from seriatim.pipeline.run_report import RunReport
     from seriatim.pipeline.shipped.activity import activity
     from seriatim.pipeline.shipped.aggregate_states import aggregate_states
     from seriatim.pipeline.shipped.decision_graph import compute_graph_digests, decision_graph

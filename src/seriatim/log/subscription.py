@@ -96,7 +96,7 @@ class Tail:
         on_scanned: Called with the position up to which the log was scanned, when caught up.
     """
 
-    def __init__(  # noqa: PLR0913 - see the class
+    def __init__(
         self,
         store: Store,
         tenant_id: str,
@@ -179,7 +179,7 @@ class Subscription:
         LogIdentityChanged: The log was restored or replaced since the cursor was stored.
     """
 
-    def __init__(  # noqa: PLR0913 - see the class
+    def __init__(
         self,
         store: Store,
         tenant_id: str,
@@ -426,7 +426,7 @@ def _is_transient(error: SeriatimError) -> bool:
 class _Ownership:
     """Hold the lease of a subscription while it runs, renewing it in a background thread."""
 
-    def __init__(  # noqa: PLR0913 - the settings of its subscription
+    def __init__(
         self,
         subscription: Subscription,
         store: Store,

@@ -584,7 +584,7 @@ class BaseLog:
             Conflict: The log has a declaration of that name which cannot be changed to this one.
 
         Example:
-            log.declare(StreamKind("invoice", closing_types=("invoice.closed",)))
+            log.declare(StreamKind(name="invoice", closing_types=("invoice.closed",)))
         """
         for one in declarations:
             check_declaration(one)

@@ -51,7 +51,13 @@ _SECRET_OPTIONS = ("pass", "key", "secret", "token")
 
 
 class Log(BaseLog):
-    """An open log, with its asyncio interface and the three profiles."""
+    """An open log, with its asyncio interface and the three profiles.
+
+    Example:
+        with seriatim.open("memory:") as orders:
+            orders.append([NewEvent("order.placed", {"total": 12})])
+            print([record.event_type for record in orders.read()])
+    """
 
     @property
     def aio(self) -> AsyncLog:

@@ -10,6 +10,7 @@ from typing import get_type_hints
 import msgspec
 from mypy import api
 
+import seriatim
 from seriatim import Log, NewEvent
 from seriatim.log.arguments import make_read_spec
 from seriatim.log.async_log import AsyncLog
@@ -125,6 +126,19 @@ def test_fields_of_bound_classes_agree() -> None:
 
     assert get_type_hints(EventFields) == fields
     assert set(fields) < set(msgspec.structs.asdict(NewEvent("x")))
+
+
+def test_help_of_the_package_is_an_overview() -> None:
+    """`help(seriatim)` names the calls of a log that exist, without addresses of objects."""
+    overview = inspect.getdoc(seriatim) or ""
+    rows = re.findall(r"^    (\w+(?:, \w+)*)   ", overview, re.MULTILINE)
+    calls = [name for row in rows for name in row.split(", ")]
+
+    assert {"append", "read", "subscribe", "aio", "facts"} <= set(calls)
+    with seriatim.open("memory:") as log:
+        assert all(hasattr(log, name) for name in calls if name != "projections")
+    assert hasattr(Log, "projections")
+    assert " at 0x" not in str(inspect.signature(seriatim.open))
 
 
 def test_help_lists_parameters() -> None:

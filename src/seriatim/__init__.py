@@ -1,5 +1,19 @@
 """Seriatim: an ordered, idempotent, replayable event log for Python, on the Postgres you run.
 
+Open a log with `seriatim.open(url)`. The log appends `NewEvent` values and returns `EventRecord`
+values. For details, see `help(seriatim.Log)`, `help(seriatim.Log.read)` and so on:
+
+    append, decide               write events, on conditions (`ExpectedSeq`, `ExpectedContext`)
+    read, read_stream, query     read events, by filters or by a `Query`
+    tail, subscribe              follow the log
+    declare, catalogue           declare stream kinds, event types and their classes
+    aio                          the same calls for asyncio
+    traces, facts, aggregates    profiles with names and rules of their own
+    projections                  the progress of read models (`projection`, `frame_projection`)
+
+`handler` and `open_registry` process each event once. All errors are subclasses of
+`SeriatimError`.
+
 Example:
     import seriatim
 

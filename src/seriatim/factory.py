@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from seriatim.access.store import ACCESS_PURPOSE as ACCESS
@@ -21,6 +20,7 @@ from seriatim.core.event import DEFAULT_TENANT, AppendResult, StreamRef
 from seriatim.core.guard import BUILT_IN_GUARDS, DEFAULT_GUARD, Guard
 from seriatim.core.ids import hash_key
 from seriatim.core.query import Query
+from seriatim.core.request import Command
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.delivery.disabled_registry import open_disabled_registry
 from seriatim.delivery.log_origin import LogOrigin
@@ -29,7 +29,7 @@ from seriatim.delivery.registry_database import OLDEST_TABLE
 from seriatim.delivery.registry_database import REGISTRY_PURPOSE as REGISTRY
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.base import BaseLog
-from seriatim.log.decision import Decider, decide_and_append
+from seriatim.log.decision import Decider, Decision, decide_and_append
 from seriatim.log.projections import ReadModelConnections
 from seriatim.profiles.aggregates import Aggregates
 from seriatim.profiles.facts import Facts
@@ -51,7 +51,13 @@ _SECRET_OPTIONS = ("pass", "key", "secret", "token")
 
 
 class Log(BaseLog):
-    """An open log, with its asyncio interface and the three profiles."""
+    """An open log, with its asyncio interface and the three profiles.
+
+    Example:
+        with seriatim.open("memory:") as orders:
+            orders.append([NewEvent("order.placed", {"total": 12})])
+            print([record.event_type for record in orders.read()])
+    """
 
     @property
     def aio(self) -> AsyncLog:
@@ -74,19 +80,33 @@ class Log(BaseLog):
         return Aggregates(self)
 
     def decide(
-        self, context: StreamRef | Query, decider: Decider, **options: Any
+        self,
+        context: StreamRef | Query,
+        decider: Decider,
+        *,
+        attempts: int = 10,
+        idempotency_key: str | None = None,
+        producer_id: str | None = None,
+        command: Command | None = None,
     ) -> AppendResult | None:
         """Load a stream or context, append the events that `decider` returns, retry on conflicts.
 
         Args:
             context: The stream or query whose events the decider receives.
             decider: A pure function from records to new events; it may be called several times.
-            **options: `attempts` (10); `idempotency_key` with the events' `producer_id`, or
-                `command`, under which a retry returns the first receipt without calling the
-                decider.
+            attempts: How often to load, decide and append before a conflict is raised.
+            idempotency_key: A key under which a retry returns the first receipt without calling
+                the decider.
+            producer_id: The producer of the decided events; keys are unique per producer.
+            command: A command under which a retry returns the first receipt, with its response.
 
         Returns:
             The receipt, or None if the decider returns no events.
+
+        Raises:
+            ConditionalAppendConflict: The context changed at every attempt.
+            EventSequenceInvalid: The stream changed at every attempt.
+            InvalidArgument: An argument is malformed, or a decided event has another producer.
 
         Example:
             def book(records):
@@ -94,7 +114,14 @@ class Log(BaseLog):
 
             log.decide(("seat", "12A"), book)
         """
-        return decide_and_append(self, context, decider, **options)
+        decision = Decision(
+            context=context,
+            attempts=attempts,
+            idempotency_key=idempotency_key,
+            producer_id=producer_id,
+            command=command,
+        )
+        return decide_and_append(self, decision, decider)
 
 
 class RemoteLog(RemoteBaseLog, Log):
@@ -106,7 +133,7 @@ def default_settings() -> Settings:
     return Settings(on_id_mismatch=mismatch_mode(), numbered_by=load_numbering_mode())
 
 
-def open_log(  # noqa: PLR0913 - public API
+def open_log(
     url: str | None = None,
     *,
     tenant_id: str | None = None,
@@ -160,7 +187,7 @@ def open_log(  # noqa: PLR0913 - public API
         raise
 
 
-def _open_remote(  # noqa: PLR0913 - the arguments of open_log
+def _open_remote(
     url: str,
     settings: Settings,
     tenant_id: str | None,

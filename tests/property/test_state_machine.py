@@ -38,7 +38,7 @@ from seriatim.core.profile_rules import (
     ProfileRules,
 )
 from seriatim.core.request import AppendRequest
-from seriatim.log.base import Page
+from seriatim.log.batches import Page
 from seriatim.log.cursors import make_cursor
 from seriatim.log.query_execution import QueryResult
 from seriatim.store.memory import MemoryStore

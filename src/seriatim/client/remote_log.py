@@ -9,7 +9,8 @@ import msgspec
 from seriatim.client.remote_tail import RemoteTail
 from seriatim.client.store import HttpStore
 from seriatim.core.query import Query, check_query
-from seriatim.log.base import BaseLog, Page
+from seriatim.log.base import BaseLog
+from seriatim.log.batches import Page
 from seriatim.log.projections import Projections
 from seriatim.log.query_execution import QueryRange, QueryResult
 from seriatim.log.subscription import Tail

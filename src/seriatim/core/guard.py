@@ -130,6 +130,10 @@ class PatternGuard:
             (rule, _flat_literals(rule)) for rule in others if rule.literals
         )
 
+    def __repr__(self) -> str:
+        """Return the guard's name, as `help` displays it in the signature of `seriatim.open`."""
+        return f"<PatternGuard {self.name!r}>"
+
     def scan(self, event: ScannedEvent) -> Violation | None:
         """Return the first violation, in the order payload, fields, tags, metadata."""
         flat = event.payload_text

@@ -233,6 +233,18 @@ class Appender:
                     self.reload_rules()
             raise rules_changing_error()
 
+    def append_in(self, connection: Any, draft: Draft) -> AppendResult:
+        """Append a draft in the transaction of a caller's connection; see `append`."""
+        telemetry = AppendTelemetry(self._telemetry, draft.tenant_id)
+        with telemetry:
+            for _ in range(RULE_RELOADS_MAX):
+                telemetry.request = self.prepare_request(draft, telemetry.trace_headers)
+                try:
+                    return telemetry.complete(self._store.append_in(connection, telemetry.request))
+                except StaleRules:
+                    self.reload_rules()
+            raise rules_changing_error()
+
     def _commit(self, request: AppendRequest, deadline: float) -> AppendResult:
         """Commit in this thread if the committer is idle, otherwise in a group with others."""
         seconds = remaining_time(deadline, time.monotonic())

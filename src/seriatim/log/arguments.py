@@ -10,16 +10,19 @@ from typing import Any
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import StreamRef
 from seriatim.core.ids import id_problem, text_problem
+from seriatim.core.indexes import PayloadIndex, check_payload_index
+from seriatim.core.kinds import EventType, StreamKind, check_event_type, check_kind
 from seriatim.core.limits import Limits
 from seriatim.core.query import types_problem
 from seriatim.core.request import check_stream_ref
+from seriatim.core.schema import compile_schema
 from seriatim.core.times import parse_us, time_problem
 from seriatim.store.port import ReadSpec, Scope
 
 _POSITION_END = 1 << 63
 
 
-def make_read_spec(  # noqa: PLR0913 - all filters of a read
+def make_read_spec(
     limits: Limits,
     *,
     tenant_id: str | None,
@@ -125,6 +128,22 @@ def _text(name: str, value: str | None) -> str | None:
     if value is not None and (problem := text_problem(value)):
         raise invalid_argument(name, problem)
     return value
+
+
+def check_declaration(declaration: object) -> None:
+    """Validate a declaration; raises `InvalidArgument` for any other value."""
+    if isinstance(declaration, StreamKind):
+        check_kind(declaration)
+    elif isinstance(declaration, EventType):
+        check_event_type(declaration)
+        if declaration.schema is not None:
+            compile_schema(declaration.schema)
+    elif isinstance(declaration, PayloadIndex):
+        check_payload_index(declaration)
+    else:
+        raise invalid_argument(
+            "declarations", "must be StreamKind, EventType or PayloadIndex values"
+        )
 
 
 def check_count(name: str, value: object) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from seriatim.core.decide import StaleRules
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
@@ -23,17 +23,19 @@ from seriatim.log.appender import (
 )
 from seriatim.log.arguments import check_count, check_timeout, invalid_argument, is_async
 from seriatim.log.async_iteration import iterate_in_own_thread
-from seriatim.log.decision import AsyncDecider, decide_and_append_async
+from seriatim.log.base import BaseLog, Events
+from seriatim.log.batches import Batch, Page
+from seriatim.log.decision import AsyncDecider, Decision, decide_and_append_async
 from seriatim.log.executor import AsyncExecutor
 from seriatim.log.projections import AsyncProjections
+from seriatim.log.signatures import copy_parameters
 from seriatim.store.cancellation import Cancellation, cancellable
 
 if TYPE_CHECKING:
-    from seriatim.log.base import BaseLog, Events, Page
-    from seriatim.log.batches import Batch
     from seriatim.log.query_execution import QueryResult
     from seriatim.store.port import StreamSummary, SubscriptionStatus
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _END: Any = object()
 # Appends up to this size are validated on the event loop; a thread switch would cost more.
@@ -50,8 +52,8 @@ class AsyncLog:
     in the executor `compute`.
 
     Example:
-        async with seriatim.open("sqlite:///app.db").aio as log:
-            await log.append([NewEvent("order.placed", {"id": 1})])
+        async with seriatim.open("memory:").aio as orders:
+            await orders.append([NewEvent("order.placed", {"id": 1})])
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class AsyncLog:
         self._execute = executor
         self._compute = compute or executor
 
-    async def append(  # noqa: PLR0913 - as in BaseLog.append
+    async def append(
         self,
         events: Events,
         condition: Condition | Sequence[Condition] | None = None,
@@ -74,7 +76,14 @@ class AsyncLog:
         timeout: float | None = None,  # noqa: ASYNC109 - as in BaseLog.append
         connection: Any = None,
     ) -> AppendResult:
-        """Append a batch; see `Log.append`."""
+        """Append a batch atomically and return its receipt; see `Log.append`.
+
+        Raises:
+            SeriatimError: The append is refused, timed out or failed, as in `Log.append`.
+
+        Example:
+            receipt = await log.aio.append([NewEvent("order.placed", {"total": 12})])
+        """
         draft = self._log.draft(LOG_PROFILE, events, condition, idempotency_key, command)
         return await self.append_draft(draft, timeout=timeout, connection=connection)
 
@@ -136,97 +145,245 @@ class AsyncLog:
         finally:
             cancellation.cancel()
 
+    @copy_parameters(BaseLog.page)
     async def page(self, **filters: Any) -> Page:
-        """Read one page; see `Log.page`."""
+        """Read one page by position; see `Log.page`.
+
+        Raises:
+            InvalidArgument: A filter is malformed.
+
+        Example:
+            page = await log.aio.page(limit=100, types=["order.*"])
+        """
         return await self._run_cancellable(lambda: self._log.page(**filters))
 
-    def read(self, **filters: Any) -> AsyncIterator[EventRecord]:
-        """Iterate over records; see `Log.read`."""
-        limit = check_count("limit", filters.pop("limit", None))
-        batches = self._log.read_batches(**filters)
-        return _flatten(iterate_in_threads(batches), limit)
+    @copy_parameters(BaseLog.read)
+    def read(self, *, limit: int | None = None, **filters: Any) -> AsyncIterator[EventRecord]:
+        """Iterate over records in order, up to the current head; see `Log.read`.
 
+        Raises:
+            InvalidArgument: A filter is malformed.
+
+        Example:
+            async for record in log.aio.read(types=["order.*"], limit=10):
+                print(record.position, record.event_type)
+        """
+        checked_limit = check_count("limit", limit)
+        batches = self._log.read_batches(**filters)
+        return _flatten(iterate_in_threads(batches), checked_limit)
+
+    @copy_parameters(BaseLog.read_batches)
     def read_batches(self, **filters: Any) -> AsyncIterator[list[EventRecord]]:
-        """Iterate over batches of records; see `Log.read_batches`."""
+        """Iterate over batches of records, up to the current head; see `Log.read_batches`.
+
+        Raises:
+            InvalidArgument: A filter is malformed.
+
+        Example:
+            async for batch in log.aio.read_batches(batch_size=500):
+                print(len(batch))
+        """
         return iterate_in_threads(self._log.read_batches(**filters))
 
+    @copy_parameters(BaseLog.read_stream)
     def read_stream(
-        self,
-        stream: StreamRef,
-        *,
-        since: int | None = None,
-        limit: int | None = None,
-        newest_first: bool = False,
+        self, stream: StreamRef, *, since: int | None = None, **options: Any
     ) -> AsyncIterator[EventRecord]:
-        """Iterate over the records of a stream; see `Log.read_stream`."""
-        return self.read(stream=stream, since_seq=since, limit=limit, newest_first=newest_first)
+        """Iterate over the records of a stream in order; see `Log.read_stream`.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            history = [record async for record in log.aio.read_stream(("order", "7"))]
+        """
+        return self.read(stream=stream, since_seq=since, **options)
 
     async def last_event(self, stream: StreamRef) -> EventRecord | None:
-        """Return the last event of a stream; see `Log.last_event`."""
+        """Return the last event of a stream, or None; see `Log.last_event`.
+
+        Raises:
+            InvalidArgument: The stream is not a pair of a type and an id.
+
+        Example:
+            last = await log.aio.last_event(("order", "7"))
+        """
         return await self._execute(self._log.last_event, stream)
 
     async def event(self, event_id: str) -> EventRecord:
-        """Return an event by its id; see `Log.event`."""
+        """Return an event by its id; see `Log.event`.
+
+        Raises:
+            NotFound: The tenant has no event with that id.
+
+        Example:
+            record = await log.aio.event("e-1")
+        """
         return await self._execute(self._log.event, event_id)
 
     async def streams(
         self, stream_type: str | None = None, *, after: int = 0, limit: int = 1000
     ) -> list[StreamSummary]:
-        """List streams; see `Log.streams`."""
+        """List streams in the order of their first events; see `Log.streams`.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            streams = await log.aio.streams("order", limit=10)
+        """
         return await self._execute(self._log.streams, stream_type, after=after, limit=limit)
 
     async def find_append(
         self, idempotency_key: str, *, producer_id: str | None = None
     ) -> AppendResult | None:
-        """Find an append by its idempotency key; see `Log.find_append`."""
+        """Return the receipt stored under an idempotency key, or None; see `Log.find_append`.
+
+        Raises:
+            InvalidArgument: The key or the producer is malformed.
+
+        Example:
+            receipt = await log.aio.find_append("import-2026-11-18")
+        """
         find = self._log.find_append
         return await self._execute(lambda: find(idempotency_key, producer_id=producer_id))
 
     async def find_command(self, *, actor: str, endpoint: str, key: str) -> AppendResult | None:
-        """Find an append by its command; see `Log.find_command`."""
+        """Return the receipt stored for a command, or None; see `Log.find_command`.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            find = log.aio.find_command
+            receipt = await find(actor="u-1", endpoint="POST /orders", key="k-1")
+        """
         find = self._log.find_command
         return await self._execute(lambda: find(actor=actor, endpoint=endpoint, key=key))
 
     async def decide(
-        self, context: StreamRef | Query, decider: AsyncDecider, **options: Any
+        self,
+        context: StreamRef | Query,
+        decider: AsyncDecider,
+        *,
+        attempts: int = 10,
+        idempotency_key: str | None = None,
+        producer_id: str | None = None,
+        command: Command | None = None,
     ) -> AppendResult | None:
-        """Load, decide and append; see `Log.decide`. The decider may be a coroutine function."""
-        return await decide_and_append_async(self, self._log, context, decider, **options)
+        """Load a stream or context, append the events that `decider` returns; see `Log.decide`.
 
-    async def query(self, query: Query = MATCH_ALL, **options: Any) -> QueryResult:
-        """Return matching records and the context's version; see `Log.query`."""
-        return await self._run_cancellable(lambda: self._log.query(query, **options))
+        The decider may be a coroutine function.
+
+        Raises:
+            ConditionalAppendConflict: The context changed at every attempt.
+            EventSequenceInvalid: The stream changed at every attempt.
+
+        Example:
+            async def book(records):
+                return [] if records else [NewEvent("seat.booked", stream=("seat", "12A"))]
+
+            await log.aio.decide(("seat", "12A"), book)
+        """
+        decision = Decision(
+            context=context,
+            attempts=attempts,
+            idempotency_key=idempotency_key,
+            producer_id=producer_id,
+            command=command,
+        )
+        return await decide_and_append_async(self, self._log, decision, decider)
+
+    @copy_parameters(BaseLog.query)
+    async def query(self, *args: Any, **options: Any) -> QueryResult:
+        """Return the matching records and the version of their context; see `Log.query`.
+
+        Raises:
+            InvalidQuery: The query is malformed.
+            InvalidArgument: A position is malformed, or `head` is after the log's head.
+
+        Example:
+            result = await log.aio.query(Query([Filter(types=["order.paid"])]), limit=10)
+        """
+        return await self._run_cancellable(lambda: self._log.query(*args, **options))
 
     async def head(self) -> int:
-        """Return the last position of the log; see `Log.head`."""
+        """Return the last position of the log; see `Log.head`.
+
+        Example:
+            position = await log.aio.head()
+        """
         return await self._execute(self._log.head)
 
     async def identity(self) -> LogIdentity:
-        """Return the log's identity; see `Log.identity`."""
+        """Return the log's identity; see `Log.identity`.
+
+        Example:
+            identity = await log.aio.identity()
+        """
         return await self._execute(self._log.identity)
 
     async def declare(self, *declarations: Declaration) -> None:
-        """Declare kinds, types and payload indexes; see `Log.declare`."""
+        """Declare kinds, types and payload indexes; see `Log.declare`.
+
+        Raises:
+            InvalidArgument: A value is not a declaration.
+            Conflict: The log has a declaration of that name which cannot be changed to this one.
+
+        Example:
+            await log.aio.declare(PayloadIndex("order.placed", "customer"))
+        """
         await self._execute(self._log.declare, *declarations)
 
-    def tail(self, query: Query = MATCH_ALL, **options: Any) -> AsyncIterator[Batch]:
-        """Follow the log without a stored cursor; see `Log.tail`."""
-        tail = self._log.tail(query, **options)
+    @copy_parameters(BaseLog.tail)
+    def tail(self, *args: Any, **options: Any) -> AsyncIterator[Batch]:
+        """Follow the log from a position without a stored cursor; see `Log.tail`.
+
+        Raises:
+            InvalidArgument: `after` is malformed or after the head.
+            LimitExceeded: The process has too many open subscriptions and tails.
+
+        Example:
+            async for batch in log.aio.tail(after=0, idle_timeout=0.1):
+                print([record.event_type for record in batch])
+        """
+        tail = self._log.tail(*args, **options)
         return iterate_in_own_thread(iter(tail), tail.stop)
 
-    def subscribe(
-        self, name: str, query: Query = MATCH_ALL, **options: Any
-    ) -> AsyncIterator[Batch]:
-        """Open a durable subscription; see `Log.subscribe`."""
-        subscription = self._log.subscribe(name, query, **options)
+    @copy_parameters(BaseLog.subscribe)
+    def subscribe(self, *args: Any, **options: Any) -> AsyncIterator[Batch]:
+        """Open a durable subscription; see `Log.subscribe`.
+
+        Raises:
+            Conflict: The subscription exists with another query.
+            LogIdentityChanged: The log was restored or replaced since the cursor was stored.
+            LimitExceeded: The process has too many open subscriptions and tails.
+
+        Example:
+            async for batch in log.aio.subscribe("mailer", idle_timeout=0.1):
+                print("send", len(batch), "mails")
+        """
+        subscription = self._log.subscribe(*args, **options)
         return iterate_in_own_thread(iter(subscription), subscription.stop)
 
     async def subscriptions(self) -> list[SubscriptionStatus]:
-        """List durable subscriptions; see `Log.subscriptions`."""
+        """List durable subscriptions; see `Log.subscriptions`.
+
+        Example:
+            for one in await log.aio.subscriptions():
+                print(one.name, one.lag_events)
+        """
         return await self._execute(self._log.subscriptions)
 
     async def reset_subscription(self, name: str, position: int, query: Query = MATCH_ALL) -> None:
-        """Set the cursor of a subscription; see `Log.reset_subscription`."""
+        """Set the cursor of a subscription to any position; see `Log.reset_subscription`.
+
+        Raises:
+            InvalidArgument: The position is malformed or after the head.
+
+        Example:
+            await log.aio.reset_subscription("mailer", 0)
+        """
         await self._execute(self._log.reset_subscription, name, position, query)
 
     @property
@@ -235,19 +392,38 @@ class AsyncLog:
         return AsyncProjections(self._log.projections, self._execute)
 
     def projections_at(self, target: str) -> AsyncProjections:
-        """Return the projections in another read model; see `Log.projections_at`."""
+        """Return the projections in the read model at a URL; see `Log.projections_at`.
+
+        Example:
+            projections = log.aio.projections_at("sqlite:///read-model.db")
+        """
         return AsyncProjections(self._log.projections_at(target), self._execute)
 
     def for_tenant(self, tenant_id: str) -> AsyncLog:
-        """Return this log for another tenant; see `Log.for_tenant`."""
+        """Return this log for another tenant; see `Log.for_tenant`.
+
+        Example:
+            await log.aio.for_tenant("acme").append([NewEvent("order.placed", {"total": 12})])
+        """
         return AsyncLog(self._log.for_tenant(tenant_id), self._execute)
 
     async def purge_commands(self, *, older_than_hours: float = 24.0) -> int:
-        """Delete old command records; see `Log.purge_commands`."""
+        """Delete old command records, and return how many; see `Log.purge_commands`.
+
+        Raises:
+            InvalidArgument: `older_than_hours` is less than 24.
+
+        Example:
+            deleted = await log.aio.purge_commands(older_than_hours=72)
+        """
         return await self._execute(self._log.purge_commands, older_than_hours=older_than_hours)
 
     async def close(self) -> None:
-        """Wait for accepted appends, then close; see `Log.close`."""
+        """Wait for accepted appends, then close all connections; see `Log.close`.
+
+        Example:
+            await log.aio.close()
+        """
         await self._execute(self._log.close)
 
     async def __aenter__(self) -> Self:
@@ -258,8 +434,20 @@ class AsyncLog:
         """Close the log."""
         await self.close()
 
-    async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run any other blocking function in a thread, without blocking the event loop."""
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run any other blocking function in a thread, without blocking the event loop.
+
+        Args:
+            function: The function.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The result of the function; its errors are raised.
+
+        Example:
+            names = await log.aio.call(lambda: [one.stream_id for one in log.streams()])
+        """
         return await self._execute(function, *args, **kwargs)
 
 

@@ -6,13 +6,12 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Self, cast
 
-import msgspec
+from msgspec.structs import replace
 
 from seriatim.config import Settings
-from seriatim.core.decide import StaleRules
 from seriatim.core.errors import NotFound
 from seriatim.core.event import (
     DEFAULT_TENANT,
@@ -23,22 +22,15 @@ from seriatim.core.event import (
     StreamRef,
 )
 from seriatim.core.guard import DEFAULT_GUARD, Guard
-from seriatim.core.indexes import PayloadIndex, check_payload_index
-from seriatim.core.kinds import Declaration, EventType, StreamKind, check_event_type, check_kind
+from seriatim.core.kinds import Declaration
 from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
 from seriatim.core.query import MATCH_ALL, Query, check_query
 from seriatim.core.request import Command, Condition, check_stream_ref
-from seriatim.core.schema import compile_schema
 from seriatim.core.tenants import check_tenant
-from seriatim.log.appender import (
-    RULE_RELOADS_MAX,
-    Appender,
-    AppendTelemetry,
-    Draft,
-    rules_changing_error,
-)
+from seriatim.log.appender import Appender, Draft
 from seriatim.log.arguments import (
     check_count,
+    check_declaration,
     check_name,
     check_position,
     check_timeout,
@@ -46,6 +38,7 @@ from seriatim.log.arguments import (
     is_async,
     make_read_spec,
 )
+from seriatim.log.batches import Page, flatten_batches
 from seriatim.log.catalogue import Catalogue
 from seriatim.log.cursors import reset_subscription
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key, make_receipt
@@ -66,16 +59,6 @@ from seriatim.telemetry import tracing
 from seriatim.telemetry.event_bus import Telemetry
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
-
-
-class Page(msgspec.Struct, frozen=True):
-    """One page of a read.
-
-    Pass `last_scanned` as the `after` of the next page; it advances even if no record matched.
-    """
-
-    records: list[EventRecord]
-    last_scanned: int
 
 
 class BaseLog:
@@ -102,7 +85,15 @@ class BaseLog:
         _OPEN_LOGS.add(self)
 
     def for_tenant(self, tenant_id: str) -> Self:
-        """Return this log for another tenant; both share connections and committer."""
+        """Return this log for another tenant; both share connections and committer.
+
+        Raises:
+            InvalidArgument: The tenant id is malformed.
+
+        Example:
+            acme = log.for_tenant("acme")
+            acme.append([NewEvent("order.placed", {"total": 12})])
+        """
         view = type(self).__new__(type(self))
         # Keep the parent alive: after a fork only logs that still exist get new connections.
         view.__dict__.update(self.__dict__, _parent=self)
@@ -111,7 +102,7 @@ class BaseLog:
 
     # -- append
 
-    def append(  # noqa: PLR0913 - public API
+    def append(
         self,
         events: Events,
         condition: Condition | Sequence[Condition] | None = None,
@@ -147,6 +138,7 @@ class BaseLog:
         Example:
             event = NewEvent("seat.booked", {"seat": "12A"}, stream=("flight", "LH1"))
             receipt = log.append([event], ExpectedSeq(("flight", "LH1"), None))
+            print(receipt.first_position, receipt.replayed)
         """
         draft = self.draft(LOG_PROFILE, events, condition, idempotency_key, command)
         return self.append_draft(draft, timeout=timeout, connection=connection)
@@ -183,28 +175,67 @@ class BaseLog:
             raise invalid_argument(
                 "connection", "is asynchronous: await log.aio.append(…, connection=…)"
             )
-        telemetry = AppendTelemetry(self.telemetry, self.tenant_id)
-        with telemetry:
-            for _ in range(RULE_RELOADS_MAX):
-                telemetry.request = self.appender.prepare_request(draft, telemetry.trace_headers)
-                try:
-                    return telemetry.complete(self.store.append_in(connection, telemetry.request))
-                except StaleRules:
-                    self.appender.reload_rules()
-            raise rules_changing_error()
+        return self.appender.append_in(connection, draft)
 
     # -- read
 
-    def page(self, *, limit: int | None = None, scope: Scope = "log", **filters: Any) -> Page:
-        """Read one page by position: `after` exclusive, `until` inclusive, filters as in `read`.
+    def page(
+        self,
+        *,
+        limit: int | None = None,
+        scope: Scope = "log",
+        after: int = 0,
+        until: int | None = None,
+        stream: StreamRef | None = None,
+        since_seq: int | None = None,
+        types: Sequence[str] | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
+        occurred_after: str | None = None,
+        occurred_until: str | None = None,
+        recorded_after: str | None = None,
+        recorded_until: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        newest_first: bool = False,
+    ) -> Page:
+        """Read one page by position.
 
-        The page's `last_scanned` is the `after` of the next page. With `newest_first` the page
-        starts at `until` and descends: the next page has `until=page.last_scanned - 1`; if that is
-        not greater than `after`, there is no next page.
+        A page has at most `limit` records, by default as many as the limit `page`; with `scope`
+        only those of a profile. All other parameters are filters, see `read`.
+
+        Returns:
+            The records, and `last_scanned`, the `after` of the next page. With `newest_first` the
+            page starts at `until` and descends: the next page has `until=page.last_scanned - 1`;
+            if that is not greater than `after`, there is no next page.
+
+        Raises:
+            InvalidArgument: A filter is malformed.
+            LimitExceeded: `limit` is greater than the limit `page`.
+
+        Example:
+            page = log.page(limit=100)
+            following = log.page(after=page.last_scanned, limit=100)
         """
-        page_size = self.settings.limits.page if limit is None else limit
         spec = make_read_spec(
-            self.settings.limits, tenant_id=self.tenant_id, limit=page_size, scope=scope, **filters
+            self.settings.limits,
+            tenant_id=self.tenant_id,
+            limit=self.settings.limits.page if limit is None else limit,
+            scope=scope,
+            after=after,
+            until=until,
+            stream=stream,
+            since_seq=since_seq,
+            types=types,
+            app_id=app_id,
+            env_id=env_id,
+            occurred_after=occurred_after,
+            occurred_until=occurred_until,
+            recorded_after=recorded_after,
+            recorded_until=recorded_until,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            newest_first=newest_first,
         )
         return self.read_page(spec)
 
@@ -229,42 +260,132 @@ class BaseLog:
         # A position after the head may belong to a commit in flight, whose events would be missed
         # if it were counted as scanned.
         until = head if spec.until is None else min(spec.until, head)
-        records = [] if until <= spec.after else self.store.read(_replace_until(spec, until))
+        records = [] if until <= spec.after else self.store.read(replace(spec, until=until))
         if records and is_page_full(records, spec.limit, spec.max_bytes):
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
 
     def read(
-        self, *, limit: int | None = None, batch_size: int | None = None, **filters: Any
+        self,
+        *,
+        limit: int | None = None,
+        batch_size: int | None = None,
+        scope: Scope = "log",
+        after: int = 0,
+        until: int | None = None,
+        stream: StreamRef | None = None,
+        since_seq: int | None = None,
+        types: Sequence[str] | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
+        occurred_after: str | None = None,
+        occurred_until: str | None = None,
+        recorded_after: str | None = None,
+        recorded_until: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        newest_first: bool = False,
     ) -> Iterator[EventRecord]:
         """Iterate over records in order, up to the current head.
 
         Args:
             limit: The maximum number of records; None means all.
             batch_size: How many records are read from the store at a time.
-            **filters: `after`, `until`, `stream`, `since_seq`, `types` (exact types, or patterns
-                such as `seat.*`), `app_id`, `env_id`, `correlation_id`, `causation_id`,
-                `occurred_after`, `occurred_until`, `recorded_after`, `recorded_until`; and
-                `newest_first=True` to read in descending order.
+            scope: Which events: all of the log, or those of the profile `traces` or `aggregates`.
+            after: The exclusive start position.
+            until: The inclusive end position; by default the head.
+            stream: Only this stream, as `(stream type, stream id)`.
+            since_seq: Only sequence numbers of the stream after this one.
+            types: Only these event types, or patterns such as `seat.*`.
+            app_id: Only events of this application.
+            env_id: Only events of this environment.
+            occurred_after: Only events whose `occurred_at` is after this time.
+            occurred_until: Only events whose `occurred_at` is not after this time.
+            recorded_after: Only events whose `recorded_at` is after this time.
+            recorded_until: Only events whose `recorded_at` is not after this time.
+            correlation_id: Only events with this correlation id.
+            causation_id: Only events with this causation id.
+            newest_first: Whether to read in descending order.
 
         Raises:
             InvalidArgument: A filter is malformed.
 
         Example:
-            for record in log.read(types=["seat.*"], newest_first=True, limit=10):
+            for record in log.read(types=["order.*"], newest_first=True, limit=10):
                 print(record.position, record.event_type)
         """
         checked_limit = check_count("limit", limit)
-        batches = self.read_batches(batch_size=batch_size, **filters)
-        return _flatten(batches, checked_limit)
+        batches = self.read_batches(
+            batch_size=batch_size,
+            scope=scope,
+            after=after,
+            until=until,
+            stream=stream,
+            since_seq=since_seq,
+            types=types,
+            app_id=app_id,
+            env_id=env_id,
+            occurred_after=occurred_after,
+            occurred_until=occurred_until,
+            recorded_after=recorded_after,
+            recorded_until=recorded_until,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            newest_first=newest_first,
+        )
+        return flatten_batches(batches, checked_limit)
 
     def read_batches(
-        self, *, batch_size: int | None = None, scope: Scope = "log", **filters: Any
+        self,
+        *,
+        batch_size: int | None = None,
+        scope: Scope = "log",
+        after: int = 0,
+        until: int | None = None,
+        stream: StreamRef | None = None,
+        since_seq: int | None = None,
+        types: Sequence[str] | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
+        occurred_after: str | None = None,
+        occurred_until: str | None = None,
+        recorded_after: str | None = None,
+        recorded_until: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        newest_first: bool = False,
     ) -> Iterator[list[EventRecord]]:
-        """Iterate over batches of records in order, up to the current head; see `read`."""
-        size = min(1000, self.settings.limits.page) if batch_size is None else batch_size
+        """Iterate over batches of records in order, up to the current head.
+
+        A batch has at most `batch_size` records; with `scope` only those of a profile. All other
+        parameters are filters, see `read`.
+
+        Raises:
+            InvalidArgument: A filter is malformed.
+
+        Example:
+            for batch in log.read_batches(batch_size=500, after=1):
+                print(len(batch))
+        """
         spec = make_read_spec(
-            self.settings.limits, tenant_id=self.tenant_id, limit=size, scope=scope, **filters
+            self.settings.limits,
+            tenant_id=self.tenant_id,
+            limit=min(1000, self.settings.limits.page) if batch_size is None else batch_size,
+            scope=scope,
+            after=after,
+            until=until,
+            stream=stream,
+            since_seq=since_seq,
+            types=types,
+            app_id=app_id,
+            env_id=env_id,
+            occurred_after=occurred_after,
+            occurred_until=occurred_until,
+            recorded_after=recorded_after,
+            recorded_until=recorded_until,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            newest_first=newest_first,
         )
         return self.iterate_batches(spec)
 
@@ -274,7 +395,7 @@ class BaseLog:
         until = head if spec.until is None else min(spec.until, head)
         after = spec.after
         while after < until:
-            page = self.read_page(msgspec.structs.replace(spec, after=after, until=until))
+            page = self.read_page(replace(spec, after=after, until=until))
             if page.records:
                 yield page.records
             if spec.newest_first:
@@ -290,17 +411,44 @@ class BaseLog:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Iterator[EventRecord]:
-        """Iterate over the records of a stream in order, after sequence number `since`."""
+        """Iterate over the records of a stream in order.
+
+        Args:
+            stream: The stream, as `(stream type, stream id)`.
+            since: The sequence number after which to start.
+            limit: The maximum number of records; None means all.
+            newest_first: Whether to read in descending order.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            history = list(log.read_stream(("order", "7")))
+        """
         return self.read(
             stream=check_stream_ref(stream), since_seq=since, limit=limit, newest_first=newest_first
         )
 
     def last_event(self, stream: StreamRef) -> EventRecord | None:
-        """Return the last event of a stream, or None if the stream does not exist."""
+        """Return the last event of a stream, or None if the stream does not exist.
+
+        Raises:
+            InvalidArgument: The stream is not a pair of a type and an id.
+
+        Example:
+            last = log.last_event(("order", "7"))
+        """
         return self.store.last_of_stream(self.tenant_id, check_stream_ref(stream))
 
     def event(self, event_id: str) -> EventRecord:
-        """Return an event by its id; raises `NotFound` if there is none."""
+        """Return an event by its id.
+
+        Raises:
+            NotFound: The tenant has no event with that id.
+
+        Example:
+            record = log.event("e-1")
+        """
         found = self.store.event(self.tenant_id, check_name("event_id", event_id))
         if found is None:
             msg = "there is no event with that id"
@@ -315,19 +463,46 @@ class BaseLog:
         Args:
             idempotency_key: The key of a whole append, or of one of its events.
             producer_id: The producer of the events; keys are unique per producer.
+
+        Raises:
+            InvalidArgument: The key or the producer is malformed.
+
+        Example:
+            receipt = log.find_append("import-2026-11-18")
         """
         return make_receipt(find_stored_by_key(self, idempotency_key, producer_id))
 
     def find_command(self, *, actor: str, endpoint: str, key: str) -> AppendResult | None:
-        """Return the receipt stored for a command, with its response, or None."""
+        """Return the receipt stored for a command, with its response, or None.
+
+        Args:
+            actor: The actor of the command.
+            endpoint: The endpoint that the command was sent to.
+            key: The key of the command.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            receipt = log.find_command(actor="u-1", endpoint="POST /orders", key="k-1")
+        """
         return make_receipt(find_stored_by_command(self, actor, endpoint, key))
 
     def head(self) -> int:
-        """Return the last position of the log, across all tenants; 0 if it is empty."""
+        """Return the last position of the log, across all tenants; 0 if it is empty.
+
+        Example:
+            position = log.head()
+        """
         return self.store.head()
 
     def identity(self) -> LogIdentity:
-        """Return the log's identity: its id and epoch."""
+        """Return the log's identity: its id and epoch.
+
+        Example:
+            identity = log.identity()
+            print(identity.log_id, identity.epoch)
+        """
         return self.store.identity()
 
     def streams(
@@ -335,7 +510,18 @@ class BaseLog:
     ) -> list[StreamSummary]:
         """List streams in the order of their first events.
 
-        For the next page, pass the `first_position` of the last stream as `after`.
+        Args:
+            stream_type: Only streams of this type.
+            after: For the next page, the `first_position` of the last stream.
+            limit: The maximum number of streams.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+            LimitExceeded: `limit` is greater than the limit `page`.
+
+        Example:
+            for stream in log.streams("order"):
+                print(stream.stream_id, stream.last_seq)
         """
         if stream_type is not None:
             check_name("stream_type", stream_type)
@@ -345,7 +531,7 @@ class BaseLog:
 
     # -- query
 
-    def query(  # noqa: PLR0913 - public API
+    def query(
         self,
         query: Query = MATCH_ALL,
         *,
@@ -357,19 +543,27 @@ class BaseLog:
     ) -> QueryResult:
         """Return the matching records and the version of their context, from one snapshot.
 
-        Without a limit all records are returned, read in as many pages as needed. With a limit, the
-        next page is read with `after` (the last returned position) and the `head` of the first
-        page; with `newest_first`, with `until` (the last returned position minus 1) and `head`.
-        `after` and `until` do not change the context's version.
+        Args:
+            query: The events to return.
+            limit: The maximum number of records; None means all, in as many pages as needed.
+            after: The exclusive start; for the next page, the last returned position.
+            head: The head of the snapshot; for the next page, the `head` of the first result.
+            until: The inclusive end; for the next page with `newest_first`, the last returned
+                position minus 1.
+            newest_first: Whether to return the records in descending order.
+
+        Returns:
+            The records and the context's version, which `after` and `until` do not change.
 
         Raises:
             InvalidQuery: The query is malformed.
             InvalidArgument: A position is malformed, or `head` is after the log's head.
 
         Example:
-            query = Query([Filter(types=["seat.booked"])])
+            query = Query([Filter(types=["order.paid"], tags=["customer:4"])])
             result = log.query(query)
-            log.append(events, ExpectedContext(query, result.context_version))
+            event = NewEvent("order.refunded", tags=("customer:4",))
+            log.append([event], ExpectedContext(query, result.context_version))
         """
         window = QueryRange(limit, after, until, head, newest_first)
         with tracing.span("seriatim.query") as span:
@@ -388,32 +582,40 @@ class BaseLog:
         Raises:
             InvalidArgument: A value is not a declaration.
             Conflict: The log has a declaration of that name which cannot be changed to this one.
+
+        Example:
+            log.declare(StreamKind(name="invoice", closing_types=("invoice.closed",)))
         """
         for one in declarations:
-            if isinstance(one, StreamKind):
-                check_kind(one)
-            elif isinstance(one, EventType):
-                check_event_type(one)
-                if one.schema is not None:
-                    compile_schema(one.schema)
-            elif isinstance(one, PayloadIndex):
-                check_payload_index(one)
-            else:
-                raise invalid_argument(
-                    "declarations", "must be StreamKind, EventType or PayloadIndex values"
-                )
+            check_declaration(one)
             self.store.declare(one)
         self.appender.reload_rules()
 
     # -- follow
 
-    def subscribe(self, name: str, query: Query = MATCH_ALL, **options: Any) -> Subscription:
+    def subscribe(
+        self,
+        name: str,
+        query: Query = MATCH_ALL,
+        *,
+        start: int | Literal["head"] = 0,
+        lease_s: float = 10.0,
+        poll_s: float = 1.0,
+        idle_timeout: float | None = None,
+        backoff_s: float = 0.2,
+        backoff_cap_s: float = 30.0,
+    ) -> Subscription:
         """Open a durable subscription: it catches up with the log, then follows it live.
 
         Args:
             name: The name under which the cursor is stored.
             query: The events to receive.
-            **options: See `Subscription`.
+            start: The position after which a new subscription starts, or `"head"`.
+            lease_s: How long the lease lasts without being renewed.
+            poll_s: How often to look for new events if no wake-up arrives.
+            idle_timeout: Seconds without an event after which the iteration ends; None: never.
+            backoff_s: The delay after the first failure of a handler; it doubles each time.
+            backoff_cap_s: The longest such delay.
 
         Raises:
             Conflict: The subscription exists with another query.
@@ -421,8 +623,9 @@ class BaseLog:
             LimitExceeded: The process has too many open subscriptions and tails.
 
         Example:
-            for batch in log.subscribe("mailer", Query([Filter(types=["order.paid"])])):
-                send_mails(batch)
+            paid = Query([Filter(types=["order.paid"])])
+            for batch in log.subscribe("mailer", paid, idle_timeout=0.1):
+                print("send", len(batch), "mails")
         """
         check_query(query, self.settings.limits)
         check_name("name", name)
@@ -434,7 +637,12 @@ class BaseLog:
             query,
             tail_class=self._tail_class,
             telemetry=self.telemetry,
-            **options,
+            start=start,
+            lease_s=lease_s,
+            poll_s=poll_s,
+            idle_timeout=idle_timeout,
+            backoff_s=backoff_s,
+            backoff_cap_s=backoff_cap_s,
         )
         self._followers.add(subscription)
         return subscription
@@ -452,19 +660,59 @@ class BaseLog:
         """Set the cursor of a subscription to any position.
 
         This also works after a restore, when the subscription cannot be opened.
+
+        Args:
+            name: The name of the subscription.
+            position: The position after which it continues; 0 is the beginning.
+            query: The query with which it is opened.
+
+        Raises:
+            InvalidArgument: The position is malformed or after the head.
+
+        Example:
+            log.reset_subscription("mailer", 0)
         """
         check_query(query, self.settings.limits)
         reset_subscription(self.store, self.tenant_id, check_name("name", name), position, query)
 
-    def tail(self, query: Query = MATCH_ALL, *, after: int | None = None, **options: Any) -> Tail:
-        """Follow the log from a position (by default the head) without a stored cursor.
+    def tail(
+        self,
+        query: Query = MATCH_ALL,
+        *,
+        after: int | None = None,
+        idle_timeout: float | None = None,
+        poll_s: float = 1.0,
+        on_scanned: Callable[[int], None] | None = None,
+    ) -> Tail:
+        """Follow the log from a position without a stored cursor.
 
-        See `Tail` for the options.
+        Args:
+            query: The events to receive.
+            after: The exclusive start position; by default the head.
+            idle_timeout: Seconds without an event after which the iteration ends; None: never.
+            poll_s: How often to look for new events if no wake-up arrives.
+            on_scanned: Called with the position up to which the log was scanned, when caught up.
+
+        Raises:
+            InvalidArgument: `after` is malformed or after the head.
+            LimitExceeded: The process has too many open subscriptions and tails.
+
+        Example:
+            for batch in log.tail(after=0, idle_timeout=0.1):
+                print([record.event_type for record in batch])
         """
         check_query(query, self.settings.limits)
         self._check_follower_limit()
         start = self.store.head() if after is None else check_position("after", after)
-        tail = self._tail_class(self.store, self.tenant_id, query, start, **options)
+        tail = self._tail_class(
+            self.store,
+            self.tenant_id,
+            query,
+            start,
+            idle_timeout=idle_timeout,
+            poll_s=poll_s,
+            on_scanned=on_scanned,
+        )
         self._followers.add(tail)
         return tail
 
@@ -478,19 +726,33 @@ class BaseLog:
 
     @property
     def projections(self) -> Projections:
-        """The projections in this log's default read model."""
+        """The projections in this log's default read model.
+
+        Raises:
+            InvalidArgument: The log has no default read model, because it is in memory.
+        """
         return self.projections_at(self.read_models.default_url(self.tenant_id))
 
     def projections_at(self, target: str) -> Projections:
-        """Return the projections in the read model at a URL."""
+        """Return the projections in the read model at a URL.
+
+        Example:
+            projections = log.projections_at("sqlite:///read-model.db")
+        """
         return Projections(self, target)
 
     # -- maintenance
 
     def purge_commands(self, *, older_than_hours: float = 24.0) -> int:
-        """Delete command records older than `older_than_hours`, at least 24; returns how many.
+        """Delete command records older than `older_than_hours`, and return how many.
 
         A command that is repeated later than that runs again.
+
+        Raises:
+            InvalidArgument: `older_than_hours` is less than 24.
+
+        Example:
+            deleted = log.purge_commands(older_than_hours=72)
         """
         hours = older_than_hours
         if type(hours) not in (int, float) or not 24 <= hours < math.inf:  # noqa: PLR2004 - C5
@@ -498,7 +760,11 @@ class BaseLog:
         return self.store.purge_commands(hours * 3600)
 
     def close(self) -> None:
-        """Wait for accepted appends, at most `timeout_s`, then close all connections."""
+        """Wait for accepted appends, at most `timeout_s`, then close all connections.
+
+        Example:
+            log.close()
+        """
         self.appender.close(self.settings.timeout_s)
         self.read_models.close()
         self.store.close()
@@ -511,20 +777,6 @@ class BaseLog:
     def __exit__(self, *_: object) -> None:
         """Close the log."""
         self.close()
-
-
-def _replace_until(spec: ReadSpec, until: int) -> ReadSpec:
-    return msgspec.structs.replace(spec, until=until)
-
-
-def _flatten(batches: Iterator[list[EventRecord]], limit: int | None) -> Iterator[EventRecord]:
-    left = limit
-    for batch in batches:
-        if left is not None and left <= len(batch):
-            yield from batch[:left]
-            return
-        yield from batch
-        left = None if left is None else left - len(batch)
 
 
 _OPEN_LOGS: weakref.WeakSet[BaseLog] = weakref.WeakSet()

@@ -72,6 +72,29 @@ def estimate_memory(records: Sequence[EventRecord]) -> int:
     return sum(record.payload_json.__sizeof__() for record in records)
 
 
+class Page(msgspec.Struct, frozen=True):
+    """One page of a read.
+
+    Pass `last_scanned` as the `after` of the next page; it advances even if no record matched.
+    """
+
+    records: list[EventRecord]
+    last_scanned: int
+
+
+def flatten_batches(
+    batches: Iterator[list[EventRecord]], limit: int | None
+) -> Iterator[EventRecord]:
+    """Yield the records of batches, at most `limit` of them."""
+    left = limit
+    for batch in batches:
+        if left is not None and left <= len(batch):
+            yield from batch[:left]
+            return
+        yield from batch
+        left = None if left is None else left - len(batch)
+
+
 PAGE_EVENTS = 1000
 
 Batch = list[EventRecord]
@@ -100,7 +123,7 @@ def iterate_appends(
         yield pending
 
 
-def iterate_matching_appends(  # noqa: PLR0913 - a query, its range and page size
+def iterate_matching_appends(
     store: Store,
     tenant_id: str,
     query: Query,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from seriatim.core.errors import Conflict, InvalidArgument, SchemaViolation
-from seriatim.core.event import EventRecord, NewEvent
+from seriatim.core.event import EventRecord, NewEvent, StreamRef
 from seriatim.core.kinds import EventType, check_event_type
 from seriatim.core.schema import derive_schema, make_decoder
 
@@ -16,8 +16,32 @@ if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
 
 C = TypeVar("C", bound=type)
+T = TypeVar("T")
 Upcaster = Callable[[dict[str, Any]], Any]
 U = TypeVar("U", bound=Upcaster)
+
+
+class EventFields(TypedDict, total=False):
+    """The fields of `NewEvent` that an instance of a bound class does not set."""
+
+    stream: StreamRef | None
+    stream_seq: int | None
+    event_id: str | None
+    occurred_at: str | None
+    tenant_id: str | None
+    producer_id: str | None
+    source_system: str | None
+    source_subsystem: str | None
+    actor_type: str | None
+    actor_id: str | None
+    request_id: str | None
+    correlation_id: str | None
+    causation_id: str | None
+    idempotency_key: str | None
+    app_id: str | None
+    env_id: str | None
+    metadata: Mapping[str, str]
+    tags: tuple[str, ...]
 
 
 class ClassBinding(msgspec.Struct, frozen=True):
@@ -75,6 +99,11 @@ class Catalogue:
 
         Raises:
             Conflict: The version is bound to another class, or declared with another schema.
+
+        Example:
+            @log.catalogue.event_type("order.placed")
+            class OrderPlaced(msgspec.Struct):
+                total: int
         """
 
         def bind(bound: C) -> C:
@@ -91,8 +120,17 @@ class Catalogue:
     def upcaster(self, event_type: str, *, from_version: int) -> Callable[[U], U]:
         """Return a decorator for a function that turns a payload into the next version's.
 
+        Args:
+            event_type: The event type.
+            from_version: The version of the payloads that the function receives.
+
         Raises:
             Conflict: The version has another upcaster.
+
+        Example:
+            @log.catalogue.upcaster("order.placed", from_version=1)
+            def add_currency(payload):
+                return {**payload, "currency": "EUR"}
         """
         check_event_type(EventType(event_type=event_type, event_version=from_version))
 
@@ -103,7 +141,16 @@ class Catalogue:
         return register
 
     def include(self, other: Catalogue) -> None:
-        """Add all classes and upcasters of another catalogue; raises `Conflict` if they differ."""
+        """Add all classes and upcasters of another catalogue.
+
+        Raises:
+            Conflict: This catalogue has another class or upcaster for the same version.
+
+        Example:
+            shop = Catalogue()
+            shop.event_type("seat.booked", msgspec.defstruct("SeatBooked", [("seat", str)]))
+            log.catalogue.include(shop)
+        """
         self._adopt([one for versions in other._bindings.values() for one in versions.values()])
         for key, upcast in other._upcasters.items():
             self._adopt_upcaster(key, upcast)
@@ -135,7 +182,7 @@ class Catalogue:
 
     # -- write
 
-    def new_event(self, instance: Any, **fields: Any) -> NewEvent:
+    def new_event(self, instance: object, **fields: Unpack[EventFields]) -> NewEvent:
         """Return a new event with an instance of a bound class as its payload.
 
         Args:
@@ -144,43 +191,87 @@ class Catalogue:
 
         Raises:
             InvalidArgument: The class is not bound to an event type.
+
+        Example:
+            @log.catalogue.event_type("seat.booked")
+            class SeatBooked(msgspec.Struct):
+                seat: str
+
+            log.append([log.catalogue.new_event(SeatBooked("12A"), stream=("flight", "LH1"))])
         """
-        entry = self._classes.get(type(instance))
-        if entry is None:
-            msg = (
-                f"{type(instance).__qualname__} is not bound to an event type: bind it with "
-                "catalogue.event_type"
-            )
-            raise InvalidArgument(msg, details={"argument": "instance"})
+        entry = self._find_entry(type(instance), "instance")
         return NewEvent(
             entry.event_type, _to_payload(instance), event_version=entry.event_version, **fields
         )
 
     # -- read
 
-    def decode(self, record: EventRecord) -> Any:
-        """Return a record as an instance of the newest bound version of its event type.
+    @overload
+    def decode(self, record: EventRecord) -> Any: ...
+    @overload
+    def decode(self, record: EventRecord, cls: type[T]) -> T: ...
+    def decode(self, record: EventRecord, cls: type[T] | None = None) -> Any:
+        """Return a record as an instance of the class that is bound to its event type.
+
+        Args:
+            record: The record.
+            cls: The class of the result, which type checkers then know; by default the one bound
+                to the newest version. Older records are upcast to the version of the class.
 
         Raises:
-            SchemaViolation: No class is bound, an upcaster is missing or failed, or the payload
-                does not fit the class.
+            SchemaViolation: No class is bound, `cls` is bound to another event type, an upcaster
+                is missing or failed, or the payload does not fit the class.
+            InvalidArgument: `cls` is not bound to an event type.
+
+        Example:
+            @log.catalogue.event_type("order.placed")
+            class OrderPlaced(msgspec.Struct):
+                total: int
+
+            for record in log.read(types=["order.placed"]):
+                print(log.catalogue.decode(record, OrderPlaced).total)
         """
-        bound = self._bindings.get(record.event_type)
-        if not bound:
-            raise _decode_error(record, None, "no class is bound to its event type")
-        newest = max(bound)
-        payload = self.upcast(record, newest)
+        binding = self._find_binding(record, cls)
+        version = binding.entry.event_version
+        payload = self.upcast(record, version)
         try:
-            return bound[newest].decode(payload)
+            return binding.decode(payload)
         except SchemaViolation as error:
-            problem = f"it does not fit {bound[newest].cls.__name__}: {error.message}"
-            raise _decode_error(record, newest, problem) from error
+            problem = f"it does not fit {binding.cls.__name__}: {error.message}"
+            raise _decode_error(record, version, problem) from error
+
+    def _find_binding(self, record: EventRecord, cls: type | None) -> ClassBinding:
+        """Return the binding of a class, by default of the newest version of the record's type."""
+        versions = self._bindings.get(record.event_type, {})
+        if cls is None:
+            if not versions:
+                raise _decode_error(record, None, "no class is bound to its event type")
+            return versions[max(versions)]
+        entry = self._find_entry(cls, "cls")
+        if entry.event_type != record.event_type:
+            problem = f"{cls.__name__} is bound to {entry.event_type!r}"
+            raise _decode_error(record, None, problem)
+        return versions[entry.event_version]
+
+    def _find_entry(self, cls: type, argument: str) -> EventType:
+        """Return the catalogue entry that a class is bound to."""
+        entry = self._classes.get(cls)
+        if entry is None:
+            msg = (
+                f"{cls.__qualname__} is not bound to an event type: bind it with "
+                "catalogue.event_type"
+            )
+            raise InvalidArgument(msg, details={"argument": argument})
+        return entry
 
     def upcast(self, record: EventRecord, to_version: int | None = None) -> Any:
         """Return a record's payload in a version, by default the newest known.
 
         Raises:
             SchemaViolation: The record is newer than that, or an upcaster is missing or failed.
+
+        Example:
+            payloads = [log.catalogue.upcast(record) for record in log.read()]
         """
         target = self.newest(record.event_type) if to_version is None else to_version
         if target is None:
@@ -193,7 +284,11 @@ class Catalogue:
         return payload
 
     def newest(self, event_type: str) -> int | None:
-        """Return the newest version that is bound or produced by an upcaster, or None."""
+        """Return the newest version that is bound or produced by an upcaster, or None.
+
+        Example:
+            version = log.catalogue.newest("order.placed")
+        """
         known = set(self._bindings.get(event_type, ()))
         known.update(start + 1 for name, start in self._upcasters if name == event_type)
         return max(known, default=None)

@@ -12,7 +12,7 @@ from seriatim.log.arguments import check_position, invalid_argument
 from seriatim.store.port import Cursor, Store
 
 
-def make_cursor(  # noqa: PLR0913 - the fields of a cursor
+def make_cursor(
     store: Store,
     tenant_id: str,
     purpose: Literal["subscription", "projection"],

@@ -88,17 +88,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return decided
 
 
-def decide_and_append(
-    log: BaseLog, context: StreamRef | Query, decider: Decider, **options: Any
-) -> AppendResult | None:
+def decide_and_append(log: BaseLog, decision: Decision, decider: Decider) -> AppendResult | None:
     """Load a stream or context, append the events that `decider` returns, retry on conflicts.
 
     Args:
         log: The log.
-        context: The stream or query whose events the decider receives.
+        decision: The stream or context, and how a retry is identified.
         decider: A pure function from records to new events; it may be called for every attempt.
-        **options: `attempts` (10), `idempotency_key` with `producer_id`, `command`. With a key or
-            a command, a retry returns the first receipt without calling the decider.
 
     Returns:
         The receipt, or None if the decider returns no events.
@@ -107,7 +103,6 @@ def decide_and_append(
         ConditionalAppendConflict: The context changed at every attempt.
         EventSequenceInvalid: The stream changed at every attempt.
     """
-    decision = Decision(context=context, **options)
     for attempt in range(decision.attempts):
         records, condition, found = decision.load(log)
         if found is not None:
@@ -132,13 +127,12 @@ def decide_and_append(
 
 
 async def decide_and_append_async(
-    aio: AsyncLog, log: BaseLog, context: StreamRef | Query, decider: AsyncDecider, **options: Any
+    aio: AsyncLog, log: BaseLog, decision: Decision, decider: AsyncDecider
 ) -> AppendResult | None:
     """Do the same as `decide_and_append` on an event loop.
 
     The decider may be a coroutine function.
     """
-    decision = Decision(context=context, **options)
     for attempt in range(decision.attempts):
         records, condition, found = await aio.call(decision.load, log)
         if found is not None:

@@ -95,7 +95,7 @@ class _Outline(msgspec.Struct, frozen=True, gc=False):
     tenant_id: str | None = None
 
 
-def export_log(  # noqa: PLR0913 - public API
+def export_log(
     store: Store,
     write: Callable[[bytes], object],
     *,

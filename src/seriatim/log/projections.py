@@ -103,6 +103,13 @@ class Projections:
             NotFound: There is no such projection.
             InvalidArgument: The position is after the head.
             LogIdentityChanged: The log was restored or replaced.
+
+        Example:
+            receipt = log.append([NewEvent("order.placed", {"total": 12})])
+            try:
+                log.projections.wait_for("orders", receipt.last_position, timeout_s=0.1)
+            except (NotFound, ProjectionTimeout) as error:
+                print(error)
         """
         deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
         self.check_position(position)
@@ -122,6 +129,12 @@ class Projections:
         Raises:
             ProjectionOutOfDate: The projection has not reached the position.
             NotFound: There is no such projection.
+
+        Example:
+            try:
+                log.projections.demand("orders", log.head())
+            except (NotFound, ProjectionOutOfDate) as error:
+                print(error)
         """
         self.check_position(position)
         progress = self.get_progress(name)
@@ -131,7 +144,12 @@ class Projections:
         return progress
 
     def status(self) -> list[ProjectionStanding]:
-        """Return the position, lag and status of every projection."""
+        """Return the position, lag and status of every projection.
+
+        Example:
+            for standing in log.projections.status():
+                print(standing.name, standing.position, standing.lag)
+        """
         model = self._log.read_models.find(self._target)
         if model is None:
             return []
@@ -152,7 +170,15 @@ class Projections:
         ]
 
     def failures(self, name: str) -> list[FailureRecord]:
-        """Return the events that a projection could not process, and how each was resolved."""
+        """Return the events that a projection could not process, and how each was resolved.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in log.projections.status():
+                print(standing.name, log.projections.failures(standing.name))
+        """
         self.get_progress(name)
         return self._model(name).failures(name)
 

@@ -13,7 +13,7 @@ from seriatim.core.request import AppendRequest, PreparedEvent
 from seriatim.store.port import ReadSpec
 
 if TYPE_CHECKING:
-    from seriatim.log.base import Page
+    from seriatim.log.batches import Page
     from seriatim.log.query_execution import QueryResult
 
 Events = tuple[PreparedEvent, ...]

@@ -97,9 +97,14 @@ class Tail:
         idle_timeout: Seconds without an event after which the iteration ends; None: never.
         poll_s: How often to look for new events if no wake-up arrives.
         on_scanned: Called with the position up to which the log was scanned, when caught up.
+
+    Example:
+        tail = log.tail(after=0, idle_timeout=0.1)
+        for batch in tail:
+            print(tail.position, [record.event_type for record in batch])
     """
 
-    def __init__(  # noqa: PLR0913 - see the class
+    def __init__(
         self,
         store: Store,
         tenant_id: str,
@@ -125,7 +130,14 @@ class Tail:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """End the iteration, from any thread, within one poll interval."""
+        """End the iteration, from any thread, within one poll interval.
+
+        Example:
+            tail = log.tail(after=0)
+            for batch in tail:
+                if any(record.event_type == "order.paid" for record in batch):
+                    tail.stop()
+        """
         self._stopped.set()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -180,9 +192,15 @@ class Subscription:
     Raises:
         Conflict: The subscription exists with another query.
         LogIdentityChanged: The log was restored or replaced since the cursor was stored.
+
+    Example:
+        subscription = log.subscribe("mailer", idle_timeout=0.1)
+        for batch in subscription:
+            print("send", len(batch), "mails")
+        print(subscription.position)
     """
 
-    def __init__(  # noqa: PLR0913 - see the class
+    def __init__(
         self,
         store: Store,
         tenant_id: str,
@@ -252,11 +270,24 @@ class Subscription:
         return 0 if cursor is None else cursor.position
 
     def reset(self, position: int) -> None:
-        """Set the cursor to any position, also backwards, and accept the log's current identity."""
+        """Set the cursor to any position, also backwards, and accept the log's current identity.
+
+        Raises:
+            InvalidArgument: The position is malformed or after the head.
+
+        Example:
+            log.subscribe("mailer").reset(0)
+        """
         reset_subscription(self._store, self._tenant_id, self.name, position, self._query)
 
     def stop(self) -> None:
-        """End the iteration or the run, from any thread."""
+        """End the iteration or the run, from any thread.
+
+        Example:
+            subscription = log.subscribe("mailer")
+            for batch in subscription:
+                subscription.stop()
+        """
         self._stopped.set()
         if self._tail is not None:
             self._tail.stop()
@@ -357,6 +388,9 @@ class Subscription:
         Raises:
             BackendFailure: The log was closed.
             LogIdentityChanged: The log was restored or replaced.
+
+        Example:
+            log.subscribe("mailer", idle_timeout=0.1).run(lambda batch: print(len(batch)))
         """
         while True:
             try:
@@ -436,7 +470,12 @@ class Subscription:
             )
 
     def start(self, handler: Callable[[Batch], object]) -> threading.Thread:
-        """Run a handler in a new daemon thread; see `run`."""
+        """Run a handler in a new daemon thread, and return the thread; see `run`.
+
+        Example:
+            thread = log.subscribe("mailer", idle_timeout=0.1).start(lambda batch: None)
+            thread.join()
+        """
         thread = threading.Thread(
             target=self.run, args=(handler,), name=f"seriatim-{self.name}", daemon=True
         )

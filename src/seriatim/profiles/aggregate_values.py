@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -120,21 +120,6 @@ class AggregateAppendResult:
             f"AggregateAppendResult(first_event_id={self.first_event_id}, "
             f"last_event_id={self.last_event_id}, replayed={self.replayed})"
         )
-
-
-class AggregateEventFields(TypedDict, total=False):
-    """Fields for all events of one append, which an event can override."""
-
-    aggregate_type: str | None
-    aggregate_id: str | None
-    actor_type: str | None
-    actor_id: str | None
-    request_id: str | None
-    idempotency_key: str | None
-    app_id: str | None
-    env_id: str | None
-    correlation_id: str | None
-    causation_id: str | None
 
 
 # The log's name of each field that the profile names differently.

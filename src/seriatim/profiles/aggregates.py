@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import EllipsisType
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 from seriatim.core.event import DEFAULT_TENANT, INFRASTRUCTURE_TENANT, NewEvent, StreamRef
 from seriatim.core.profile_rules import AGGREGATES_PROFILE
@@ -12,26 +14,26 @@ from seriatim.core.request import Command, ExpectedSeq
 from seriatim.core.tenants import is_infrastructure
 from seriatim.log.arguments import check_name, invalid_argument
 from seriatim.log.base import BaseLog, Events
+from seriatim.log.batches import Page
+from seriatim.log.signatures import copy_parameters
 from seriatim.profiles.aggregate_values import (
     Aggregate,
     AggregateAppendResult,
     AggregateEvent,
-    AggregateEventFields,
     AggregatePage,
     event_error,
     event_fields,
     to_new_event,
 )
-from seriatim.profiles.base import FieldNames, PlannedAppend, Profile, append_method
+from seriatim.profiles.base import AsyncProfile, FieldNames, PlannedAppend, Profile, append_method
 
 __all__ = [
     "Aggregate",
     "AggregateAppendResult",
     "AggregateEvent",
-    "AggregateEventFields",
-    "AggregateFilters",
     "AggregatePage",
     "Aggregates",
+    "AsyncAggregates",
 ]
 
 _EVENT_NAMES = FieldNames(
@@ -62,20 +64,11 @@ _READ_FIELD_NAMES = FieldNames(_READ_NAMES)
 ExpectedSeqs = int | None | EllipsisType | Mapping[StreamRef, int | None]
 
 
-class AggregateFilters(TypedDict, total=False):
-    """The filters of `read` and `audit`."""
-
-    until_event_id: int | None
-    event_type: str | Sequence[str] | None
-    app_id: str | None
-    env_id: str | None
-
-
 class Aggregates(Profile):
     """Events of aggregates; an organisation is a tenant, infrastructure has a reserved tenant."""
 
     @append_method
-    def append(  # noqa: PLR0913 - a command, its conditions and options
+    def append(
         self,
         events: Events,
         *,
@@ -84,37 +77,66 @@ class Aggregates(Profile):
         command: Command | None = None,
         timeout: float | None = None,
         connection: Any = None,
-        **common: Unpack[AggregateEventFields],
+        aggregate_type: str | None = None,
+        aggregate_id: str | None = None,
+        actor_type: str | None = None,
+        actor_id: str | None = None,
+        request_id: str | None = None,
+        idempotency_key: str | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
     ) -> PlannedAppend[AggregateAppendResult]:
         """Append the events of a command atomically.
 
         Args:
-            events: The events, as mappings or `NewEvent` objects.
+            events: The events; their fields override those from `aggregate_type` on.
             org_id: The organisation; leave it out for infrastructure.
-            expected_seq: The expected last number of the aggregate, None for one that must not
-                exist; by default nothing is expected. For several aggregates, a mapping from
-                `(type, id)` to numbers.
-            command: The command. A duplicate returns the stored response, and its key becomes the
-                idempotency key of the events.
+            expected_seq: The expected last number, None for a new aggregate, by default any; for
+                several aggregates, a mapping from `(type, id)` to numbers.
+            command: The command; a duplicate returns the stored response.
             timeout: The timeout in seconds; None for the log's.
             connection: A database connection of the caller to append in.
-            **common: Fields for all events, which an event can override.
+            aggregate_type: The type of the aggregate.
+            aggregate_id: The id of the aggregate.
+            actor_type: The type of the actor.
+            actor_id: The id of the actor.
+            request_id: The id of the request.
+            idempotency_key: A key under which the events are stored once; by default the command's.
+            app_id: The application.
+            env_id: The environment.
+            correlation_id: The id that related events share.
+            causation_id: The id of the event or command that caused the events.
 
         Raises:
             EventSequenceInvalid: An aggregate is not at its expected number.
             SeriatimError: The append is rejected or failed.
+
+        Example:
+            placed = NewEvent("OrderPlaced", {"total": 12}, stream=("order", "8"))
+            actor = {"actor_type": "user", "actor_id": "u-1", "request_id": "r-1"}
+            log.aggregates.append([placed], org_id="acme", expected_seq=None, **actor)
         """
-        new_events = _to_new_events(events, _common_fields(common, command))
+        common = _common_fields(
+            command,
+            aggregate_type=aggregate_type,
+            aggregate_id=aggregate_id,
+            actor_type=actor_type,
+            actor_id=actor_id,
+            request_id=request_id,
+            idempotency_key=idempotency_key,
+            app_id=app_id,
+            env_id=env_id,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+        )
+        new_events = _to_new_events(events, common)
         log = self._log_for_append(org_id, new_events)
         condition = _expectations(expected_seq, new_events)
-        return PlannedAppend(
-            log,
-            log.draft(AGGREGATES_PROFILE, new_events, condition, command=command),
-            AggregateAppendResult,
-            _EVENT_NAMES,
-            timeout=timeout,
-            connection=connection,
-        )
+        draft = log.draft(AGGREGATES_PROFILE, new_events, condition, command=command)
+        finish, names = AggregateAppendResult, _EVENT_NAMES
+        return PlannedAppend(log, draft, finish, names, timeout=timeout, connection=connection)
 
     def load(
         self,
@@ -126,8 +148,20 @@ class Aggregates(Profile):
     ) -> Aggregate:
         """Return an aggregate with its events by ascending `aggregate_seq`.
 
-        The events are empty if the aggregate does not exist. With `after_aggregate_seq` only later
-        events are returned.
+        The events are empty if the aggregate does not exist.
+
+        Args:
+            aggregate_type: The type of the aggregate.
+            aggregate_id: The id of the aggregate.
+            org_id: The organisation; leave it out for infrastructure.
+            after_aggregate_seq: Only events with a greater `aggregate_seq`.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            order = log.aggregates.load("order", "7", org_id="acme")
+            print(order.aggregate_seq, [event.event_type for event in order.events])
         """
         kind = check_name("aggregate_type", aggregate_type)
         infrastructure = org_id is None and self._is_infrastructure(kind)
@@ -148,13 +182,44 @@ class Aggregates(Profile):
         *,
         org_id: str | None = None,
         infrastructure: bool = False,
-        **filters: Unpack[AggregateFilters],
+        until_event_id: int | None = None,
+        event_type: str | Sequence[str] | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
     ) -> AggregatePage:
-        """Return one page of an organisation's events after a cursor, by ascending `event_id`."""
-        log = self._log_for_read(org_id, infrastructure)
-        return _page(log, after_event_id, limit, filters, {})
+        """Return one page of an organisation's events after a cursor, by ascending `event_id`.
 
-    def audit(  # noqa: PLR0913 - a time window and the arguments of a read
+        Args:
+            after_event_id: The cursor: the `last_event_id` of the previous page.
+            limit: The maximum number of events; None for the limit `page`.
+            org_id: The organisation.
+            infrastructure: Whether to read the events of infrastructure instead.
+            until_event_id: The inclusive end.
+            event_type: Only these event types, or patterns such as `route.*`.
+            app_id: Only events of this application.
+            env_id: Only events of this environment.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            page = log.aggregates.read(org_id="acme", event_type="OrderPlaced")
+            following = log.aggregates.read(page.last_event_id, org_id="acme")
+        """
+        log = self._log_for_read(org_id, infrastructure)
+        with _READ_FIELD_NAMES.translate_errors():
+            page = log.page(
+                limit=limit,
+                scope="aggregates",
+                after=after_event_id,
+                until=until_event_id,
+                types=_to_types(event_type),
+                app_id=app_id,
+                env_id=env_id,
+            )
+        return _to_aggregate_page(page)
+
+    def audit(
         self,
         *,
         since: str | None = None,
@@ -164,18 +229,47 @@ class Aggregates(Profile):
         limit: int | None = None,
         org_id: str | None = None,
         infrastructure: bool = False,
-        **filters: Unpack[AggregateFilters],
+        until_event_id: int | None = None,
+        event_type: str | Sequence[str] | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
     ) -> AggregatePage:
         """Return one page of the events in a time window, by ascending `event_id`.
 
-        `since` is exclusive and `until` inclusive; `clock` selects the time that is compared.
+        The other parameters are those of `read`: `since` is an exclusive start time, `until` an
+        inclusive end time, and `clock` selects the time that is compared.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            page = log.aggregates.audit(org_id="acme", since="2026-11-01T00:00:00Z")
         """
         if clock not in ("occurred_at", "recorded_at"):
             raise invalid_argument("clock", "must be occurred_at or recorded_at")
-        name = clock.removesuffix("_at")
-        window = {f"{name}_after": since, f"{name}_until": until}
+        occurred = (since, until) if clock == "occurred_at" else (None, None)
+        recorded = (since, until) if clock == "recorded_at" else (None, None)
         log = self._log_for_read(org_id, infrastructure)
-        return _page(log, after_event_id, limit, filters, window)
+        with _READ_FIELD_NAMES.translate_errors():
+            page = log.page(
+                limit=limit,
+                scope="aggregates",
+                after=after_event_id,
+                until=until_event_id,
+                types=_to_types(event_type),
+                app_id=app_id,
+                env_id=env_id,
+                occurred_after=occurred[0],
+                occurred_until=occurred[1],
+                recorded_after=recorded[0],
+                recorded_until=recorded[1],
+            )
+        return _to_aggregate_page(page)
+
+    @cached_property
+    def aio(self) -> AsyncAggregates:
+        """The same methods for asyncio, as coroutines."""
+        return AsyncAggregates(self)
 
     def _log_for_append(self, org_id: str | None, events: Any) -> BaseLog:
         """Return the log of the organisation of the events, which must be named."""
@@ -216,11 +310,52 @@ class Aggregates(Profile):
         return self._log.appender.rules.kind_of(aggregate_type).infrastructure
 
 
-def _common_fields(fields: AggregateEventFields, command: Command | None) -> dict[str, Any]:
+class AsyncAggregates(AsyncProfile[Aggregates]):
+    """The aggregates profile for asyncio; parameters and results are those of `Aggregates`."""
+
+    @copy_parameters(Aggregates.append)
+    async def append(self, *args: Any, **kwargs: Any) -> AggregateAppendResult:
+        """Append the events of a command atomically; see `Aggregates.append`.
+
+        Example:
+            event = NewEvent("OrderPlaced", {"total": 12}, stream=("order", "7"))
+            result = await log.aggregates.aio.append(
+                [event], org_id="acme", actor_type="user", actor_id="u-1", request_id="r-1"
+            )
+        """
+        return await self._append(Aggregates.append, *args, **kwargs)
+
+    @copy_parameters(Aggregates.load)
+    async def load(self, *args: Any, **kwargs: Any) -> Aggregate:
+        """Return an aggregate with its events; see `Aggregates.load`.
+
+        Example:
+            order = await log.aggregates.aio.load("order", "7", org_id="acme")
+        """
+        return await asyncio.to_thread(self._profile.load, *args, **kwargs)
+
+    @copy_parameters(Aggregates.read)
+    async def read(self, *args: Any, **kwargs: Any) -> AggregatePage:
+        """Return one page of an organisation's events after a cursor; see `Aggregates.read`.
+
+        Example:
+            page = await log.aggregates.aio.read(org_id="acme", limit=100)
+        """
+        return await asyncio.to_thread(self._profile.read, *args, **kwargs)
+
+    @copy_parameters(Aggregates.audit)
+    async def audit(self, *args: Any, **kwargs: Any) -> AggregatePage:
+        """Return one page of the events in a time window; see `Aggregates.audit`.
+
+        Example:
+            page = await log.aggregates.aio.audit(org_id="acme", since="2026-11-01T00:00:00Z")
+        """
+        return await asyncio.to_thread(self._profile.audit, *args, **kwargs)
+
+
+def _common_fields(command: Command | None, **fields: str | None) -> Mapping[str, str]:
+    """Return the fields that are set, with the key of the command as the default key."""
     common = {name: value for name, value in fields.items() if value is not None}
-    for name in common:
-        if name not in AggregateEventFields.__annotations__:
-            raise invalid_argument(name[:80], "is not a common field of events")
     if isinstance(command, Command):
         common.setdefault("idempotency_key", command.key)
     return common
@@ -249,26 +384,9 @@ def _expectations(expected: ExpectedSeqs, events: Any) -> list[ExpectedSeq] | No
     return [ExpectedSeq(stream, expected) for stream in streams]
 
 
-def _page(
-    log: BaseLog,
-    after_event_id: int,
-    limit: int | None,
-    filters: AggregateFilters,
-    window: Mapping[str, str | None],
-) -> AggregatePage:
-    for name in filters:
-        if name not in AggregateFilters.__annotations__:
-            raise invalid_argument(name[:80], "is not a filter of aggregates")
-    types = filters.get("event_type")
-    with _READ_FIELD_NAMES.translate_errors():
-        page = log.page(
-            limit=limit,
-            scope="aggregates",
-            after=after_event_id,
-            until=filters.get("until_event_id"),
-            types=[types] if isinstance(types, str) else types,
-            app_id=filters.get("app_id"),
-            env_id=filters.get("env_id"),
-            **window,
-        )
+def _to_types(event_type: str | Sequence[str] | None) -> Sequence[str] | None:
+    return [event_type] if isinstance(event_type, str) else event_type
+
+
+def _to_aggregate_page(page: Page) -> AggregatePage:
     return AggregatePage([AggregateEvent.of(one) for one in page.records], page.last_scanned)

@@ -1,11 +1,11 @@
-"""The base of profiles: methods written once for sync and async callers, and field names."""
+"""The base of profiles: appends written once for sync and async callers, and field names."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from seriatim.core.errors import (
@@ -25,6 +25,7 @@ from seriatim.log.base import BaseLog
 
 T = TypeVar("T")
 S = TypeVar("S")
+ProfileT = TypeVar("ProfileT", bound="Profile")
 P = ParamSpec("P")
 
 # Errors that name fields of the caller. Other errors do not, and a `BackendFailure` may be one
@@ -93,7 +94,7 @@ class FieldNames:
 class PlannedAppend(Generic[T]):
     """One append of a profile that is ready to run, for sync and async callers."""
 
-    def __init__(  # noqa: PLR0913 - an append, its options and the conversions of its result
+    def __init__(
         self,
         log: BaseLog,
         draft: Draft,
@@ -120,13 +121,17 @@ class PlannedAppend(Generic[T]):
         self._finish = finish
         self._field_names = field_names
         self._conflict = conflict
-        self._options = {"timeout": timeout, "connection": connection}
+        self._timeout = timeout
+        self._connection = connection
 
     def run(self) -> T:
         """Append, and block until the result is known."""
         try:
             with self._field_names.translate_errors():
-                return self._finish(self._log.append_draft(self._draft, **self._options))
+                receipt = self._log.append_draft(
+                    self._draft, timeout=self._timeout, connection=self._connection
+                )
+                return self._finish(receipt)
         except ConditionalAppendConflict as error:
             return self._handle_conflict(error)
 
@@ -134,7 +139,9 @@ class PlannedAppend(Generic[T]):
         """Append, and await the result."""
         try:
             with self._field_names.translate_errors():
-                receipt = await AsyncLog(self._log).append_draft(self._draft, **self._options)
+                receipt = await AsyncLog(self._log).append_draft(
+                    self._draft, timeout=self._timeout, connection=self._connection
+                )
                 return self._finish(receipt)
         except ConditionalAppendConflict as error:
             return self._handle_conflict(error)
@@ -148,7 +155,10 @@ class PlannedAppend(Generic[T]):
 def append_method(
     method: Callable[Concatenate[S, P], PlannedAppend[T]],
 ) -> Callable[Concatenate[S, P], T]:
-    """Turn a method that plans an append into one that runs it; `aio` awaits the plan instead."""
+    """Turn a method that plans an append into one that runs it.
+
+    The planning method stays available to `AsyncProfile`, which awaits the plan instead.
+    """
 
     @wraps(method)
     def run(profile: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -158,74 +168,39 @@ def append_method(
     return run
 
 
-def iterator_method(method: Callable[P, T]) -> Callable[P, T]:
-    """Mark a method that returns an iterator; in `aio` it returns an async iterator."""
-    method.streams = True  # type: ignore[attr-defined] # read by AsyncProfile
-    return method
-
-
 class Profile:
-    """The base class of profiles: a facade over a log, with an async version."""
+    """The base class of profiles: a facade over a log; each has `aio`, the same for asyncio."""
 
     def __init__(self, log: BaseLog) -> None:
         self._log = log
-
-    @cached_property
-    def aio(self) -> AsyncProfile:
-        """The same methods for asyncio: coroutines and async iterators."""
-        return AsyncProfile(self)
 
     def _for_tenant(self, tenant_id: str | None) -> BaseLog:
         """Return the log of a tenant; None means the tenant of this profile's log."""
         return self._log if tenant_id is None else self._log.for_tenant(tenant_id)
 
 
-class AsyncProfile:
-    """A profile for asyncio: appends are awaited, all other methods run in a worker thread."""
+class AsyncProfile(Generic[ProfileT]):
+    """The base class of profiles for asyncio.
 
-    def __init__(self, profile: Profile) -> None:
+    Appends are awaited on the event loop; all other methods run in a worker thread.
+    """
+
+    def __init__(self, profile: ProfileT) -> None:
         self._profile = profile
 
-    def __getattr__(self, name: str) -> Any:
-        """Return the async version of a method of the profile."""
-        method = None if name.startswith("_") else getattr(type(self._profile), name, None)
-        if not callable(method):
-            msg = f"{type(self._profile).__name__}.aio has no method {name!r}"
-            raise AttributeError(msg)  # noqa: TRY004 - the protocol of __getattr__
-        if hasattr(method, "plan"):
-            return _bind(self._profile, method.plan, _append)
-        drive = _iterate if hasattr(method, "streams") else _run_in_thread
-        return _bind(self._profile, method, drive)
-
-    def __dir__(self) -> list[str]:
-        """List the methods of the profile."""
-        kind = type(self._profile)
-        names = (name for name in dir(kind) if not name.startswith("_"))
-        return [name for name in names if callable(getattr(kind, name))]
+    async def _append(self, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Await an append; `method` is one that `append_method` made."""
+        plan: PlannedAppend[T] = method.plan(  # type: ignore[attr-defined] # see append_method
+            self._profile, *args, **kwargs
+        )
+        return await plan.run_async()
 
 
-def _bind(
-    profile: Profile, method: Callable[..., Any], drive: Callable[[Callable[[], Any]], Any]
-) -> Callable[..., Any]:
-    """Return a function that passes a call of a method to `drive`, which runs it."""
-
-    @wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return drive(lambda: method(profile, *args, **kwargs))
-
-    return call
-
-
-async def _append(plan: Callable[[], PlannedAppend[T]]) -> T:
-    return await plan().run_async()
-
-
-def _run_in_thread(call: Callable[[], T]) -> Awaitable[T]:
-    return asyncio.to_thread(call)
-
-
-async def _iterate(call: Callable[[], Any]) -> AsyncIterator[Any]:
-    source = await asyncio.to_thread(call)
+async def iterate_async(
+    method: Callable[..., Iterable[T]], *args: Any, **kwargs: Any
+) -> AsyncIterator[T]:
+    """Call a method in a worker thread, and iterate over its result in worker threads."""
+    source = await asyncio.to_thread(method, *args, **kwargs)
     # An iterator with `stop` follows the log and can wait for a long time; the others end.
     stop = getattr(source, "stop", None)
     steps = (

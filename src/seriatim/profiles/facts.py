@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,16 +17,19 @@ from seriatim.core.profile_rules import FACTS_PROFILE
 from seriatim.core.query import MATCH_ALL, Query
 from seriatim.core.request import ExpectedContext
 from seriatim.log.base import Events
+from seriatim.log.signatures import copy_parameters
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.profiles.base import (
+    AsyncProfile,
     FieldNames,
     PlannedAppend,
     Profile,
     append_method,
-    iterator_method,
+    iterate_async,
 )
 
 __all__ = [
+    "AsyncFacts",
     "DurableFactStream",
     "FactAppendConflict",
     "FactAppendResult",
@@ -146,6 +151,15 @@ class Facts(Profile):
     ) -> PlannedAppend[FactAppendResult]:
         """Append a batch atomically and return its range of sequence numbers.
 
+        Args:
+            new_events: The events, as mappings or `NewEvent` objects.
+            idempotency_key: A key under which the append is stored once.
+            timeout: The timeout in seconds; None for the log's.
+            connection: A database connection of the caller to append in.
+
+        Raises:
+            SeriatimError: The append is refused, timed out or failed, as in `Log.append`.
+
         Example:
             log.facts.append([{"event_type": "seat.reserved", "payload": {"seat": "12A"}}])
         """
@@ -155,7 +169,7 @@ class Facts(Profile):
         )
 
     @append_method
-    def append_if(  # noqa: PLR0913 - a condition and the options of an append
+    def append_if(
         self,
         new_events: Events,
         context_query: EventQuery,
@@ -181,6 +195,15 @@ class Facts(Profile):
 
         Returns:
             The receipt, or a `FactAppendConflict`, which is falsy.
+
+        Raises:
+            SeriatimError: The append is refused, timed out or failed, as in `Log.append`.
+
+        Example:
+            booked = Query([Filter(types=["seat.booked"], tags=["seat:12A"])])
+            event = NewEvent("seat.booked", {"seat": "12A"}, tags=("seat:12A",))
+            if not log.facts.append_if([event], booked, None):
+                print("the seat is taken")
         """
         condition = ExpectedContext(_to_query(context_query), expected_context_version, after)
         draft = self._log.draft(
@@ -196,7 +219,7 @@ class Facts(Profile):
             connection=connection,
         )
 
-    def query(  # noqa: PLR0913 - a query and its range
+    def query(
         self,
         event_query: EventQuery | None = None,
         *,
@@ -208,8 +231,22 @@ class Facts(Profile):
     ) -> FactQueryResult:
         """Return the matching records by ascending number, and the version of their context.
 
-        With `newest_first` the order is descending; for the next page set `until` to one less than
-        the last returned number.
+        Args:
+            event_query: The events to return, as a `Query` or a mapping; by default all.
+            limit: The maximum number of records; None means all.
+            after: The exclusive start; for the next page, the last returned number.
+            head: The head of the snapshot; for the next page, the `head` of the first result.
+            until: The inclusive end; for the next page with `newest_first`, one less than the
+                last returned number.
+            newest_first: Whether to return the records in descending order.
+
+        Raises:
+            InvalidQuery: The query is malformed.
+            InvalidArgument: A number is malformed, or `head` is after the log's head.
+
+        Example:
+            found = log.facts.query({"filters": [{"types": ["order.paid"]}]})
+            print(found.current_context_version)
         """
         found = self._log.query(
             _to_query(event_query),
@@ -227,19 +264,143 @@ class Facts(Profile):
             found.more,
         )
 
-    @iterator_method
     def tail(
-        self, event_query: EventQuery | None = None, *, after: int | None = None, **options: Any
+        self,
+        event_query: EventQuery | None = None,
+        *,
+        after: int | None = None,
+        idle_timeout: float | None = None,
+        poll_s: float = 1.0,
+        on_scanned: Callable[[int], None] | None = None,
     ) -> FactStream:
-        """Follow a query live after a number, by default from now on, without a stored cursor."""
-        return FactStream(self._log.tail(_to_query(event_query), after=after, **options))
+        """Follow a query live without a stored cursor.
 
-    @iterator_method
+        Args:
+            event_query: The events to receive; by default all.
+            after: The number after which to start; by default from now on.
+            idle_timeout: Seconds without an event after which the iteration ends; None: never.
+            poll_s: How often to look for new events if no wake-up arrives.
+            on_scanned: Called with the number up to which the log was scanned, when caught up.
+
+        Raises:
+            InvalidArgument: `after` is malformed or after the head.
+            LimitExceeded: The process has too many open subscriptions and tails.
+
+        Example:
+            for batch in log.facts.tail(after=0, idle_timeout=0.1):
+                print([record.event_type for record in batch])
+        """
+        tail = self._log.tail(
+            _to_query(event_query),
+            after=after,
+            idle_timeout=idle_timeout,
+            poll_s=poll_s,
+            on_scanned=on_scanned,
+        )
+        return FactStream(tail)
+
     def subscribe(
-        self, name: str, event_query: EventQuery | None = None, **options: Any
+        self,
+        name: str,
+        event_query: EventQuery | None = None,
+        *,
+        start: int | Literal["head"] = 0,
+        lease_s: float = 10.0,
+        poll_s: float = 1.0,
+        idle_timeout: float | None = None,
+        backoff_s: float = 0.2,
+        backoff_cap_s: float = 30.0,
     ) -> DurableFactStream:
-        """Follow a query under a durable name: catch up, then live. See `Log.subscribe`."""
-        return DurableFactStream(self._log.subscribe(name, _to_query(event_query), **options))
+        """Follow a query under a durable name: catch up, then live.
+
+        Args:
+            name: The name under which the cursor is stored.
+            event_query: The events to receive; by default all.
+            start: The number after which a new subscription starts, or `"head"`.
+            lease_s: How long the lease lasts without being renewed.
+            poll_s: How often to look for new events if no wake-up arrives.
+            idle_timeout: Seconds without an event after which the iteration ends; None: never.
+            backoff_s: The delay after the first failure of a handler; it doubles each time.
+            backoff_cap_s: The longest such delay.
+
+        Raises:
+            Conflict: The subscription exists with another query.
+            LogIdentityChanged: The log was restored or replaced since the cursor was stored.
+            LimitExceeded: The process has too many open subscriptions and tails.
+
+        Example:
+            for batch in log.facts.subscribe("mailer", idle_timeout=0.1):
+                print("send", len(batch), "mails")
+        """
+        subscription = self._log.subscribe(
+            name,
+            _to_query(event_query),
+            start=start,
+            lease_s=lease_s,
+            poll_s=poll_s,
+            idle_timeout=idle_timeout,
+            backoff_s=backoff_s,
+            backoff_cap_s=backoff_cap_s,
+        )
+        return DurableFactStream(subscription)
+
+    @cached_property
+    def aio(self) -> AsyncFacts:
+        """The same methods for asyncio: coroutines and async iterators."""
+        return AsyncFacts(self)
+
+
+class AsyncFacts(AsyncProfile[Facts]):
+    """The facts profile for asyncio; parameters, results and errors are those of `Facts`."""
+
+    @copy_parameters(Facts.append)
+    async def append(self, *args: Any, **kwargs: Any) -> FactAppendResult:
+        """Append a batch atomically; see `Facts.append`.
+
+        Example:
+            event = {"event_type": "seat.reserved", "payload": {"seat": "12A"}}
+            receipt = await log.facts.aio.append([event])
+        """
+        return await self._append(Facts.append, *args, **kwargs)
+
+    @copy_parameters(Facts.append_if)
+    async def append_if(self, *args: Any, **kwargs: Any) -> FactAppendResult | FactAppendConflict:
+        """Append a batch only if the context has not changed; see `Facts.append_if`.
+
+        Example:
+            booked = Query([Filter(types=["seat.booked"])])
+            result = await log.facts.aio.append_if([NewEvent("seat.booked")], booked, None)
+        """
+        return await self._append(Facts.append_if, *args, **kwargs)
+
+    @copy_parameters(Facts.query)
+    async def query(self, *args: Any, **kwargs: Any) -> FactQueryResult:
+        """Return the matching records and the version of their context; see `Facts.query`.
+
+        Example:
+            found = await log.facts.aio.query(Query([Filter(types=["order.paid"])]))
+        """
+        return await asyncio.to_thread(self._profile.query, *args, **kwargs)
+
+    @copy_parameters(Facts.tail)
+    def tail(self, *args: Any, **kwargs: Any) -> AsyncIterator[list[FactRecord]]:
+        """Follow a query live without a stored cursor; see `Facts.tail`.
+
+        Example:
+            async for batch in log.facts.aio.tail(after=0, idle_timeout=0.1):
+                print([record.event_type for record in batch])
+        """
+        return iterate_async(self._profile.tail, *args, **kwargs)
+
+    @copy_parameters(Facts.subscribe)
+    def subscribe(self, *args: Any, **kwargs: Any) -> AsyncIterator[list[FactRecord]]:
+        """Follow a query under a durable name; see `Facts.subscribe`.
+
+        Example:
+            async for batch in log.facts.aio.subscribe("mailer", idle_timeout=0.1):
+                print("send", len(batch), "mails")
+        """
+        return iterate_async(self._profile.subscribe, *args, **kwargs)
 
 
 def _to_query(query: EventQuery | None) -> Query:

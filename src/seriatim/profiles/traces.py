@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import chain
-from typing import Any, TypedDict, Unpack
+from typing import Any
+
+import msgspec
 
 from seriatim.core.event import EventRecord, StreamRef
 from seriatim.core.kinds import TRACE_STREAM_KIND, TRACE_STREAM_TYPE
@@ -12,12 +16,14 @@ from seriatim.core.profile_rules import TRACES_PROFILE
 from seriatim.log.arguments import check_name, invalid_argument
 from seriatim.log.base import BaseLog
 from seriatim.log.cursors import check_cursor, make_cursor
+from seriatim.log.signatures import copy_parameters
 from seriatim.profiles.base import (
+    AsyncProfile,
     FieldNames,
     PlannedAppend,
     Profile,
     append_method,
-    iterator_method,
+    iterate_async,
 )
 from seriatim.profiles.trace_values import (
     EventEnvelope,
@@ -31,6 +37,7 @@ from seriatim.profiles.trace_values import (
 )
 
 __all__ = [
+    "AsyncTraces",
     "EventEnvelope",
     "ProjectionCursor",
     "StoredEvent",
@@ -66,7 +73,7 @@ _BATCH_FIELD_NAMES = FieldNames({**_READ_NAMES, "limit": "batch_size"})
 _CURSOR_FIELD_NAMES = FieldNames({"position": "last_log_seq"})
 
 
-class TraceFilters(TypedDict, total=False):
+class TraceFilters(msgspec.Struct, frozen=True, kw_only=True):
     """The filters of `list_events` and `iter_event_batches`."""
 
     trace_id: str | None
@@ -75,6 +82,25 @@ class TraceFilters(TypedDict, total=False):
     until_log_seq: int | None
     since_occurred_at: str | None
     until_occurred_at: str | None
+
+    def read_batches(self, log: BaseLog, batch_size: int | None) -> Iterator[list[EventRecord]]:
+        """Read all matching events of traces in batches."""
+        return log.read_batches(batch_size=batch_size, scope="traces", **self._log_filters())
+
+    def read_page(self, log: BaseLog, limit: int) -> list[EventRecord]:
+        """Read the first matching events of traces."""
+        return log.page(limit=limit, scope="traces", **self._log_filters()).records
+
+    def _log_filters(self) -> dict[str, Any]:
+        """Return the filters by the log's names."""
+        return {
+            "after": 0 if self.since_log_seq is None else self.since_log_seq,
+            "until": self.until_log_seq,
+            "stream": None if self.trace_id is None else _stream(self.trace_id),
+            "types": None if self.event_type is None else [self.event_type],
+            "occurred_after": self.since_occurred_at,
+            "occurred_until": self.until_occurred_at,
+        }
 
 
 class Traces(Profile):
@@ -101,6 +127,23 @@ class Traces(Profile):
             InvalidArgument: A field of the envelope is missing or invalid.
             SchemaViolation: The payload does not match its event type.
             SeriatimError: The append is rejected or failed.
+
+        Example:
+            stored = log.traces.append_event({
+                "event_id": "e-2",
+                "trace_id": "t-1",
+                "trace_seq": 0,
+                "event_type": "TraceStarted",
+                "occurred_at": "2026-03-01T09:00:00Z",
+                "source": {"system": "pricing", "producer_id": "agent-7"},
+                "actor": {"actor_type": "agent", "actor_id": "agent-7"},
+                "idempotency_key": "t-1/0",
+                "payload": {
+                    "workflow": "discount",
+                    "title": "Ten percent",
+                    "primary_entity": {"entity_type": "deal", "entity_id": "d-1"},
+                },
+            })
         """
         log = self._for_tenant(tenant_id)
         return PlannedAppend(
@@ -120,7 +163,20 @@ class Traces(Profile):
         since_trace_seq: int | None = None,
         limit: int | None = None,
     ) -> list[StoredEvent]:
-        """Return a trace's events by ascending `trace_seq`; empty if it does not exist."""
+        """Return a trace's events by ascending `trace_seq`; empty if it does not exist.
+
+        Args:
+            trace_id: The trace.
+            tenant_id: The tenant; None for the tenant of the log.
+            since_trace_seq: Only events with a greater `trace_seq`.
+            limit: The maximum number of events; None means all.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            events = log.traces.get_trace_events("t-1", since_trace_seq=0)
+        """
         log = self._for_tenant(tenant_id)
         with _READ_FIELD_NAMES.translate_errors():
             found = log.read_stream(_stream(trace_id), since=since_trace_seq, limit=limit)
@@ -131,53 +187,125 @@ class Traces(Profile):
         *,
         tenant_id: str | None = None,
         limit: int | None = None,
-        **filters: Unpack[TraceFilters],
+        trace_id: str | None = None,
+        event_type: str | None = None,
+        since_log_seq: int | None = None,
+        until_log_seq: int | None = None,
+        since_occurred_at: str | None = None,
+        until_occurred_at: str | None = None,
     ) -> list[StoredEvent]:
-        """Return the matching events by ascending `log_seq`, at most `limit` of them.
+        """Return the matching events by ascending `log_seq`.
 
-        Filters: trace_id, event_type, since_log_seq (exclusive), until_log_seq (inclusive),
-        since_occurred_at (exclusive), until_occurred_at (inclusive).
+        Args:
+            tenant_id: The tenant; None for the tenant of the log.
+            limit: The maximum number of events; None means all.
+            trace_id: Only events of this trace.
+            event_type: Only events of this type.
+            since_log_seq: Only events with a greater `log_seq`.
+            until_log_seq: Only events up to this `log_seq`.
+            since_occurred_at: Only events that occurred after this time.
+            until_occurred_at: Only events that occurred up to this time.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            events = log.traces.list_events(event_type="TraceStarted", limit=100)
         """
         log = self._for_tenant(tenant_id)
+        filters = TraceFilters(
+            trace_id=trace_id,
+            event_type=event_type,
+            since_log_seq=since_log_seq,
+            until_log_seq=until_log_seq,
+            since_occurred_at=since_occurred_at,
+            until_occurred_at=until_occurred_at,
+        )
         with _READ_FIELD_NAMES.translate_errors():
-            criteria = _log_filters(filters)
             if limit is not None:
-                return _to_stored(log.page(limit=limit, scope="traces", **criteria).records)
-            return _to_stored(chain.from_iterable(log.read_batches(scope="traces", **criteria)))
+                return _to_stored(filters.read_page(log, limit))
+            return _to_stored(chain.from_iterable(filters.read_batches(log, None)))
 
-    @iterator_method
     def iter_event_batches(
         self,
         *,
         tenant_id: str | None = None,
         batch_size: int | None = None,
         limit: int | None = None,
-        **filters: Unpack[TraceFilters],
+        trace_id: str | None = None,
+        event_type: str | None = None,
+        since_log_seq: int | None = None,
+        until_log_seq: int | None = None,
+        since_occurred_at: str | None = None,
+        until_occurred_at: str | None = None,
     ) -> Iterator[list[StoredEvent]]:
         """Iterate over batches of matching events by ascending `log_seq`.
 
-        The filters are those of `list_events`. The iteration ends after `limit` events, or at the
-        head that the log has when the first batch is read.
+        The iteration ends after `limit` events, or at the head that the log has when the first
+        batch is read.
+
+        Args:
+            tenant_id: The tenant; None for the tenant of the log.
+            batch_size: The maximum number of events of a batch.
+            limit: The maximum number of events; None means all.
+            trace_id: Only events of this trace.
+            event_type: Only events of this type.
+            since_log_seq: Only events with a greater `log_seq`.
+            until_log_seq: Only events up to this `log_seq`.
+            since_occurred_at: Only events that occurred after this time.
+            until_occurred_at: Only events that occurred up to this time.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            for batch in log.traces.iter_event_batches(batch_size=500):
+                print(len(batch))
         """
         if limit is not None and (type(limit) is not int or limit < 1):
             raise invalid_argument("limit", "must be a whole number from 1")
         log = self._for_tenant(tenant_id)
+        filters = TraceFilters(
+            trace_id=trace_id,
+            event_type=event_type,
+            since_log_seq=since_log_seq,
+            until_log_seq=until_log_seq,
+            since_occurred_at=since_occurred_at,
+            until_occurred_at=until_occurred_at,
+        )
         with _BATCH_FIELD_NAMES.translate_errors():
-            criteria = _log_filters(filters)
-            batches = log.read_batches(batch_size=batch_size, scope="traces", **criteria)
+            batches = filters.read_batches(log, batch_size)
         return _limit_batches(batches, limit)
 
     def get_last_log_seq(self, *, tenant_id: str | None = None) -> int:
-        """Return the last `log_seq` of the whole log, or 0 if it is empty."""
+        """Return the last `log_seq` of the whole log, or 0 if it is empty.
+
+        Example:
+            head = log.traces.get_last_log_seq()
+        """
         return self._for_tenant(tenant_id).head()
 
     def is_trace_finished(self, trace_id: str, *, tenant_id: str | None = None) -> bool:
-        """Return whether a trace has its closing event, after which no event can follow."""
+        """Return whether a trace has its closing event, after which no event can follow.
+
+        Raises:
+            InvalidArgument: The trace id is malformed.
+
+        Example:
+            finished = log.traces.is_trace_finished("t-1")
+        """
         last = _last_event(self._for_tenant(tenant_id), trace_id)
         return last is not None and last.event_type in TRACE_STREAM_KIND.closing_types
 
     def get_next_trace_seq(self, trace_id: str, *, tenant_id: str | None = None) -> int:
-        """Return the `trace_seq` of the next event of a trace."""
+        """Return the `trace_seq` of the next event of a trace.
+
+        Raises:
+            InvalidArgument: The trace id is malformed.
+
+        Example:
+            trace_seq = log.traces.get_next_trace_seq("t-1")
+        """
         last = _last_event(self._for_tenant(tenant_id), trace_id)
         return TRACE_STREAM_KIND.first_seq if last is None else (last.stream_seq or 0) + 1
 
@@ -189,6 +317,9 @@ class Traces(Profile):
         Raises:
             LogIdentityChanged: The cursor belongs to another log, or to a history that a restore
                 replaced.
+
+        Example:
+            cursor = log.traces.get_projection_cursor("dashboard")
         """
         log = self._for_tenant(tenant_id)
         name = check_name("projection_name", projection_name)
@@ -206,7 +337,23 @@ class Traces(Profile):
         tenant_id: str | None = None,
         reset: bool = False,
     ) -> ProjectionCursor:
-        """Store the cursor of a projection; it moves backwards only with `reset`."""
+        """Store the cursor of a projection.
+
+        Args:
+            projection_name: The projection.
+            last_log_seq: The last `log_seq` that it has processed.
+            tenant_id: The tenant; None for the tenant of the log.
+            reset: Whether the cursor may move backwards, or to another history of the log.
+
+        Raises:
+            InvalidArgument: An argument is malformed, or `last_log_seq` is after the head.
+            Conflict: The cursor would move backwards.
+            LogIdentityChanged: The cursor belongs to another log, or to a history that a restore
+                replaced.
+
+        Example:
+            log.traces.put_projection_cursor("dashboard", log.traces.get_last_log_seq())
+        """
         log = self._for_tenant(tenant_id)
         name = check_name("projection_name", projection_name)
         known = log.store.cursor(log.tenant_id, "projection", name)
@@ -219,9 +366,126 @@ class Traces(Profile):
         return to_projection_cursor(log.store.cursor(log.tenant_id, "projection", name) or moved)
 
     def list_projection_cursors(self, *, tenant_id: str | None = None) -> list[ProjectionCursor]:
-        """Return the cursors of all projections, by name."""
+        """Return the cursors of all projections, by name.
+
+        Example:
+            for cursor in log.traces.list_projection_cursors():
+                print(cursor.projection_name, cursor.last_log_seq)
+        """
         log = self._for_tenant(tenant_id)
         return [to_projection_cursor(one) for one in log.store.cursors(log.tenant_id, "projection")]
+
+    @cached_property
+    def aio(self) -> AsyncTraces:
+        """The same methods for asyncio: coroutines and an async iterator."""
+        return AsyncTraces(self)
+
+
+class AsyncTraces(AsyncProfile[Traces]):
+    """The traces profile for asyncio; parameters, results and errors are those of `Traces`."""
+
+    @copy_parameters(Traces.append_event)
+    async def append_event(self, *args: Any, **kwargs: Any) -> StoredEvent:
+        """Append one event of a trace; see `Traces.append_event`.
+
+        Example:
+            deal = {"entity_type": "deal", "entity_id": "d-1"}
+            envelope = EventEnvelope(
+                event_id="e-2",
+                trace_id="t-1",
+                trace_seq=0,
+                event_type="TraceStarted",
+                occurred_at="2026-03-01T09:00:00Z",
+                source=TraceSource("pricing", producer_id="agent-7"),
+                actor=TraceActor("agent", "agent-7"),
+                idempotency_key="t-1/0",
+                payload={"workflow": "discount", "title": "10 %", "primary_entity": deal},
+            )
+            stored = await log.traces.aio.append_event(envelope)
+        """
+        return await self._append(Traces.append_event, *args, **kwargs)
+
+    @copy_parameters(Traces.get_trace_events)
+    async def get_trace_events(self, *args: Any, **kwargs: Any) -> list[StoredEvent]:
+        """Return a trace's events by ascending `trace_seq`; see `Traces.get_trace_events`.
+
+        Example:
+            events = await log.traces.aio.get_trace_events("t-1")
+        """
+        return await asyncio.to_thread(self._profile.get_trace_events, *args, **kwargs)
+
+    @copy_parameters(Traces.list_events)
+    async def list_events(self, *args: Any, **kwargs: Any) -> list[StoredEvent]:
+        """Return the matching events by ascending `log_seq`; see `Traces.list_events`.
+
+        Example:
+            events = await log.traces.aio.list_events(event_type="TraceStarted")
+        """
+        return await asyncio.to_thread(self._profile.list_events, *args, **kwargs)
+
+    @copy_parameters(Traces.iter_event_batches)
+    def iter_event_batches(self, *args: Any, **kwargs: Any) -> AsyncIterator[list[StoredEvent]]:
+        """Iterate over batches of matching events; see `Traces.iter_event_batches`.
+
+        Example:
+            async for batch in log.traces.aio.iter_event_batches(batch_size=500):
+                print(len(batch))
+        """
+        return iterate_async(self._profile.iter_event_batches, *args, **kwargs)
+
+    @copy_parameters(Traces.get_last_log_seq)
+    async def get_last_log_seq(self, *args: Any, **kwargs: Any) -> int:
+        """Return the last `log_seq` of the whole log; see `Traces.get_last_log_seq`.
+
+        Example:
+            head = await log.traces.aio.get_last_log_seq()
+        """
+        return await asyncio.to_thread(self._profile.get_last_log_seq, *args, **kwargs)
+
+    @copy_parameters(Traces.is_trace_finished)
+    async def is_trace_finished(self, *args: Any, **kwargs: Any) -> bool:
+        """Return whether a trace has its closing event; see `Traces.is_trace_finished`.
+
+        Example:
+            finished = await log.traces.aio.is_trace_finished("t-1")
+        """
+        return await asyncio.to_thread(self._profile.is_trace_finished, *args, **kwargs)
+
+    @copy_parameters(Traces.get_next_trace_seq)
+    async def get_next_trace_seq(self, *args: Any, **kwargs: Any) -> int:
+        """Return the `trace_seq` of the next event of a trace; see `Traces.get_next_trace_seq`.
+
+        Example:
+            trace_seq = await log.traces.aio.get_next_trace_seq("t-1")
+        """
+        return await asyncio.to_thread(self._profile.get_next_trace_seq, *args, **kwargs)
+
+    @copy_parameters(Traces.get_projection_cursor)
+    async def get_projection_cursor(self, *args: Any, **kwargs: Any) -> ProjectionCursor | None:
+        """Return the cursor of a projection; see `Traces.get_projection_cursor`.
+
+        Example:
+            cursor = await log.traces.aio.get_projection_cursor("dashboard")
+        """
+        return await asyncio.to_thread(self._profile.get_projection_cursor, *args, **kwargs)
+
+    @copy_parameters(Traces.put_projection_cursor)
+    async def put_projection_cursor(self, *args: Any, **kwargs: Any) -> ProjectionCursor:
+        """Store the cursor of a projection; see `Traces.put_projection_cursor`.
+
+        Example:
+            await log.traces.aio.put_projection_cursor("dashboard", 1)
+        """
+        return await asyncio.to_thread(self._profile.put_projection_cursor, *args, **kwargs)
+
+    @copy_parameters(Traces.list_projection_cursors)
+    async def list_projection_cursors(self, *args: Any, **kwargs: Any) -> list[ProjectionCursor]:
+        """Return the cursors of all projections, by name; see `Traces.list_projection_cursors`.
+
+        Example:
+            cursors = await log.traces.aio.list_projection_cursors()
+        """
+        return await asyncio.to_thread(self._profile.list_projection_cursors, *args, **kwargs)
 
 
 def _stream(trace_id: str) -> StreamRef:
@@ -234,23 +498,6 @@ def _last_event(log: BaseLog, trace_id: str) -> EventRecord | None:
 
 def _to_stored(records: Iterable[EventRecord]) -> list[StoredEvent]:
     return [to_stored_event(record) for record in records]
-
-
-def _log_filters(filters: TraceFilters) -> dict[str, Any]:
-    """Convert the profile's filters to those of the log."""
-    for name in filters:
-        if name not in TraceFilters.__annotations__:
-            raise invalid_argument(name[:80], "is not a filter of traces")
-    trace_id, event_type = filters.get("trace_id"), filters.get("event_type")
-    since = filters.get("since_log_seq")
-    return {
-        "after": 0 if since is None else since,
-        "until": filters.get("until_log_seq"),
-        "stream": None if trace_id is None else _stream(trace_id),
-        "types": None if event_type is None else [event_type],
-        "occurred_after": filters.get("since_occurred_at"),
-        "occurred_until": filters.get("until_occurred_at"),
-    }
 
 
 def _limit_batches(

@@ -186,7 +186,8 @@ class AsyncContract:
         """L3: invalid arguments are refused with the same errors, before anything runs."""
 
         async def act() -> None:
-            for bad in ({"limit": 0}, {"limit": -1}, {"after": 2, "until": 1}):
+            wrong: list[dict[str, Any]] = [{"limit": 0}, {"limit": -1}, {"after": 2, "until": 1}]
+            for bad in wrong:
                 with pytest.raises(InvalidArgument):
                     [record async for record in log.aio.read(**bad)]
             with pytest.raises(InvalidArgument):

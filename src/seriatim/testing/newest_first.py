@@ -141,7 +141,8 @@ class NewestFirstContract:
             list(log.read(newest_first=True, after=3, until=2))
         with assert_refused(log, "invalid_argument", argument="until"):
             log.query(newest_first=True, after=3, until=2)
-        for wrong in ("yes", 1, None):
+        wrong_values: list[Any] = ["yes", 1, None]
+        for wrong in wrong_values:
             with assert_refused(log, "invalid_argument", argument="newest_first"):
                 log.page(newest_first=wrong)
 

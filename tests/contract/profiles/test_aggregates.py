@@ -490,7 +490,6 @@ def test_an_audit_by_time_keeps_the_global_order(
         ({"since": "2026-03-02T00:00:00Z", "until": "2026-03-01T00:00:00Z"}, "until"),
         ({"clock": "sundial"}, "clock"),
         ({"org_id": ""}, "org_id"),
-        ({"colour": "red"}, "colour"),
     ],
 )
 def test_bounds_of_reads(aggregates: Aggregates, options: dict[str, Any], argument: str) -> None:
@@ -500,6 +499,16 @@ def test_bounds_of_reads(aggregates: Aggregates, options: dict[str, Any], argume
 
     assert caught.value.details["argument"] == argument
     assert argument in caught.value.message
+
+
+def test_unknown_parameters_of_reads(aggregates: Aggregates) -> None:
+    """E3: a parameter that does not exist is refused by Python, with its name."""
+    unknown: dict[str, Any] = {"colour": "red"}
+    for read in (aggregates.read, aggregates.audit):
+        with pytest.raises(TypeError, match="colour"):
+            read(**unknown)
+    with pytest.raises(TypeError, match="colour"):
+        aggregates.append([], **unknown)
 
 
 def test_loading_an_aggregate(history: Aggregates) -> None:

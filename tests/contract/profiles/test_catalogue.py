@@ -211,6 +211,26 @@ def test_undecodable_events_are_reported(catalogue: Catalogue, log: seriatim.Log
         catalogue.decode(newer)
 
 
+def test_a_record_is_decoded_as_a_given_class(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """I5: a class selects its version; a class of another type, or of none, is refused."""
+    catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
+    catalogue.event_type("seat.priced", SeatPriced)
+    catalogue.upcaster("seat.reserved", from_version=1)(split)
+    old, new = log.append(
+        [catalogue.new_event(one) for one in (SeatReserved("12A"), SeatReservedInRow(1, "B"))]
+    ).records
+
+    assert catalogue.decode(old, SeatReserved) == SeatReserved("12A")
+    assert catalogue.decode(old, SeatReservedInRow) == SeatReservedInRow(12, "A")
+    with pytest.raises(seriatim.SchemaViolation, match="newer"):
+        catalogue.decode(new, SeatReserved)
+    with pytest.raises(seriatim.SchemaViolation, match=r"SeatPriced is bound to 'seat.priced'"):
+        catalogue.decode(old, SeatPriced)
+    with pytest.raises(seriatim.InvalidArgument) as caught:
+        catalogue.decode(old, SeatFreed)
+    assert caught.value.details == {"argument": "cls"}
+
+
 def test_upcasters_are_registered_once(catalogue: Catalogue) -> None:
     """A8: the same function again is fine, another is a conflict, a bad version is refused."""
     catalogue.upcaster("seat.reserved", from_version=1)(split)

@@ -1,0 +1,72 @@
+"""The signatures of the API reference are those of the code."""
+
+import ast
+import inspect
+from typing import Any
+
+import pytest
+
+from seriatim import Log
+from seriatim.log.projections import Projections
+from seriatim.profiles.aggregates import Aggregates
+from seriatim.profiles.facts import Facts
+from seriatim.profiles.traces import Traces
+from tests.docs.pages import read, rows, section
+
+SECTIONS: dict[str, type] = {
+    "`Log`": Log,
+    "`Log.projections`": Projections,
+    "`Log.traces`": Traces,
+    "`Log.facts`": Facts,
+    "`Log.aggregates`": Aggregates,
+}
+
+
+def documented_signatures() -> dict[str, tuple[Any, str]]:
+    """Return each documented method with its signature on the page."""
+    page = read("docs/reference/api.md")
+    return {
+        f"{cls.__name__}.{name}": (getattr(cls, name), shown.removesuffix(")"))
+        for heading, cls in SECTIONS.items()
+        for row in rows(section(page, heading))
+        for name, opened, shown in [row[0].strip("`").partition("(")]
+        if opened
+    }
+
+
+DOCUMENTED = documented_signatures()
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_signatures_are_true(name: str) -> None:
+    """Names, order, kinds and defaults of the parameters are equal; `…` hides a default."""
+    method, shown = DOCUMENTED[name]
+    signature = inspect.signature(method)
+    parsed = ast.parse(f"lambda self, {shown.replace('…', '...')}: 0", mode="eval").body
+    assert isinstance(parsed, ast.Lambda)
+    arguments = parsed.args
+    positional = [one.arg for one in arguments.args]
+    required = len(positional) - len(arguments.defaults)
+    defaults: dict[str, ast.expr | None] = dict(
+        zip(positional, [*[None] * required, *arguments.defaults], strict=True)
+    )
+    for argument, shown_default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        defaults[argument.arg] = shown_default
+    if arguments.vararg is not None:
+        defaults[arguments.vararg.arg] = None
+
+    assert list(defaults) == list(signature.parameters)
+    for one in signature.parameters.values():
+        keyword_only = one.name in [argument.arg for argument in arguments.kwonlyargs]
+        assert keyword_only == (one.kind is one.KEYWORD_ONLY), one
+        expression = defaults[one.name]
+        assert (expression is None) == (one.default is one.empty), one
+        if expression is not None and (value := ast.literal_eval(expression)) is not ...:
+            assert value == one.default, one
+
+
+def test_sections_document_all_methods() -> None:
+    """Every section has signatures to check."""
+    assert {name.partition(".")[0] for name in DOCUMENTED} == {
+        cls.__name__ for cls in SECTIONS.values()
+    }

@@ -34,7 +34,7 @@ def customer(index: int) -> str:
 
 def payload(index: int, year: int | None) -> dict[str, Any]:
     """Return the payload of the event at an index; some have the label of a year."""
-    labels = [f"lane-{index % 97:02d}"]
+    labels = [f"zone-{index % 97:02d}"]
     if year is not None:
         labels.append(f"year-{year}")
     return {

@@ -108,7 +108,7 @@ _MODULES = {
     "PublisherSettings": "seriatim.config.delivery",
     "ReconciliationReport": "seriatim.pipeline.publish.reconciliation",
     "RestoreReport": "seriatim.pipeline.archive.restore",
-    "RunReport": "seriatim.pipeline.project.job",
+    "RunReport": "seriatim.pipeline.run_report",
     "SeriatimSource": "seriatim.pipeline.source.data_source",
     "Target": "seriatim.pipeline.kafka.address",
     "Worker": "seriatim.pipeline.work.worker",

@@ -185,7 +185,7 @@ def receipt_fields() -> tuple[str, ...]:
     ("page", "heading", "names"),
     [
         ("events.md", "NewEvent", NewEvent.__struct_fields__),
-        ("events.md", "EventRecord", EventRecord.__struct_fields__),
+        ("events.md", "EventRecord", (*EventRecord.__struct_fields__, "payload")),
         ("events.md", "AppendResult", receipt_fields()),
         ("queries.md", "What a query returns", QueryResult.__struct_fields__),
     ],

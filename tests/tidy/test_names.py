@@ -42,6 +42,7 @@ ALLOWED = (
     (r"", r"(?i)deal[-_ ]desk", "the workflow of the test vector and of stored traces"),
     (r"", r"\"tip\"|/v1/tip\b", "a stored or transmitted name"),
     (r"^src/seriatim/store/.*\.sql$|^tests/faults/test_upgrade", r"\btip\b", "a column"),
+    (r"^docs/reference/schema\.md$", r"`tip`", "a column"),
     (r"^src/seriatim/store/postgres/migrations/", r"\btold\b|v_told|\bbehind the\b", "applied"),
 )
 # Nouns that only look like participles or gerunds.

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from seriatim.core.errors import Conflict
-from seriatim.core.event import EventRecord, NewEvent
+from seriatim.core.event import RECORD_COLUMNS, EventRecord, NewEvent
 from seriatim.core.times import parse_us
 from seriatim.log.base import BaseLog
 from seriatim.pipeline.archive.restore import build_restored_event
@@ -38,7 +38,7 @@ def originals() -> list[EventRecord]:
 
 def restored(record: EventRecord, store: Store) -> RestoredEvent:
     """Return a record as an archive has it."""
-    row = msgspec.structs.asdict(record)
+    row = dict(zip(RECORD_COLUMNS, msgspec.structs.astuple(record), strict=True))
     own = record.occurred_at == record.recorded_at
     row["occurred_text"] = None if own else record.occurred_at
     row["recorded_at"] = parse_us(record.recorded_at)

@@ -10,7 +10,7 @@ import pytest
 
 from seriatim.core.decide import StaleRules
 from seriatim.core.errors import BackendFailure, Conflict, InvalidEvent, SchemaViolation
-from seriatim.core.event import EventRecord, NewEvent
+from seriatim.core.event import RECORD_COLUMNS, NewEvent
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import ExpectedSeq
@@ -446,4 +446,4 @@ def test_records_name_every_field_that_an_export_holds() -> None:
     """A1: an export keeps every field of a record."""
     line = json.loads(exported(_simple_log())[1])
 
-    assert tuple(line) == EventRecord.__struct_fields__
+    assert tuple(line) == RECORD_COLUMNS

@@ -108,7 +108,7 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     app_id: str | None
     env_id: str | None
     metadata: Mapping[str, str]
-    payload_json: str
+    payload_json: str = msgspec.field(name="payload")  # stored and sent under this name
     payload_hash: str
     tags: tuple[str, ...]
 
@@ -134,9 +134,7 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 # The names of a record's fields in databases, exports, DataFrames and over HTTP.
-RECORD_COLUMNS = tuple(
-    "payload" if name == "payload_json" else name for name in EventRecord.__struct_fields__
-)
+RECORD_COLUMNS = EventRecord.__struct_encode_fields__
 COMMITTED_FIELDS = frozenset({"position", "append_position", "recorded_at", "payload_hash"})
 _NEW_FIELDS = frozenset(NewEvent.__struct_fields__)
 

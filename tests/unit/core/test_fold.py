@@ -30,7 +30,7 @@ def event(
         "tenant_id": tenant,
         "event_type": "seat.changed",
         "event_version": 1,
-        "payload": json.dumps(payload or {}),
+        "payload_json": json.dumps(payload or {}),
     }
     return EventRecord(**{**nothing, **fields})  # type: ignore[arg-type]
 

@@ -66,7 +66,7 @@ def event(payload: dict[str, Any], version: int = 1, event_type: str = "seat.tak
         "position": 7,
         "event_type": event_type,
         "event_version": version,
-        "payload": json.dumps(payload),
+        "payload_json": json.dumps(payload),
         "payload_hash": "sha256:0",
     }
     return EventRecord(**{**nothing, **fields})  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ def holding(payload: Any, **fields: Any) -> EventRecord:
         "event_type": "x",
         "event_version": 1,
         "recorded_at": "2026-01-01T00:00:00.000001Z",
-        "payload": canonical_text(payload),
+        "payload_json": canonical_text(payload),
         **fields,
     }
     return EventRecord(**given)

@@ -152,7 +152,7 @@ class Figure:
         return {True: "ok", False: "short", None: "-"}[self.ok]
 
 
-def ratio(  # noqa: PLR0913 - the fields of a figure
+def ratio(
     name: str,
     ours: Series,
     theirs: Series,

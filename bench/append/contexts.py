@@ -29,7 +29,7 @@ def contexts(ours: SeriatimLog, plan: AppendPlan, size: str, orders: Orders) -> 
     ]
 
 
-def _measure_neighbours(  # noqa: PLR0913 - internal
+def _measure_neighbours(
     ours: SeriatimLog, plan: AppendPlan, words: str, size: str, query: Query, orders: Orders
 ) -> list[Figure]:
     name = f"plain beside worst {words} context, {size}"
@@ -104,7 +104,7 @@ def _p99(latencies_s: list[float]) -> float:
     return percentile_ms(latencies_s, 0.99) or 0.0
 
 
-def _measure_beside_worst(  # noqa: PLR0913 - internal
+def _measure_beside_worst(
     ours: SeriatimLog,
     other: SeriatimLog,
     plan: AppendPlan,

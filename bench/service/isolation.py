@@ -244,7 +244,7 @@ def _run_load(one: ServiceProcess, scale: LoadScale, seconds: float) -> Iterator
         process.join()
 
 
-def generate_load(  # noqa: PLR0913 - the arguments of a process
+def generate_load(
     port: int, token: str, scale: LoadScale, seconds: float, started: Any, stored: Any
 ) -> None:
     """Hold unfinished requests and unread responses, tail, append and query without a pause.

@@ -406,7 +406,7 @@ def _open_engine(url: str, purpose: EnginePurpose) -> Engine:
         return SqliteEngine(sqlite_path(url), purpose)
     if url.startswith(("postgresql:", "postgres:")):
         _import_postgres()
-        from seriatim.store.postgres import connection, engine  # noqa: PLC0415 - an extra
+        from seriatim.store.postgres import connection, engine
 
         return engine.PostgresEngine(connection.parse_url(url, Settings()), purpose)
     msg = f"{purpose.label} must be in a database: use sqlite:///file or postgresql://…"
@@ -492,7 +492,7 @@ def sqlite_path(url: str) -> str:
 
 def _import_postgres() -> ModuleType:
     try:
-        from seriatim.store.postgres import store  # noqa: PLC0415 - an extra
+        from seriatim.store.postgres import store
     except ModuleNotFoundError as error:
         msg = "Postgres needs its driver: pip install 'seriatim[postgres]'"
         raise BackendFailure(msg, retryable=False) from error

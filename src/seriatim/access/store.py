@@ -80,7 +80,7 @@ class AccessStore:
 
     # -- tokens
 
-    def create(  # noqa: PLR0913 - the columns of a token
+    def create(
         self,
         *,
         subject: str | None,

@@ -20,7 +20,7 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        from seriatim.cli.app import app  # noqa: PLC0415 - needs the extra `cli`
+        from seriatim.cli.app import app
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA_PACKAGES:
             raise

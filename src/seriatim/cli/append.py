@@ -26,7 +26,7 @@ from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
 from seriatim.log.arguments import invalid_argument
 
 
-def append(  # noqa: PLR0913 - one parameter for each option
+def append(
     ctx: typer.Context,
     event_type: options.Type = None,
     payload: options.Payload = None,

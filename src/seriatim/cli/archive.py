@@ -41,7 +41,7 @@ ArchiveArgument = Annotated[
 
 
 @app.callback()
-def archive(  # noqa: PLR0913 - one parameter for each option
+def archive(
     ctx: typer.Context,
     to: Annotated[
         str | None,
@@ -82,7 +82,7 @@ def archive(  # noqa: PLR0913 - one parameter for each option
             spark_session(command, master) as spark,
             show_progress(command.stderr, "archive", quiet=command.as_json) as progress,
         ):
-            from seriatim.pipeline.archive.archiver import archive as write_archive  # noqa: PLC0415
+            from seriatim.pipeline.archive.archiver import archive as write_archive
 
             report = write_archive(
                 spark,
@@ -108,7 +108,7 @@ def archive(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("verify", epilog=exit_codes.format_exit_codes())
-def verify(  # noqa: PLR0913 - one parameter for each option
+def verify(
     ctx: typer.Context,
     at: ArchiveArgument,
     alone: Annotated[
@@ -126,7 +126,7 @@ def verify(  # noqa: PLR0913 - one parameter for each option
             spark_session(command, master) as spark,
             show_progress(command.stderr, "verify", quiet=command.as_json) as progress,
         ):
-            from seriatim.pipeline.archive.verification import verify_archive  # noqa: PLC0415
+            from seriatim.pipeline.archive.verification import verify_archive
 
             log = None if alone else command.url
             report = verify_archive(spark, log, at, progress=progress)
@@ -136,7 +136,7 @@ def verify(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("restore", epilog=exit_codes.format_exit_codes())
-def restore(  # noqa: PLR0913 - one parameter for each option
+def restore(
     ctx: typer.Context,
     at: ArchiveArgument,
     master: SparkMaster = None,
@@ -154,7 +154,7 @@ def restore(  # noqa: PLR0913 - one parameter for each option
             spark_session(command, master) as spark,
             show_progress(command.stderr, "restore", quiet=command.as_json) as progress,
         ):
-            from seriatim.pipeline.archive.restore import restore as restore_log  # noqa: PLC0415
+            from seriatim.pipeline.archive.restore import restore as restore_log
 
             report = restore_log(spark, at, command.url, progress=progress)
         if command.as_json:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from seriatim.pipeline.audit.report import AuditReport
 
 
-def audit(  # noqa: PLR0913 - one parameter for each option
+def audit(
     ctx: typer.Context,
     archive: ArchiveLocation = None,
     master: SparkMaster = None,
@@ -37,7 +37,7 @@ def audit(  # noqa: PLR0913 - one parameter for each option
     """
     with command_session(ctx, CommonOptions(url, tenant, as_json), whole_log=True) as command:
         with spark_session(command, master) as spark:
-            from seriatim.pipeline.audit.report import audit as run_audit  # noqa: PLC0415 - an extra
+            from seriatim.pipeline.audit.report import audit as run_audit
 
             report = run_audit(
                 spark,

@@ -27,7 +27,7 @@ from seriatim.log.arguments import check_name, check_position
 from seriatim.log.export_format import ExportFooter, export_log
 
 
-def export(  # noqa: PLR0913 - one parameter for each option
+def export(
     ctx: typer.Context,
     file: Annotated[
         Path,

@@ -34,7 +34,7 @@ LINE_BYTES_MAX = 32 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 
 
-def import_(  # noqa: PLR0913 - one parameter for each option
+def import_(
     ctx: typer.Context,
     file: Annotated[
         Path,

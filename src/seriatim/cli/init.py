@@ -20,7 +20,7 @@ from seriatim.factory import redact_url
 from seriatim.log.arguments import invalid_argument
 
 
-def init(  # noqa: PLR0913 - one parameter for each option
+def init(
     ctx: typer.Context,
     app_role: Annotated[
         str | None,
@@ -69,7 +69,7 @@ def _is_postgres(url: str) -> bool:
 
 def _prepare_postgres(url: str, app_role: str | None) -> None:
     """Migrate the schema and grant privileges, which only the owner of the log may do."""
-    from seriatim.store.postgres import migrate  # noqa: PLC0415 - needs the extra `postgres`
+    from seriatim.store.postgres import migrate
 
     migrate.migrate(url)
     if app_role is not None:

@@ -42,7 +42,7 @@ AcceptEpoch = Annotated[
 
 
 @app.command("delta", epilog=exit_codes.format_exit_codes())
-def delta(  # noqa: PLR0913 - one parameter for each option
+def delta(
     ctx: typer.Context,
     place: Annotated[
         str, typer.Argument(metavar="TABLE", help="The table: a folder or s3://bucket/prefix.")
@@ -60,7 +60,7 @@ def delta(  # noqa: PLR0913 - one parameter for each option
         spark_session(command, master) as spark,
     ):
         try:
-            from seriatim.pipeline.lake.delta import export_delta  # noqa: PLC0415 - needs the extra `lake`
+            from seriatim.pipeline.lake.delta import export_delta
         except ModuleNotFoundError as error:
             raise _missing_module(error) from error
         report = export_delta(spark, command.url, place, until=until, accept_epoch=accept_epoch)
@@ -68,7 +68,7 @@ def delta(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("iceberg", epilog=exit_codes.format_exit_codes())
-def iceberg(  # noqa: PLR0913 - one parameter for each option
+def iceberg(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="TABLE", help="The table as namespace.name.")],
     catalog: Annotated[
@@ -91,7 +91,7 @@ def iceberg(  # noqa: PLR0913 - one parameter for each option
         properties = _parse_properties(catalog)
         with spark_session(command, master) as spark:
             try:
-                from seriatim.pipeline.lake import iceberg as lake  # noqa: PLC0415 - needs the extra `lake`
+                from seriatim.pipeline.lake import iceberg as lake
             except ModuleNotFoundError as error:
                 raise _missing_module(error) from error
             report = lake.export_iceberg(

@@ -81,7 +81,7 @@ AllTenants = Annotated[
 
 
 @app.command("run", epilog=exit_codes.format_exit_codes())
-def run(  # noqa: PLR0913 - one parameter for each option
+def run(
     ctx: typer.Context,
     path: ProjectionArgument,
     live: Annotated[
@@ -126,7 +126,7 @@ def run(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("rebuild", epilog=exit_codes.format_exit_codes())
-def rebuild(  # noqa: PLR0913 - one parameter for each option
+def rebuild(
     ctx: typer.Context,
     path: ProjectionArgument,
     accept: Annotated[
@@ -151,7 +151,7 @@ def rebuild(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("verify", epilog=exit_codes.format_exit_codes())
-def verify(  # noqa: PLR0913 - one parameter for each option
+def verify(
     ctx: typer.Context,
     path: ProjectionArgument,
     target: ReadModelUrl = None,
@@ -173,7 +173,7 @@ def verify(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("status", epilog=exit_codes.format_exit_codes())
-def status(  # noqa: PLR0913 - one parameter for each option
+def status(
     ctx: typer.Context,
     target: ReadModelUrl = None,
     all_tenants: AllTenants = False,
@@ -242,7 +242,7 @@ def _make_row(standing: ProjectionStanding) -> dict[str, Any]:
 def _make_command(
     operation: Callable[[ReadModel, str], object], result: str
 ) -> Callable[..., None]:
-    def run_operation(  # noqa: PLR0913 - one parameter for each option
+    def run_operation(
         ctx: typer.Context,
         name: ProjectionName,
         target: ReadModelUrl = None,
@@ -272,7 +272,7 @@ app.command("resume", epilog=exit_codes.format_exit_codes(), help="Resume a paus
 
 
 @app.command("retry", epilog=exit_codes.format_exit_codes())
-def retry(  # noqa: PLR0913 - one parameter for each option
+def retry(
     ctx: typer.Context,
     name: ProjectionName,
     position: Annotated[
@@ -297,7 +297,7 @@ def retry(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("skip", epilog=exit_codes.format_exit_codes())
-def skip(  # noqa: PLR0913 - one parameter for each option
+def skip(
     ctx: typer.Context,
     name: ProjectionName,
     position: Annotated[int, typer.Argument(metavar="POSITION", help="The position of the event.")],
@@ -344,7 +344,7 @@ def _open_read_model(
 
 
 @contextmanager
-def _open_projector(  # noqa: PLR0913 - the options of three commands
+def _open_projector(
     command: CommandSession,
     path: str,
     read_model: _ReadModelLocation,
@@ -355,7 +355,7 @@ def _open_projector(  # noqa: PLR0913 - the options of three commands
 ) -> Iterator[Projector]:
     projection = load_projection(path)
     with spark_session(command, master) as spark:
-        from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - needs the extra `spark`
+        from seriatim.pipeline.project.projector import Projector
 
         with (
             report_job_progress(command, projection.name, metrics) as report,
@@ -381,7 +381,7 @@ def load_projection(path: str) -> Projection:
 
     """
     if ":" not in path:
-        from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415 - needs the extra `spark`
+        from seriatim.pipeline.shipped import SHIPPED
 
         if path in SHIPPED:
             return SHIPPED[path]

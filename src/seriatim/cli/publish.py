@@ -67,7 +67,7 @@ AllTenants = Annotated[
 ]
 
 
-def publish(  # noqa: PLR0913 - one parameter for each option
+def publish(
     ctx: typer.Context,
     to: KafkaUrl,
     checkpoints: Annotated[
@@ -112,7 +112,7 @@ def publish(  # noqa: PLR0913 - one parameter for each option
             report_job_progress(command, "publisher", job_metrics) as report,
         ):
             with require_kafka():
-                from seriatim.pipeline.publish.publisher import Publisher  # noqa: PLC0415
+                from seriatim.pipeline.publish.publisher import Publisher
 
             if live:
                 command.notice("following the log; press Ctrl-C to stop")
@@ -134,7 +134,7 @@ def publish(  # noqa: PLR0913 - one parameter for each option
             command.stdout.print(format_pairs(summary))
 
 
-def reconcile(  # noqa: PLR0913 - one parameter for each option
+def reconcile(
     ctx: typer.Context,
     to: KafkaUrl,
     kafka: KafkaSettings = None,
@@ -152,7 +152,7 @@ def reconcile(  # noqa: PLR0913 - one parameter for each option
         target = parse_kafka_target(to, kafka, kafka_config)
         with spark_session(command, master, conf) as spark:
             with require_kafka():
-                from seriatim.pipeline.publish.reconciliation import reconcile as compare  # noqa: PLC0415
+                from seriatim.pipeline.publish.reconciliation import reconcile as compare
 
             report = compare(spark, command.url, target, tenant_id=tenant_id)
         _print_report(command, report)
@@ -186,8 +186,8 @@ def parse_kafka_target(url: str, kafka: list[str] | None, file: Path | None) -> 
 
     """
     with require_kafka():  # checked before Spark starts, which takes seconds
-        from seriatim.pipeline.kafka import client  # noqa: F401, PLC0415
-        from seriatim.pipeline.kafka.address import parse_target  # noqa: PLC0415 - slow to import
+        from seriatim.pipeline.kafka import client  # noqa: F401
+        from seriatim.pipeline.kafka.address import parse_target
 
     settings: dict[str, str] = {}
     if file is not None:

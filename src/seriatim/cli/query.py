@@ -20,7 +20,7 @@ from seriatim.cli.query_options import Payloads, QueryJson, Stream, Tags, Types,
 from seriatim.log.query_execution import QueryResult
 
 
-def query(  # noqa: PLR0913 - one parameter for each option
+def query(
     ctx: typer.Context,
     types: Types = None,
     payloads: Payloads = None,

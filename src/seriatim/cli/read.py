@@ -37,7 +37,7 @@ _LIMIT = typer.Option(
 )
 
 
-def read(  # noqa: PLR0913 - one parameter for each option
+def read(
     ctx: typer.Context,
     after: Annotated[int, typer.Option(help="Only events after this position.")] = 0,
     until: Annotated[

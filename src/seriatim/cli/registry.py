@@ -90,7 +90,7 @@ def _open_registry(
             yield command, operations
 
 
-def _select(  # noqa: PLR0913 - one parameter for each filter
+def _select(
     command: CommandSession,
     handler: str | None = None,
     event: str | None = None,
@@ -115,7 +115,7 @@ def _select(  # noqa: PLR0913 - one parameter for each filter
 
 
 @app.command("status", epilog=exit_codes.format_exit_codes())
-def status(  # noqa: PLR0913 - one parameter for each option
+def status(
     ctx: typer.Context,
     finished: Annotated[
         bool,
@@ -156,7 +156,7 @@ def status(  # noqa: PLR0913 - one parameter for each option
         command.stdout.print(listing)
 
 
-def _print_entries(  # noqa: PLR0913 - one parameter for each filter
+def _print_entries(
     status: str | tuple[str, ...],
     ctx: typer.Context,
     handler: str | None,
@@ -189,7 +189,7 @@ def _print_entries(  # noqa: PLR0913 - one parameter for each filter
 
 
 def _make_list_command(status: str | tuple[str, ...], help: str) -> Any:
-    def run_command(  # noqa: PLR0913 - one parameter for each option
+    def run_command(
         ctx: typer.Context,
         handler: HandlerName = None,
         event_type: EventTypeFilter = None,
@@ -235,7 +235,7 @@ def _print_count(command: CommandSession, name: str, count: int) -> None:
 
 
 def _make_retry_command(statuses: tuple[str, ...], help: str) -> Any:
-    def run_command(  # noqa: PLR0913 - one parameter for each option
+    def run_command(
         ctx: typer.Context,
         argument: EventArgument = None,
         event: EventId = None,
@@ -267,7 +267,7 @@ def _make_retry_command(statuses: tuple[str, ...], help: str) -> Any:
 
 
 def _make_skip_command(statuses: tuple[str, ...], help: str) -> Any:
-    def run_command(  # noqa: PLR0913 - one parameter for each option
+    def run_command(
         ctx: typer.Context,
         reason: Reason,
         argument: EventArgument = None,
@@ -326,7 +326,7 @@ dlq_app.command("drop", epilog=exit_codes.format_exit_codes())(
 
 
 @dlq_app.command("show", epilog=exit_codes.format_exit_codes())
-def show(  # noqa: PLR0913 - one parameter for each option
+def show(
     ctx: typer.Context,
     event: Annotated[str, typer.Argument(metavar="EVENT", help="The id of the event.")],
     handler: HandlerName = None,
@@ -371,7 +371,7 @@ def _with_json_payload(entry: Entry) -> dict[str, Any]:
 
 
 @app.command("pause", epilog=exit_codes.format_exit_codes())
-def pause(  # noqa: PLR0913 - one parameter for each option
+def pause(
     ctx: typer.Context,
     handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
     reason: Annotated[str, typer.Option("--reason", help="The reason, for other operators.")] = "",
@@ -386,7 +386,7 @@ def pause(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("resume", epilog=exit_codes.format_exit_codes())
-def resume(  # noqa: PLR0913 - one parameter for each option
+def resume(
     ctx: typer.Context,
     handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
     registry: RegistryUrl = None,
@@ -400,7 +400,7 @@ def resume(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("reset", epilog=exit_codes.format_exit_codes())
-def reset(  # noqa: PLR0913 - one parameter for each option
+def reset(
     ctx: typer.Context,
     handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
     reason: Annotated[str, typer.Option("--reason", help="The reason, which is stored.")],
@@ -459,7 +459,7 @@ def reset(  # noqa: PLR0913 - one parameter for each option
 
 
 @app.command("prune", epilog=exit_codes.format_exit_codes())
-def prune(  # noqa: PLR0913 - one parameter for each option
+def prune(
     ctx: typer.Context,
     handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
     days: Annotated[

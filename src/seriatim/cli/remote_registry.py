@@ -54,7 +54,7 @@ class RegistryOperations(Protocol):
         """Delete entries finished more than `older_s` seconds ago; return their number."""
         ...
 
-    def reset(  # noqa: PLR0913 - one parameter for each option
+    def reset(
         self,
         handler: str,
         log: Log,
@@ -188,7 +188,7 @@ class RemoteRegistry:
         del handler, older_s, streamless
         self._require_database("pruning")
 
-    def reset(  # noqa: PLR0913 - one parameter for each option
+    def reset(
         self,
         handler: str,
         log: Log,

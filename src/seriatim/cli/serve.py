@@ -98,7 +98,7 @@ Insecure = Annotated[
 ]
 
 
-def serve(  # noqa: PLR0913 - one parameter for each option
+def serve(
     ctx: typer.Context,
     host: Host = "127.0.0.1",
     port: Port = 8420,
@@ -124,9 +124,9 @@ def serve(  # noqa: PLR0913 - one parameter for each option
     common = CommonOptions(url, tenant, as_json)
     with command_session(ctx, common, whole_log=True) as command, ExitStack() as stack:
         try:
-            from seriatim.api.server import ServiceLocation  # noqa: PLC0415
-            from seriatim.api.server import serve as run_service  # noqa: PLC0415
-            from seriatim.api.service import ServiceSettings  # noqa: PLC0415 - needs the extra `server`
+            from seriatim.api.server import ServiceLocation
+            from seriatim.api.server import serve as run_service
+            from seriatim.api.service import ServiceSettings
         except ModuleNotFoundError as error:
             msg = "the service needs an extra: pip install 'seriatim[server]'"
             raise BackendFailure(msg, retryable=False) from error
@@ -183,8 +183,8 @@ def _allows_anonymous(
         InvalidArgument: If tokens would be sent unencrypted to a non-local address.
 
     """
-    from seriatim.api.server import is_embedded  # noqa: PLC0415
-    from seriatim.api.service import is_loopback  # noqa: PLC0415 - needs the extra `server`
+    from seriatim.api.server import is_embedded
+    from seriatim.api.service import is_loopback
 
     embedded, loopback = is_embedded(command.url), is_loopback(place.host)
     if not loopback and place.certificate is None and not insecure:

@@ -61,7 +61,7 @@ def spark_session(
 
     """
     try:
-        from seriatim.pipeline.source.spark_session import session, stop_after_use  # noqa: PLC0415 - needs the extra `spark`, slow
+        from seriatim.pipeline.source.spark_session import session, stop_after_use
     except ModuleNotFoundError as error:
         msg = f"this command runs on Spark and needs {error.name}: pip install 'seriatim[spark]'"
         raise BackendFailure(msg, retryable=False) from error

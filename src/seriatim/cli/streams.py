@@ -20,7 +20,7 @@ from seriatim.cli.output import escape_unprintable, make_table, write_json
 from seriatim.store.port import StreamSummary
 
 
-def streams(  # noqa: PLR0913 - one parameter for each option
+def streams(
     ctx: typer.Context,
     stream_type: Annotated[
         str | None, typer.Option("--type", help="Only streams of this type.", show_default=False)

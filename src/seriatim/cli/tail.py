@@ -23,7 +23,7 @@ from seriatim.log.export_format import encode_record_line
 from seriatim.log.subscription import Subscription, Tail
 
 
-def tail(  # noqa: PLR0913 - one parameter for each option
+def tail(
     ctx: typer.Context,
     after: Annotated[
         int | None,

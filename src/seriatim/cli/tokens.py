@@ -87,7 +87,7 @@ def _open_access(
 
 
 @app.command("create", epilog=exit_codes.format_exit_codes())
-def create(  # noqa: PLR0913 - one parameter for each option
+def create(
     ctx: typer.Context,
     service: ServiceName = None,
     all_tenants: AllTenants = False,
@@ -164,7 +164,7 @@ def list_(
 
 
 @app.command("revoke", epilog=exit_codes.format_exit_codes())
-def revoke(  # noqa: PLR0913 - one parameter for each option
+def revoke(
     ctx: typer.Context,
     token_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id of the token, as in `token list`.")
@@ -187,7 +187,7 @@ def revoke(  # noqa: PLR0913 - one parameter for each option
 
 
 @quota_app.command("set", epilog=exit_codes.format_exit_codes())
-def set_quota(  # noqa: PLR0913 - one parameter for each option
+def set_quota(
     ctx: typer.Context,
     events: Annotated[
         float,

@@ -22,7 +22,7 @@ from seriatim.log.verification import VerificationReport
 from seriatim.log.verification import verify as verify_log
 
 
-def verify(  # noqa: PLR0913 - one parameter for each option
+def verify(
     ctx: typer.Context,
     lookups: Annotated[
         int, typer.Option(min=1, help="The number of events that are also looked up by their keys.")

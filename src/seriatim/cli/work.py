@@ -84,7 +84,7 @@ Redeclare = Annotated[
 ]
 
 
-def work(  # noqa: PLR0913 - one parameter for each option
+def work(
     ctx: typer.Context,
     path: HandlerArgument,
     source: SourceUrl = None,
@@ -133,7 +133,7 @@ def work(  # noqa: PLR0913 - one parameter for each option
             spark_session(command, master, conf) as spark,
             report_job_progress(command, handler.name, job_metrics) as report,
         ):
-            from seriatim.pipeline.work.worker import Worker  # noqa: PLC0415 - needs the extra `spark`
+            from seriatim.pipeline.work.worker import Worker
 
             with Worker(
                 spark,

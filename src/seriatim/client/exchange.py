@@ -34,7 +34,7 @@ class HttpExchange:
     Appends that may succeed on a retry are deferred to the committer's threads, which retry them.
     """
 
-    def __init__(  # noqa: PLR0913 - a request and its callbacks
+    def __init__(
         self,
         connection: HTTPConnection,
         group: Sequence[AppendRequest],

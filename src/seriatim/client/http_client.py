@@ -137,7 +137,7 @@ class HttpClient:
             "POST", path, _encode(body), tenant_id, seconds, history or AttemptHistory()
         ).body
 
-    def _request(  # noqa: PLR0913 - a request, its timeout and its history
+    def _request(
         self,
         method: str,
         target: str,

@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder(TailLine).decode
 class RemoteTail(Tail):
     """A tail over HTTP; it reconnects at its position after a broken connection."""
 
-    def __init__(  # noqa: PLR0913 - as in Tail
+    def __init__(
         self,
         store: Any,
         tenant_id: str,

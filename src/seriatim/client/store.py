@@ -342,7 +342,7 @@ class HttpStore:
         found: list[StreamSummary] = self.decode(raw, messages.StreamsResponse).streams
         return found
 
-    def select(  # noqa: PLR0913 - a query, its range and its order
+    def select(
         self,
         tenant_id: str,
         query: Query,

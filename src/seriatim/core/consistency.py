@@ -57,7 +57,7 @@ def find_payload_problems(payload: str, payload_hash: str) -> Iterator[str]:
         yield "the payload does not match its hash"
 
 
-def find_envelope_problems(  # noqa: PLR0913 - the checked fields of an event
+def find_envelope_problems(
     *,
     event_id: str,
     tenant_id: str,

@@ -42,13 +42,14 @@ _TRACE_REQUIRED = (
 )
 
 
-def check_envelope(  # noqa: PLR0913 - an event and the rules it must satisfy
+def check_envelope(
     event: NewEvent,
     key: str | None,
     profile_rules: ProfileRules,
     tenant_id: str,
     rules: Rules,
     limits: Limits,
+    *,
     known_kind: StreamKind | None = None,
 ) -> bool:
     """Validate one envelope and return whether the event belongs to a trace.

@@ -151,7 +151,7 @@ class AppendResult:
             event.
     """
 
-    def __init__(  # noqa: PLR0913 - the fields of a receipt
+    def __init__(
         self,
         first_position: int,
         last_position: int,

@@ -63,7 +63,7 @@ class Rule(msgspec.Struct, frozen=True):
         )
 
 
-def _rule(  # noqa: PLR0913 - the fields of a rule
+def _rule(
     name: str,
     finds: str,
     pattern: str,

@@ -168,7 +168,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def handler(  # noqa: PLR0913 - a declaration is its parts
+def handler(
     name: str,
     *,
     effect: Effect,

@@ -155,7 +155,13 @@ def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None)
         raise ValidationError("envelope", "idempotency_key", problem)
     kind = _find_validated_kind(context, event)
     is_trace = check_envelope(
-        event, key, context.profile_rules, context.tenant_id, context.rules, context.limits, kind
+        event,
+        key,
+        context.profile_rules,
+        context.tenant_id,
+        context.rules,
+        context.limits,
+        known_kind=kind,
     )
     payload = event.payload
     text = check_and_encode(payload, floats=not is_trace, limits=context.limits)

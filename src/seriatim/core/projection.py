@@ -146,7 +146,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
         return event
 
 
-def projection(  # noqa: PLR0913 - a declaration is its parts
+def projection(
     name: str,
     *,
     key: Key,
@@ -212,7 +212,7 @@ def projection(  # noqa: PLR0913 - a declaration is its parts
     return declare
 
 
-def frame_projection(  # noqa: PLR0913 - a declaration is its parts
+def frame_projection(
     name: str,
     *,
     key: Mapping[str, type],

@@ -29,7 +29,7 @@ class DocumentIndex(Protocol):
         ...
 
 
-def documents(  # noqa: PLR0913 - the options of a handler
+def documents(
     name: str,
     index: DocumentIndex | Callable[[], DocumentIndex],
     *,

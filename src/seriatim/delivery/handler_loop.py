@@ -89,7 +89,7 @@ class HandlerLoop:
 
     """
 
-    def __init__(  # noqa: PLR0913 - the options of a consumer
+    def __init__(
         self,
         registry: Registry,
         handler: Handler,

@@ -500,7 +500,7 @@ class Registry:
         ]
         self._end_attempts(handler, claims, statuses, "", unspent=1)
 
-    def _end_attempts(  # noqa: PLR0913 - the columns of an attempt
+    def _end_attempts(
         self,
         handler: Handler,
         claims: Sequence[Claim],
@@ -731,7 +731,7 @@ class Registry:
         """
         return self._admin.prune(handler, older_s, streamless=streamless)
 
-    def reset(  # noqa: PLR0913 - the options of a reset
+    def reset(
         self,
         handler: str,
         log: BaseLog,

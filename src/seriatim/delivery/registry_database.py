@@ -93,7 +93,7 @@ class RegistryDatabase:
 
         return self.outage.run(act)
 
-    def run_rows_in(  # noqa: PLR0913 - a statement and its input
+    def run_rows_in(
         self,
         session: EngineSession,
         statement: str,

@@ -57,7 +57,7 @@ class ResetReport(msgspec.Struct, frozen=True, kw_only=True):
     streams: int
 
 
-def reset_handler(  # noqa: PLR0913 - the options of `Registry.reset`
+def reset_handler(
     database: RegistryDatabase,
     handler: str,
     log: BaseLog,

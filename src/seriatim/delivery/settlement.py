@@ -23,7 +23,7 @@ _DUE_LIMIT = 1000
 _BACKOFF = Backoff(first_s=0.02, cap_s=1.0)
 
 
-def settle(  # noqa: PLR0913 - what to handle, and for how long
+def settle(
     registry: Registry,
     handler: Handler,
     deliveries: Sequence[Delivery],

@@ -40,7 +40,7 @@ def run(report: DemoReport) -> None:
         "Proves: each event counts once despite a crash, and a rebuild gives the same result.",
     )
     reached = _kill_runner(report, _start_runner(report))
-    from seriatim.spark import session  # noqa: PLC0415 - needs the extra `spark`
+    from seriatim.spark import session
 
     spark = session()
     try:
@@ -85,7 +85,7 @@ def _kill_runner(report: DemoReport, runner: subprocess.Popen[bytes]) -> int:
 
 
 def _project(report: DemoReport, spark: SparkSession, head: int) -> None:
-    from seriatim.spark import (  # noqa: PLC0415 - needs the extra `spark`
+    from seriatim.spark import (
         Projector,
         activity,
         aggregate_states,

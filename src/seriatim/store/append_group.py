@@ -148,7 +148,7 @@ class GroupView(StoreView):
             yield from placed.build_records(self._recorded_us)
 
 
-def decide_group(  # noqa: PLR0913 - a group and the state of the log
+def decide_group(
     requests: Sequence[AppendRequest],
     view: StoreView,
     rules: Rules,

@@ -108,7 +108,7 @@ class EngineSession(Protocol):
         """
         ...
 
-    def run_with_rows_then(  # noqa: PLR0913 - two statements and their parameters
+    def run_with_rows_then(
         self,
         sql: str,
         then: str,

@@ -62,7 +62,7 @@ class LeaseKeeper:
         on_end: Called in the thread when it ends, for example to close its connection.
     """
 
-    def __init__(  # noqa: PLR0913 - what differs between leases
+    def __init__(
         self,
         renew: Callable[[], bool],
         interval_s: float,

@@ -259,7 +259,7 @@ class MemoryStore:
                 found.append(summarize_stream(first, last))
         return found[:limit]
 
-    def select(  # noqa: PLR0913 - a query, its range and its order
+    def select(
         self,
         tenant_id: str,
         query: Query,

@@ -368,7 +368,7 @@ class Store(Protocol):
         """Return a page of streams whose first event is after position `after`."""
         ...
 
-    def select(  # noqa: PLR0913 - a query, its range and its order
+    def select(
         self,
         tenant_id: str,
         query: Query,

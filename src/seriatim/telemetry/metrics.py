@@ -218,9 +218,9 @@ def _parse_address(address: str) -> tuple[str, int]:
 
 def _client() -> ModuleType:
     try:
-        import prometheus_client  # noqa: PLC0415 - an extra
-        import prometheus_client.core  # noqa: PLC0415 - the same
-        import prometheus_client.multiprocess  # noqa: PLC0415 - the same
+        import prometheus_client
+        import prometheus_client.core
+        import prometheus_client.multiprocess
     except ModuleNotFoundError as error:
         msg = "metrics need the Prometheus client: pip install 'seriatim[metrics]'"
         raise BackendFailure(msg, retryable=False) from error

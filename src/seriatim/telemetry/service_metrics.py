@@ -27,7 +27,7 @@ class ServiceMetrics:
         self._tenants = BoundedLabels(names_max)
         self._limits = BoundedLabels(names_max)
 
-    def count_request(  # noqa: PLR0913 - the labels and values of a request
+    def count_request(
         self,
         route: str,
         method: str,

@@ -91,13 +91,13 @@ def join_span_export(exporting: SpanExport | None) -> Iterator[None]:
 def _start(exporting: SpanExport) -> Any:
     """Install the SDK as the tracer of this process."""
     try:
-        from opentelemetry import trace  # noqa: PLC0415 - an extra
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
             OTLPSpanExporter,
         )
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
         msg = f"exporting spans needs {error.name}: pip install 'seriatim[otel]'"
         raise BackendFailure(msg, retryable=False) from error

@@ -107,7 +107,7 @@ def extract(headers: Mapping[str, str]) -> SpanParent | None:
     carrier = {name.lower(): value for name, value in headers.items()}
     if "traceparent" not in carrier:
         return None
-    from opentelemetry.context import Context  # noqa: PLC0415 - an extra
+    from opentelemetry.context import Context
 
     found = _propagator().extract(carrier, Context())
     valid = sys.modules[_API].get_current_span(found).get_span_context().is_valid
@@ -211,6 +211,6 @@ def _find_tracer() -> Any:
 
 
 def _propagator() -> Any:
-    from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415 - an extra
+    from opentelemetry.trace.propagation import tracecontext
 
     return tracecontext.TraceContextTextMapPropagator()

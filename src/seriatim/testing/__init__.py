@@ -47,30 +47,30 @@ _MODULES = (
 # Registered before the imports below, so that pytest shows the values of a failing assert.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
-from seriatim.store.memory import MemoryStore  # noqa: E402
-from seriatim.store.port import Store  # noqa: E402
-from seriatim.testing.aio import AsyncContract  # noqa: E402
-from seriatim.testing.append import AppendContract  # noqa: E402
-from seriatim.testing.bad_input import BadInputContract  # noqa: E402
-from seriatim.testing.commands import CommandContract  # noqa: E402
-from seriatim.testing.conditions import ConditionContract  # noqa: E402
-from seriatim.testing.cursors import CursorContract  # noqa: E402
-from seriatim.testing.decisions import DecisionContract  # noqa: E402
-from seriatim.testing.declarations import DeclarationContract  # noqa: E402
-from seriatim.testing.guards import GuardContract  # noqa: E402
-from seriatim.testing.idempotency import IdempotencyContract  # noqa: E402
-from seriatim.testing.identity import IdentityContract  # noqa: E402
-from seriatim.testing.limits import LimitContract  # noqa: E402
-from seriatim.testing.liveness import LivenessContract  # noqa: E402
-from seriatim.testing.newest_first import NewestFirstContract, RelationContract  # noqa: E402
-from seriatim.testing.patterns import PatternContract  # noqa: E402
-from seriatim.testing.query import PredicateContract, QueryContract  # noqa: E402
-from seriatim.testing.reads import ReadContract  # noqa: E402
-from seriatim.testing.records import RecordContract  # noqa: E402
-from seriatim.testing.subscriptions import SubscriptionContract  # noqa: E402
-from seriatim.testing.telemetry import TelemetryContract  # noqa: E402
-from seriatim.testing.tenants import TenantContract  # noqa: E402
-from seriatim.testing.traces import TraceContract  # noqa: E402
+from seriatim.store.memory import MemoryStore
+from seriatim.store.port import Store
+from seriatim.testing.aio import AsyncContract
+from seriatim.testing.append import AppendContract
+from seriatim.testing.bad_input import BadInputContract
+from seriatim.testing.commands import CommandContract
+from seriatim.testing.conditions import ConditionContract
+from seriatim.testing.cursors import CursorContract
+from seriatim.testing.decisions import DecisionContract
+from seriatim.testing.declarations import DeclarationContract
+from seriatim.testing.guards import GuardContract
+from seriatim.testing.idempotency import IdempotencyContract
+from seriatim.testing.identity import IdentityContract
+from seriatim.testing.limits import LimitContract
+from seriatim.testing.liveness import LivenessContract
+from seriatim.testing.newest_first import NewestFirstContract, RelationContract
+from seriatim.testing.patterns import PatternContract
+from seriatim.testing.query import PredicateContract, QueryContract
+from seriatim.testing.reads import ReadContract
+from seriatim.testing.records import RecordContract
+from seriatim.testing.subscriptions import SubscriptionContract
+from seriatim.testing.telemetry import TelemetryContract
+from seriatim.testing.tenants import TenantContract
+from seriatim.testing.traces import TraceContract
 
 CONTRACTS: tuple[type, ...] = (
     AppendContract,

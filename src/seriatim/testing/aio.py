@@ -1,5 +1,4 @@
 """B13, E5: the asyncio interface of the log, `log.aio`."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Section B: appends, the order of their checks, and their failures."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Invalid input of every kind: a typed error names the field or index, and nothing is stored."""
-# ruff: noqa: S101 - tests assert
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """C5: duplicates of a command run once and receive the stored response."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

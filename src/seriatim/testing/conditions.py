@@ -1,5 +1,4 @@
 """B8, B9, D5: conditional appends, which fail if the log has changed since it was read."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """E5: cursors of consumers, which only advance, and the leases that fence them."""
-# ruff: noqa: S101 - tests assert expected values
 
 from __future__ import annotations
 

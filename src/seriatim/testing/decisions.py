@@ -1,5 +1,4 @@
 """C8: a retry of a decision returns the first receipt; appends are found by their keys."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

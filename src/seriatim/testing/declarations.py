@@ -1,5 +1,4 @@
 """A5, A8: stream kinds, event types and payload indexes, declared in the store for all clients."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

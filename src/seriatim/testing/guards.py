@@ -1,5 +1,4 @@
 """K1: the guard refuses secrets before anything is stored, and never reveals them."""
-# ruff: noqa: S101 - tests assert
 
 from __future__ import annotations
 

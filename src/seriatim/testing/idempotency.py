@@ -1,5 +1,4 @@
 """Section C: idempotency keys and event ids, and retries of whole batches."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

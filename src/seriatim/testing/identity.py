@@ -1,5 +1,4 @@
 """F8: a log has an identity, and a consumer that meets another identity stops."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

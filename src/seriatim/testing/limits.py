@@ -1,5 +1,4 @@
 """K3: everything has a configurable limit, and the error names the limit."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """B13, L2: every call ends in bounded time with a definite or explicitly ambiguous outcome."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

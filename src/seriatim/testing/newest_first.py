@@ -1,5 +1,4 @@
 """E7: reads in descending order, and reads by correlation and causation id."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """E7: a pattern such as `seat.*` means the same wherever event types are named."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

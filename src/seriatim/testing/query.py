@@ -1,5 +1,4 @@
 """Section D: results of queries, versions of contexts, and matches of predicates."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

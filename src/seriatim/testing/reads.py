@@ -1,5 +1,4 @@
 """Section E: reads by position, by stream and in batches, with every filter."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Section A: the fields of a record, which are stored exactly as given."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

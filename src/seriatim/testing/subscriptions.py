@@ -1,5 +1,4 @@
 """E5, E6: tails and durable subscriptions."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """M1: telemetry events, which are delivered to listeners in the process."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """K2: tenants never see each other's data through any method of the library."""
-# ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
 

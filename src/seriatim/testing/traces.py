@@ -1,5 +1,4 @@
 """Section T: the ten frozen trace types, their payloads and their envelope."""
-# ruff: noqa: S101 - tests assert
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ArchiveReport(msgspec.Struct, kw_only=True):
         return sum(segment.count for segment in self.sealed)
 
 
-def archive(  # noqa: PLR0913 - what, where to, how much
+def archive(
     spark: SparkSession,
     url: str,
     to: str | ObjectStorage,

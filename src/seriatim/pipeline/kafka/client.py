@@ -99,7 +99,7 @@ class MessageSender:
             self._topics[tenant_id, stream_type] = found
         return found
 
-    def send(  # noqa: PLR0913 - the parts of a message
+    def send(
         self,
         topic: str,
         key: bytes,
@@ -134,7 +134,7 @@ class MessageSender:
         if size > self._alone_bytes:
             self.flush()
 
-    def _produce(  # noqa: PLR0913 - the parts of a message
+    def _produce(
         self,
         topic: str,
         key: bytes,

@@ -39,7 +39,7 @@ except ModuleNotFoundError as error:
 _LOG_ID = "seriatim.logId"
 
 
-def export_delta(  # noqa: PLR0913 - what, where to, how much
+def export_delta(
     spark: SparkSession,
     url: str,
     table: str,

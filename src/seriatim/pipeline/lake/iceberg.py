@@ -39,7 +39,7 @@ _RETRIES = "commit.retry.num-retries"
 _COMMIT_CONFLICTS = (problems.CommitFailedException, problems.ValidationException)
 
 
-def export_iceberg(  # noqa: PLR0913 - what, where to, how much
+def export_iceberg(
     spark: SparkSession,
     url: str,
     identifier: str,

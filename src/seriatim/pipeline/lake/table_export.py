@@ -88,7 +88,7 @@ class ExportReport(msgspec.Struct, kw_only=True):
     commits: int = 0
 
 
-def export(  # noqa: PLR0913 - what, where to, how much
+def export(
     spark: SparkSession,
     url: str,
     table: LakeTable,

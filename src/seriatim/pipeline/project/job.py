@@ -35,7 +35,7 @@ BatchInput = DataFrame | PositionRange  # a batch: the DataFrame of a stream, or
 class ProjectionJob:
     """A projection, its log and its read model, on Spark."""
 
-    def __init__(  # noqa: PLR0913 - the options of a projection
+    def __init__(
         self,
         spark: SparkSession,
         projection: Projection,

@@ -72,7 +72,7 @@ class Publisher:
 
     """
 
-    def __init__(  # noqa: PLR0913 - the options of a publisher
+    def __init__(
         self,
         spark: SparkSession,
         url: str,

@@ -101,7 +101,8 @@ def reconcile(
     end = state.head if until is None else min(until, state.head)
     with closing(open_store(url, Settings(), create=False)) as store:
         kinds = find_zero_based_kinds(store.rules())
-    log = _read_log(spark, log_url, target, tenant_id, end, state.identity, kinds).cache()
+    log = _read_log(spark, log_url, target, tenant_id, end, state.identity, zero_based=kinds)
+    log = log.cache()
     topics = {row.event_topic for row in log.select("event_topic").distinct().collect()}
     similar = find_topics(target, tenant_id) - topics
     messages = _read_messages(spark, target, sorted(topics | similar), tenant_id)
@@ -120,13 +121,14 @@ def reconcile(
         messages.unpersist()
 
 
-def _read_log(  # noqa: PLR0913 - what is compared
+def _read_log(
     spark: SparkSession,
     url: str,
     target: Target,
     tenant_id: str | None,
     until: int,
     log: LogIdentity,
+    *,
     zero_based: frozenset[str],
 ) -> DataFrame:
     """Return the events of the log, each with the hashes of the message it must have."""
@@ -224,7 +226,7 @@ def _read_messages(
     return messages
 
 
-def _compare(  # noqa: PLR0913 - both sides, and the ends of the log
+def _compare(
     log: DataFrame,
     messages: DataFrame,
     identity: LogIdentity,

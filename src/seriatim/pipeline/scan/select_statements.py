@@ -26,7 +26,7 @@ NULLABLE_COLUMNS = {
 _INTEGERS = {"position", "append_position", "stream_seq", "event_version"}
 
 
-def build_select(  # noqa: PLR0913 - a SELECT, and its range
+def build_select(
     address: DatabaseAddress,
     spec: ScanSpec,
     after: int,

@@ -101,7 +101,7 @@ class _InFlightAppend(msgspec.Struct):
     ticket: QueuedAppend
 
 
-def append_rows(  # noqa: PLR0913 - what an append needs
+def append_rows(
     url: str,
     maker: EventBuilder,
     rows: Iterable[Row],

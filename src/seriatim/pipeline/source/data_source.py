@@ -55,7 +55,7 @@ class SeriatimSource(ds.DataSource):
         """Return the reader of a batch."""
         return BatchReader(_apply_schema(parse_source_options(self.options), schema))
 
-    def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
         """Return the reader of a stream."""
         return StreamReader(_apply_schema(parse_source_options(self.options), schema))
 
@@ -113,7 +113,7 @@ class BatchReader(ds.DataSourceReader):
         self._pushed = BoundedScan(options.scan)
 
     @property
-    def pushFilters(self) -> _FilterPush:  # noqa: N802
+    def pushFilters(self) -> _FilterPush:
         """Accept the filters that the log applies itself."""
         return _FilterPush(self)
 

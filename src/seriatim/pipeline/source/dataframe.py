@@ -35,7 +35,7 @@ _STRICT_PARQUET = {
 _GLOB_CHARACTERS = re.compile(r"([\\\[\]{}*?,])")
 
 
-def events(  # noqa: PLR0913 - what is read
+def events(
     spark: SparkSession,
     url: str,
     *,
@@ -120,7 +120,7 @@ def _load(spark: SparkSession, options: dict[str, str], after: int, until: int |
     return spark.read.format("seriatim").options(**options).load()
 
 
-def _read_archive_and_log(  # noqa: PLR0913 - a range, and its two sources
+def _read_archive_and_log(
     spark: SparkSession,
     options: dict[str, str],
     storage: FolderStorage,
@@ -156,7 +156,7 @@ def _read_state(url: str, position: int) -> tuple[str, int, int, str | None]:
         return identity.log_id, identity.epoch, store.head(), event_id
 
 
-def _read_segments(  # noqa: PLR0913 - a range of an archive
+def _read_segments(
     spark: SparkSession,
     storage: FolderStorage,
     archive: Archive,

@@ -151,7 +151,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         self._opened: Archive | None = None
         self._probe = LogProbe(options.url)
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which a query without a checkpoint starts.
 
         Raises:
@@ -166,7 +166,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
             )
         return _encode_offset(state)
 
-    def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch.
 
         Raises:
@@ -182,16 +182,16 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
             return start
         return _encode_offset(state)
 
-    def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> limits.ReadLimit:
         """Return the largest size of a micro-batch."""
         maximum = self._options.max_batch_events
         return limits.ReadAllAvailable() if maximum is None else limits.ReadMaxRows(maximum)
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:
         """Return the head of the log, for the progress report of the query."""
         return _encode_offset(self._probe.read_state(0, MAX_POSITION))
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix the present head as the end of a query with the trigger `availableNow`."""
         self._target = self._probe.read_state(0, MAX_POSITION).head
 

@@ -94,7 +94,7 @@ class Worker:
 
     """
 
-    def __init__(  # noqa: PLR0913 - the options of a worker
+    def __init__(
         self,
         spark: SparkSession,
         handler: Handler,
@@ -271,7 +271,7 @@ class Worker:
             self._metrics.set_outcomes(self._handler.name, msgspec.structs.asdict(self.counts))
 
 
-def _check_options(  # noqa: PLR0913 - options that depend on each other
+def _check_options(
     handler: Handler,
     url: str | None,
     source: Target | None,

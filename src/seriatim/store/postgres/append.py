@@ -95,7 +95,7 @@ class PostgresLockedView:
 class ValidatedAppend:
     """One group of appends on the validated path."""
 
-    def __init__(  # noqa: PLR0913 - a group and the known state of the log
+    def __init__(
         self,
         schema: str,
         server_info: ServerInfo,

@@ -230,7 +230,7 @@ class PostgresSession:
         }
         return self.run(sql.replace("{given}", rows), {**(values or {}), **named})
 
-    def run_with_rows_then(  # noqa: PLR0913 - two statements and their parameters
+    def run_with_rows_then(
         self,
         sql: str,
         then: str,

@@ -282,7 +282,7 @@ _ELEMENTS = struct.Struct("!iq")
 _NULL = -1
 
 
-def send_group(  # noqa: PLR0913 - a statement and its parameters
+def send_group(
     connection: Connection,
     statement: bytes,
     timeout: tuple[bytes, bytes],

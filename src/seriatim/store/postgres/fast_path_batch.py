@@ -67,7 +67,7 @@ class _StreamRanks:
         ]
 
 
-def append_batch(  # noqa: PLR0913 - a statement and its parameters
+def append_batch(
     connection: Connection,
     statement: bytes,
     timeout: tuple[bytes, bytes],

@@ -179,7 +179,7 @@ def _build_range_scan(
     )
 
 
-def _build_key_scan(  # noqa: PLR0913 - the parts of one statement
+def _build_key_scan(
     schema: str,
     name: str,
     order: str,

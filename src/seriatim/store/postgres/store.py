@@ -369,7 +369,7 @@ class PostgresStore:
         rows = self._reader.fetch_rows(tenant_id, self._sql["streams"], values)
         return [StreamSummary(*row) for row in rows]
 
-    def select(  # noqa: PLR0913 - a query, its range and its order
+    def select(
         self,
         tenant_id: str,
         query: Query,

@@ -371,7 +371,7 @@ class ReadModel:
             self.write(session, projection, step, shadow=False)
             return True
 
-    def _replaces(  # noqa: PLR0913 - a table's rows before and after
+    def _replaces(
         self,
         session: EngineSession,
         projection: Projection,

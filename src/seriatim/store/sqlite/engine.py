@@ -130,7 +130,7 @@ class SqliteSession:
         rows = list(zip(*columns, strict=True))
         return self._run_with_table(sql, "given", tuple(kinds), rows, values)
 
-    def run_with_rows_then(  # noqa: PLR0913 - two statements and their parameters
+    def run_with_rows_then(
         self,
         sql: str,
         then: str,

@@ -56,7 +56,7 @@ class IndexScan(msgspec.Struct, frozen=True):
             connection, page.after, page.until, page.limit, back=page.newest_first, text=text
         )
 
-    def _run(  # noqa: PLR0913 - a range, its bounds and its order
+    def _run(
         self,
         connection: sqlite3.Connection,
         after: int,

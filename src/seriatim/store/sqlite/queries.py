@@ -116,7 +116,7 @@ def _match_stream_name(spec: ReadSpec, values: dict[str, Any]) -> tuple[str, ...
     return ("events.stream_type = :stream_type", "events.stream_id = :stream_id")
 
 
-def select(  # noqa: PLR0913 - a query and its range
+def select(
     connection: sqlite3.Connection,
     tenant_id: str,
     query: Query,
@@ -142,7 +142,7 @@ def select(  # noqa: PLR0913 - a query and its range
     return read_page(connection, scans, page)
 
 
-def context_version(  # noqa: PLR0913 - a query and its range
+def context_version(
     connection: sqlite3.Connection,
     tenant_id: str,
     query: Query,

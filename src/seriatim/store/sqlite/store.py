@@ -252,7 +252,7 @@ class SqliteStore:
         with self._readers.bounded_connection() as connection:
             return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
 
-    def select(  # noqa: PLR0913 - a query, its range and its order
+    def select(
         self,
         tenant_id: str,
         query: Query,

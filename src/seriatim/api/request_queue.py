@@ -1,7 +1,7 @@
 """Start requests on the event loop in a fair order: a short time per iteration, least used first.
 
 Between two iterations the loop looks for new input. A health check or the request of another
-tenant therefore waits for `START_S` and one request, however many requests a tenant has sent.
+tenant therefore waits for that time and one request, however many requests a tenant has sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 START_S = 0.0002  # per iteration; requests that arrive later are queued
-ALONE = 5  # times START_S while one tenant is alone: its appends share commits
+ALONE = 10  # times START_S while one tenant is alone: its appends share commits
 NEIGHBOUR_S = 1.0  # a tenant counts as active for this long after a request
 YIELD_S = 0.005  # that a tenant waits for requests of tenants that have used less time
 HALF_LIFE_S = 1.0  # of the processor time that a tenant has used
@@ -43,9 +43,8 @@ class RequestQueue:
         self._cost_s = 0.0  # of one request, about
         self._recent = ("", -NEIGHBOUR_S)  # the last tenant, and since when it is the only one
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        self._running: dict[
-            object, tuple[str, float]
-        ] = {}  # running requests: tenant, start; by age
+        # The tenant and start of each running request, the oldest first.
+        self._running: dict[object, tuple[str, float]] = {}
         self._used: dict[str, tuple[float, float]] = {}  # seconds, and when they were added
 
     async def run(self, tenant_id: str, act: Callable[[], Awaitable[T]]) -> T:

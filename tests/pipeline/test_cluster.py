@@ -17,7 +17,7 @@ EVENTS = 5000  # more than a driver folds by itself
 
 def test_both_executors_run_tasks(spark_cluster: SparkCluster, tmp_path: Path) -> None:
     """J2: a Python data source and a function on its batches run in both workers' executors."""
-    job = spark_cluster.start("spread", marks=str(tmp_path), partitions=4, seconds=1.0)
+    job = spark_cluster.start("partition_spread", marks=str(tmp_path), partitions=4, seconds=1.0)
     executors = job.wait_for(
         lambda: len(found := spark_cluster.executors()) == WORKERS and found, "two executors"
     )
@@ -30,7 +30,7 @@ def test_both_executors_run_tasks(spark_cluster: SparkCluster, tmp_path: Path) -
 
 def test_a_job_outlives_a_worker(spark_cluster: SparkCluster, tmp_path: Path) -> None:
     """J2: one worker killed while its executor reads changes nothing in the answer."""
-    job = spark_cluster.start("spread", marks=str(tmp_path), partitions=6, seconds=2.0)
+    job = spark_cluster.start("partition_spread", marks=str(tmp_path), partitions=6, seconds=2.0)
     executors = job.wait_for(
         lambda: len(found := spark_cluster.executors()) == WORKERS and found, "two executors"
     )
@@ -61,7 +61,7 @@ def test_every_job(spark_cluster: SparkCluster, postgres_url: str, tmp_path: Pat
     with seriatim.open(postgres_url) as log:
         fill(log, EVENTS, shows=23)
         expected = digest_in_python(log.read(), seats)
-    answer = spark_cluster.run("everything", url=postgres_url, place=str(tmp_path / "archive"))
+    answer = spark_cluster.run("all_jobs", url=postgres_url, place=str(tmp_path / "archive"))
 
     assert (answer["read"], answer["archived"]) == (EVENTS, 2000)
     assert answer["caught_up"] == answer["rebuilt"] == answer["from_archive"] == expected

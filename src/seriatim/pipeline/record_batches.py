@@ -139,5 +139,7 @@ def _get_field(records: Sequence[EventRecord], name: str) -> list[Any]:
             return [None if occurred == recorded else occurred for occurred, recorded in times]
         case "metadata":
             return [list(record.metadata.items()) for record in records]
+        case "payload":
+            return [record.payload_json for record in records]
         case _:
             return [getattr(record, name) for record in records]

@@ -37,7 +37,7 @@ class FailingStore(SharedStore):
 
     def __getattr__(self, name: str) -> Any:
         """Return a failing method, except for those that opening a log needs."""
-        return getattr(self.wrapped, name) if name in ("rules", "best_writers") else _fail
+        return getattr(self.wrapped, name) if name in ("rules", "recommended_writers") else _fail
 
 
 def _fail(*_: object, **__: object) -> Any:

@@ -327,7 +327,7 @@ def test_a_changed_declaration(start: Start, log: Log) -> None:
 
 def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
     """Invalid URLs, missing logs and invalid targets are clear errors."""
-    with pytest.raises(seriatim.SeriatimError, match="no backend"):
+    with pytest.raises(seriatim.SeriatimError, match="unknown backend"):
         Projector(spark, seats, "ftp://x")
     with pytest.raises(seriatim.SeriatimError):
         Projector(spark, seats, f"sqlite:///{tmp_path}/absent.db")

@@ -72,7 +72,7 @@ def _narrow(pushed: BoundedScan, condition: ds.Filter) -> BoundedScan | None:
         interval = _find_interval(condition, value, _to_microseconds)
         if interval is None:
             return None
-        return _replace_field(pushed, field, getattr(pushed.scan, field).both(interval))
+        return _replace_field(pushed, field, getattr(pushed.scan, field).intersect(interval))
     return None
 
 

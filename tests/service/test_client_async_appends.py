@@ -241,5 +241,5 @@ def test_only_responses_with_a_content_length(quick: RunningService) -> None:
         connection = used.acquire_idle()
         assert connection is not None
         used.release(connection, {"transfer-encoding": "chunked"})
-        assert not log.store.can_begin_append(cast("Any", type("R", (), {"packed": b""})()))
+        assert not log.store.can_begin_append(cast("Any", type("R", (), {"encoded": b""})()))
         assert asyncio.run(log.aio.append(make_event("e"))).count == 1

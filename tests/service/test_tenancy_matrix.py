@@ -129,7 +129,7 @@ def test_bad_tokens_are_all_alike(service: RunningService, route: Route) -> None
     good = service.token(tenant_id=OURS)
     secret = good.split("_", 2)[2]
     head = good.removesuffix(f"_{secret}")
-    expired = service.token(tenant_id=OURS, lasts_s=1e-6)
+    expired = service.token(tenant_id=OURS, expires_in_s=1e-6)
     revoked, made = service.service.access.create(subject="x", tenant_id=OURS, rights=RIGHTS)
     service.service.access.revoke(made.token_id)
     bad = [None, "", "x", head, f"{head}_", f"{head}_{secret[:-1]}", f"srt_{secret}", good.upper()]

@@ -237,7 +237,7 @@ async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.Mo
     monkeypatch.setattr(tail_endpoints, "_read_page_in_memory", read)
     log = SimpleNamespace(head=lambda: 6, identity=lambda: None)
     hub, memory = SimpleNamespace(stopped=False), MemoryBudget(1)
-    service: Any = SimpleNamespace(log=log, hub=hub, memory=memory, run_for=run_for)
+    service: Any = SimpleNamespace(log=log, hub=hub, memory=memory, run_for_tenant=run_for)
     identity: Any = None
     sent = 0
     async for piece in tail_endpoints._read_stored(

@@ -333,7 +333,7 @@ def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
         Projector(spark, seats, f"sqlite:///{tmp_path}/absent.db")
     with pytest.raises(seriatim.SeriatimError, match="the read model must be in a database"):
         start(seats, target="ftp://x")
-    with pytest.raises(seriatim.InvalidArgument, match="no field of an event"):
+    with pytest.raises(seriatim.InvalidArgument, match="is not a field of an event"):
         projection("seats", key="seat", columns=SEAT)(count_seats)
 
 

@@ -441,3 +441,8 @@ def test_no_secret_is_repeated(guard: Guard, scanned: ScannedEvent, secret: str)
 
     if found is not None:
         assert secret not in found.path
+
+
+def test_a_guard_is_displayed_by_its_name() -> None:
+    """The signature of `seriatim.open` stays readable in `help`."""
+    assert repr(DEFAULT_GUARD) == f"<PatternGuard {DEFAULT_GUARD.name!r}>"

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,37 @@ from bench.plan import GROWTH, BenchmarkPlan, format_count
 
 PARTIAL = Path(__file__).parent.parent / "build" / "bench"
 
+P = TypeVar("P", bound=BenchmarkPlan)
 S = TypeVar("S")
+
+
+def run_suite(
+    name: str,
+    title: str,
+    plan: P,
+    *,
+    set_up: Callable[[P], AbstractContextManager[S]],
+    sections: Mapping[str, Callable[[S], list[Figure]]],
+    describe: Callable[[S], dict[str, Any]],
+) -> int:
+    """Run a suite and return 0, also if a figure misses its goal.
+
+    Args:
+        name: The name of the suite, of its results and of its chart.
+        title: The title of the chart.
+        plan: What to run, and at which size.
+        set_up: Starts the servers and fills the logs.
+        sections: The sections by name, in their order.
+        describe: Returns the conditions of the run.
+    """
+    watch = Stopwatch()
+    with set_up(plan) as environment:
+        conditions = describe(environment)
+        print_conditions(conditions)
+        figures = measure(plan, sections, environment, watch)
+    conditions["seconds"] = round(watch.seconds)
+    publish_results(name, title, plan, conditions, figures)
+    return 0
 
 
 def print_conditions(conditions: Mapping[str, Any], indent: str = "") -> None:

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from bench.delivery.plan import DeliveryEnvironment, DeliveryPlan, parse_plan
 from bench.delivery.publish import publish
 from bench.delivery.registry import growth, registry
-from bench.measurement import Figure, Stopwatch
+from bench.measurement import Figure
 from bench.postgres import describe_machine, read_settings, start_server, vacuum_and_checkpoint
-from bench.runner import measure, print_conditions, publish_results
+from bench.runner import run_suite
 from bench.seriatim_log import PREFILL_BATCH, SeriatimLog
 from bench.workload import make_order_batches, payload_bytes
 from seriatim.pipeline.source.spark_session import session
@@ -33,14 +33,8 @@ SECTIONS: dict[str, Callable[[DeliveryEnvironment], list[Figure]]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the suite and return 0, also if a figure misses its goal."""
     plan = parse_plan(arguments)
-    watch = Stopwatch()
-    with set_up(plan) as environment:
-        conditions = _conditions(environment)
-        print_conditions(conditions)
-        figures = measure(plan, SECTIONS, environment, watch)
-    conditions["seconds"] = round(watch.seconds)
-    publish_results(NAME, f"Delivery, {plan.size} events", plan, conditions, figures)
-    return 0
+    title = f"Delivery, {plan.size} events"
+    return run_suite(NAME, title, plan, set_up=set_up, sections=SECTIONS, describe=_conditions)
 
 
 @contextmanager

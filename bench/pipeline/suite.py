@@ -21,7 +21,7 @@ from bench.pipeline.rebuild import rebuild
 from bench.pipeline.seriatim_jobs import read_all
 from bench.pipeline.trace_workload import make_trace_batches
 from bench.postgres import describe_machine, read_settings, start_server, vacuum_and_checkpoint
-from bench.runner import measure, print_conditions, publish_results
+from bench.runner import run_suite
 from bench.seriatim_log import PREFILL_BATCH, SeriatimLog
 from bench.workload import make_order_batches, payload_bytes
 from seriatim.pipeline.source.spark_session import session
@@ -44,14 +44,8 @@ SECTIONS: dict[str, Callable[[PipelineEnvironment], list[Figure]]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the suite and return 0, also if a figure misses its goal."""
     plan = parse_plan(arguments)
-    watch = Stopwatch()
-    with set_up(plan) as environment:
-        conditions = _conditions(environment)
-        print_conditions(conditions)
-        figures = measure(plan, SECTIONS, environment, watch)
-    conditions["seconds"] = round(watch.seconds)
-    publish_results(NAME, f"The pipeline on Spark, {plan.size} events", plan, conditions, figures)
-    return 0
+    title = f"The pipeline on Spark, {plan.size} events"
+    return run_suite(NAME, title, plan, set_up=set_up, sections=SECTIONS, describe=_conditions)
 
 
 @contextmanager

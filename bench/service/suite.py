@@ -13,9 +13,9 @@ from typing import Any
 import seriatim
 from bench.baselines import fdatasync_us
 from bench.competitors import UmaServer
-from bench.measurement import Figure, Stopwatch
+from bench.measurement import Figure
 from bench.postgres import describe_machine, read_settings, start_server, vacuum_and_checkpoint
-from bench.runner import measure, print_conditions, publish_results
+from bench.runner import run_suite
 from bench.seriatim_log import SeriatimLog
 from bench.service.appends import batches, singles
 from bench.service.flood import flood
@@ -41,14 +41,8 @@ SECTIONS: dict[str, Callable[[ServiceEnvironment], list[Figure]]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the suite and return 0, also if a figure misses its goal."""
     plan = parse_plan(arguments)
-    watch = Stopwatch()
-    with set_up(plan) as environment:
-        conditions = _conditions(environment)
-        print_conditions(conditions)
-        figures = measure(plan, SECTIONS, environment, watch)
-    conditions["seconds"] = round(watch.seconds)
-    publish_results(NAME, f"Seriatim over HTTP, {plan.size} events", plan, conditions, figures)
-    return 0
+    title = f"Seriatim over HTTP, {plan.size} events"
+    return run_suite(NAME, title, plan, set_up=set_up, sections=SECTIONS, describe=_conditions)
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from seriatim.pipeline.kafka.address import Target, parse_target
 from seriatim.pipeline.kafka.client import create_topics, get_offsets
 from seriatim.pipeline.kafka.messages import HeaderBuilder, encode_key, encode_value
 from seriatim.pipeline.publish.publisher import Publisher
-from seriatim.store.postgres.rows import decode_record
-from seriatim.store.postgres.statements import RECORD_COLUMNS
+from seriatim.store.postgres.statements import RECORD_COLUMNS, decode_record
 
 GOAL = 0.6
 _PARTITIONS = 6

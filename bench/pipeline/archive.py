@@ -14,7 +14,7 @@ from bench.pipeline.read_models import ORDERS
 from bench.pipeline.seriatim_jobs import Rebuild, scan_archive
 from bench.postgres import vacuum_and_checkpoint
 from seriatim.pipeline.archive.archiver import archive as copy_log
-from seriatim.pipeline.shipped import activity
+from seriatim.pipeline.builtin_projections import activity
 
 SCAN_GOAL = 0.8
 FRAME_GOAL = 3.0

@@ -4,7 +4,7 @@ from bench.measurement import Figure, Series, ratio, reference, timed
 from bench.pipeline.competitors import TransactionPerEventProjector
 from bench.pipeline.plan import PipelineEnvironment
 from bench.pipeline.seriatim_jobs import Rebuild
-from seriatim.pipeline.shipped import decision_graph
+from seriatim.pipeline.builtin_projections import decision_graph
 
 GOAL = 20.0
 

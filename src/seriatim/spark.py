@@ -31,7 +31,14 @@ if TYPE_CHECKING:
     from seriatim.pipeline.archive.restore import RestoreReport, restore
     from seriatim.pipeline.archive.verification import ArchiveVerificationReport, verify_archive
     from seriatim.pipeline.audit.report import AuditReport, audit
+    from seriatim.pipeline.builtin_projections import (
+        activity,
+        aggregate_states,
+        compute_graph_digests,
+        decision_graph,
+    )
     from seriatim.pipeline.java_runtime import java_home
+    from seriatim.pipeline.job_loop import RunReport
     from seriatim.pipeline.kafka.address import Target, parse_target
     from seriatim.pipeline.lake.delta import export_delta
     from seriatim.pipeline.lake.iceberg import export_iceberg
@@ -40,10 +47,6 @@ if TYPE_CHECKING:
     from seriatim.pipeline.project.rebuild import Proof
     from seriatim.pipeline.publish.publisher import Publisher, PublishReport
     from seriatim.pipeline.publish.reconciliation import ReconciliationReport, reconcile
-    from seriatim.pipeline.run_report import RunReport
-    from seriatim.pipeline.shipped.activity import activity
-    from seriatim.pipeline.shipped.aggregate_states import aggregate_states
-    from seriatim.pipeline.shipped.decision_graph import compute_graph_digests, decision_graph
     from seriatim.pipeline.sink.frame_writer import AppendReport, append_frame
     from seriatim.pipeline.source.data_source import SeriatimSource, register
     from seriatim.pipeline.source.dataframe import events
@@ -108,17 +111,17 @@ _MODULES = {
     "PublisherSettings": "seriatim.config.delivery",
     "ReconciliationReport": "seriatim.pipeline.publish.reconciliation",
     "RestoreReport": "seriatim.pipeline.archive.restore",
-    "RunReport": "seriatim.pipeline.run_report",
+    "RunReport": "seriatim.pipeline.job_loop",
     "SeriatimSource": "seriatim.pipeline.source.data_source",
     "Target": "seriatim.pipeline.kafka.address",
     "Worker": "seriatim.pipeline.work.worker",
-    "activity": "seriatim.pipeline.shipped.activity",
-    "aggregate_states": "seriatim.pipeline.shipped.aggregate_states",
+    "activity": "seriatim.pipeline.builtin_projections",
+    "aggregate_states": "seriatim.pipeline.builtin_projections",
     "append_frame": "seriatim.pipeline.sink.frame_writer",
     "archive": "seriatim.pipeline.archive.archiver",
     "audit": "seriatim.pipeline.audit.report",
-    "compute_graph_digests": "seriatim.pipeline.shipped.decision_graph",
-    "decision_graph": "seriatim.pipeline.shipped.decision_graph",
+    "compute_graph_digests": "seriatim.pipeline.builtin_projections",
+    "decision_graph": "seriatim.pipeline.builtin_projections",
     "events": "seriatim.pipeline.source.dataframe",
     "export_delta": "seriatim.pipeline.lake.delta",
     "export_iceberg": "seriatim.pipeline.lake.iceberg",

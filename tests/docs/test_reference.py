@@ -53,9 +53,9 @@ from seriatim.delivery.claims import Status
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.projections import Projections
 from seriatim.log.query_execution import QueryResult
+from seriatim.pipeline.builtin_projections import BUILTIN_PROJECTIONS
 from seriatim.pipeline.columns import EVENT_COLUMNS
 from seriatim.pipeline.scan.options import SOURCE_OPTIONS
-from seriatim.pipeline.shipped import SHIPPED
 from seriatim.pipeline.sink.frame_writer import SINK_OPTIONS
 from seriatim.profiles.base import Profile
 from seriatim.spark import (
@@ -390,7 +390,7 @@ def test_arguments_of_projections_are_documented() -> None:
 
 def test_shipped_projections_are_documented() -> None:
     """The shipped projections are documented, and no others."""
-    assert list(SHIPPED) == list_documented("howto/projections.md", "Shipped ones")
+    assert list(BUILTIN_PROJECTIONS) == list_documented("howto/projections.md", "Shipped ones")
 
 
 def list_public_names(module: str) -> list[str]:

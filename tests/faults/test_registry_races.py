@@ -15,7 +15,7 @@ import pytest
 
 from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import BackendFailure
-from seriatim.delivery.dead_letters import DeadLetter
+from seriatim.delivery.entries import DeadLetter
 from seriatim.delivery.handler_loop import Counts, HandlerLoop
 from seriatim.delivery.registry import Registry
 from seriatim.factory import open_registry

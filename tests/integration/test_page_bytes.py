@@ -20,7 +20,7 @@ from seriatim.log.batches import iterate_pages_after, read_first_records
 from seriatim.store.port import ReadSpec
 from seriatim.store.postgres import queries
 from seriatim.store.postgres.reader import Rows, TenantReader
-from seriatim.store.postgres.rows import decode_record
+from seriatim.store.postgres.statements import decode_record
 from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.service import run_service
 

@@ -10,8 +10,7 @@ import pytest
 
 from seriatim.core.backoff import Backoff
 from seriatim.core.errors import BackendFailure, Conflict, SeriatimError, TimedOut
-from seriatim.pipeline.job_loop import JobLoop
-from seriatim.pipeline.run_report import ProgressReporter, RunReport
+from seriatim.pipeline.job_loop import JobLoop, ProgressReporter, RunReport
 
 
 class Steps:

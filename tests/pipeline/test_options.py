@@ -4,9 +4,8 @@ import pytest
 
 from seriatim.core.errors import SeriatimError
 from seriatim.core.patterns import NameFilter
-from seriatim.pipeline.scan.options import parse_source_options
-from seriatim.pipeline.scan.scan_spec import Interval
-from seriatim.pipeline.source.partitions import split_range
+from seriatim.pipeline.scan.options import Interval, parse_source_options
+from seriatim.pipeline.source.partition_reader import split_range
 
 
 def test_options_come_in_any_case() -> None:

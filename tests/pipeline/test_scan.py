@@ -15,10 +15,10 @@ from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.ids import event_key
 from seriatim.pipeline.columns import EVENT_COLUMNS, EVENT_SCHEMA
 from seriatim.pipeline.record_batches import build_batch, decode_records, pack_records
+from seriatim.pipeline.scan import scanner
 from seriatim.pipeline.scan import scanner as scanning
-from seriatim.pipeline.scan import sparse_columns
 from seriatim.pipeline.scan.database import parse_database_url
-from seriatim.pipeline.scan.scan_spec import KeyPartition
+from seriatim.pipeline.scan.options import KeyPartition
 from seriatim.pipeline.scan.scanner import (
     Interval,
     NameFilter,
@@ -110,7 +110,7 @@ def test_columns_that_a_range_hardly_uses(
     whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 130))
     some = ScanSpec(columns=("causation_id", "occurred_at", "position"))
     monkeypatch.setattr(scanning, "_MIN_SAMPLED_RANGE", 10)
-    monkeypatch.setattr(sparse_columns, "_SAMPLE", 3)
+    monkeypatch.setattr(scanner, "_SAMPLE", 3)
     for after, until in ((0, 130), (0, 40), (30, 100), (40, 60), (60, 130)):
         part = whole.slice(after, until - after)
         assert pa.Table.from_batches(scan(log_url, ScanSpec(), after, until)).equals(part)

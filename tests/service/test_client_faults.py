@@ -15,7 +15,7 @@ import seriatim
 from seriatim import AppendResult, BackendFailure, Command, Log, NewEvent, Query, Settings, TimedOut
 from seriatim.client.connection_pool import ConnectionPool
 from seriatim.client.http_client import HttpClient
-from seriatim.client.remote_tail import RemoteTail
+from seriatim.client.remote_log import RemoteTail
 from seriatim.client.store import HttpStore, send_appends
 from seriatim.core.profile_rules import LOG_PROFILE
 from seriatim.core.request import AppendRequest

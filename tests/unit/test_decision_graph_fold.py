@@ -4,7 +4,7 @@ from typing import Any
 
 import seriatim
 from seriatim.core.decision_graph import Graph, Node
-from seriatim.pipeline.shipped import decision_graph
+from seriatim.pipeline.builtin_projections import decision_graph
 from tests.unit.core.test_decision_graph import approval, start
 
 

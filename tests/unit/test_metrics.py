@@ -13,11 +13,16 @@ from seriatim import Log, NewEvent
 from seriatim.core.errors import BackendFailure, EventSequenceInvalid, InvalidArgument
 from seriatim.core.request import ExpectedSeq
 from seriatim.telemetry import metrics as metrics_module
-from seriatim.telemetry.job_metrics import JobMetrics
 from seriatim.telemetry.log_metrics import LogMetrics
 from seriatim.telemetry.metric_families import FAMILIES
-from seriatim.telemetry.metrics import OTHER_LABEL, BoundedLabels, Metrics, MetricsServer
-from seriatim.telemetry.service_metrics import ServiceMetrics
+from seriatim.telemetry.metrics import (
+    OTHER_LABEL,
+    BoundedLabels,
+    JobMetrics,
+    Metrics,
+    MetricsServer,
+    ServiceMetrics,
+)
 
 Samples = dict[tuple[str, ...], float]
 

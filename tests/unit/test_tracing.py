@@ -293,7 +293,7 @@ def test_opentelemetry_is_not_imported() -> None:
     """M2: the package itself never imports OpenTelemetry or Prometheus's client."""
     code = """
 import sys, seriatim
-from seriatim.telemetry import log_format, log_metrics, service_metrics, span_export, tracing
+from seriatim.telemetry import log_format, log_metrics, metrics, span_export, tracing
 log = seriatim.open("memory:")
 log.append([seriatim.NewEvent("a")]); list(log.read()); log.query()
 with tracing.span("x"):

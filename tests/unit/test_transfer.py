@@ -15,7 +15,7 @@ from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import ExpectedSeq
 from seriatim.factory import Log
-from seriatim.log import divergence, importer
+from seriatim.log import importer
 from seriatim.log.export_format import ExportTruncated, export_log
 from seriatim.log.importer import ImportReport, import_events
 from seriatim.store.memory import MemoryStore
@@ -416,7 +416,7 @@ def test_events_before_a_bad_line_are_imported() -> None:
 
 def test_divergence_is_found_with_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """B5, K3: streams that are no longer followed are looked up again, and never mixed."""
-    monkeypatch.setattr(divergence, "TRACKED_STREAMS_MAX", 1)
+    monkeypatch.setattr(importer, "TRACKED_STREAMS_MAX", 1)
     source, target = new_log(), new_log()
     for number in range(6):
         source.append([NewEvent("noted", {"n": number}, stream=("s", "ab"[number % 2]))])

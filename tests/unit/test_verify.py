@@ -8,7 +8,7 @@ import pytest
 
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.kinds import StreamKind
-from seriatim.log import verification_checks
+from seriatim.log import verification
 from seriatim.log.base import BaseLog
 from seriatim.log.verification import REPORTED_PROBLEMS_MAX, VerificationReport, verify
 from seriatim.store.memory import MemoryStore
@@ -154,7 +154,7 @@ def test_many_problems_are_counted_and_few_are_shown() -> None:
 
 def test_streams_are_followed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """B5: with more streams than are followed, predecessors are looked up, and gaps still found."""
-    monkeypatch.setattr(verification_checks, "TRACKED_STREAMS_MAX", 2)
+    monkeypatch.setattr(verification, "TRACKED_STREAMS_MAX", 2)
     store = MemoryStore()
     log = BaseLog(store)
     for number in range(4):

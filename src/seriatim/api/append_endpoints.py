@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from seriatim.api.authorization import (
+from seriatim.api.access_control import (
     check_readable,
     confine_condition,
     make_command,

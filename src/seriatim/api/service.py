@@ -20,7 +20,7 @@ from seriatim.access.quotas import Quota, QuotaMeter
 from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.access.store import AccessStore
 from seriatim.access.tokens import invalid_token_error
-from seriatim.api.authentication import TOKEN_CACHE_S, Authenticator
+from seriatim.api.access_control import TOKEN_CACHE_S, Authenticator
 from seriatim.api.http import HttpRequest
 from seriatim.api.hub import Hub
 from seriatim.api.memory_budget import MemoryBudget

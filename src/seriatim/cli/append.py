@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from seriatim.cli import event_options as options
 from seriatim.cli.command_session import (
     CommandSession,
     CommonOptions,
@@ -20,38 +19,131 @@ from seriatim.cli.command_session import (
     parse_number_or_none,
 )
 from seriatim.cli.output import write_json
-from seriatim.cli.query_options import query_from_json
+from seriatim.cli.read import query_from_json
 from seriatim.core.event import AppendResult
 from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
 from seriatim.log.arguments import invalid_argument
 
+NamePair = tuple[str, str] | None
+
+_Text = str | None
+_Number = int | None
+_Texts = list[str] | None
+
+
+def _field(name: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(
+        name, help=help, metavar=metavar, show_default=False, rich_help_panel="The event"
+    )
+
+
+def _option(name: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help, metavar=metavar, show_default=False)
+
+
+Type = Annotated[_Text, typer.Argument(metavar="TYPE", help="The event type.")]
+Payload = Annotated[
+    _Text,
+    typer.Argument(
+        metavar="PAYLOAD", help="The payload, a JSON object; - reads stdin. [default: {}]"
+    ),
+]
+
+Stream = Annotated[NamePair, _field("--stream", "The stream: its type and its id.", "TYPE ID")]
+StreamSeq = Annotated[_Number, _field("--seq", "The sequence number in the stream.")]
+EventVersion = Annotated[
+    _Number, _field("--event-version", "The version of the payload's schema. [default: 1]")
+]
+Tags = Annotated[_Texts, _field("--tag", "A tag; may be repeated.")]
+EventId = Annotated[_Text, _field("--event-id", "The event id. [default: a new UUIDv7]")]
+OccurredAt = Annotated[
+    _Text, _field("--occurred-at", "The time the event occurred. [default: now]", "RFC3339")
+]
+Actor = Annotated[NamePair, _field("--actor", "The actor: its type and its id.", "TYPE ID")]
+Producer = Annotated[_Text, _field("--producer", "The producer that writes the event.")]
+Source = Annotated[_Text, _field("--source", "The system the event comes from.")]
+Subsystem = Annotated[_Text, _field("--subsystem", "The part of that system.")]
+RequestId = Annotated[_Text, _field("--request-id", "The request that caused the event.")]
+CorrelationId = Annotated[_Text, _field("--correlation-id", "The id that related events share.")]
+CausationId = Annotated[
+    _Text, _field("--causation-id", "The id of the event that caused this one.")
+]
+AppId = Annotated[_Text, _field("--app-id", "The application; reads can filter by it.")]
+EnvId = Annotated[_Text, _field("--env-id", "The environment; reads can filter by it.")]
+Metadata = Annotated[
+    _Texts, _field("--metadata", "A metadata entry; may be repeated.", "KEY=VALUE")
+]
+
+Batch = Annotated[
+    Path | None,
+    _option(
+        "--batch",
+        "Instead of one event: an NDJSON file of events, stored in one append; - reads stdin.",
+        "FILE",
+    ),
+]
+Key = Annotated[_Text, _option("--key", "The idempotency key of the append.")]
+ExpectSeq = Annotated[
+    _Text,
+    _option(
+        "--expect-seq",
+        "Append only if this is the last sequence number of the stream; none: only if the stream "
+        "does not exist.",
+        "N|none",
+    ),
+]
+ExpectVersion = Annotated[
+    _Text,
+    _option(
+        "--expect-version",
+        "Append only if this is still the version of the context; none: only if nothing matches.",
+        "N|none",
+    ),
+]
+ExpectAfter = Annotated[
+    _Number,
+    _option(
+        "--expect-after",
+        "Append only if no event of the context was appended after this position.",
+        "N",
+    ),
+]
+ExpectQuery = Annotated[
+    _Text,
+    _option(
+        "--expect-query",
+        "The query of the context for --expect-version or --expect-after.",
+        "JSON",
+    ),
+]
+
 
 def append(
     ctx: typer.Context,
-    event_type: options.Type = None,
-    payload: options.Payload = None,
-    stream: options.Stream = None,
-    stream_seq: options.StreamSeq = None,
-    event_version: options.EventVersion = None,
-    tags: options.Tags = None,
-    event_id: options.EventId = None,
-    occurred_at: options.OccurredAt = None,
-    actor: options.Actor = None,
-    producer_id: options.Producer = None,
-    source_system: options.Source = None,
-    source_subsystem: options.Subsystem = None,
-    request_id: options.RequestId = None,
-    correlation_id: options.CorrelationId = None,
-    causation_id: options.CausationId = None,
-    app_id: options.AppId = None,
-    env_id: options.EnvId = None,
-    metadata: options.Metadata = None,
-    batch: options.Batch = None,
-    key: options.Key = None,
-    expect_seq: options.ExpectSeq = None,
-    expect_version: options.ExpectVersion = None,
-    expect_after: options.ExpectAfter = None,
-    expect_query: options.ExpectQuery = None,
+    event_type: Type = None,
+    payload: Payload = None,
+    stream: Stream = None,
+    stream_seq: StreamSeq = None,
+    event_version: EventVersion = None,
+    tags: Tags = None,
+    event_id: EventId = None,
+    occurred_at: OccurredAt = None,
+    actor: Actor = None,
+    producer_id: Producer = None,
+    source_system: Source = None,
+    source_subsystem: Subsystem = None,
+    request_id: RequestId = None,
+    correlation_id: CorrelationId = None,
+    causation_id: CausationId = None,
+    app_id: AppId = None,
+    env_id: EnvId = None,
+    metadata: Metadata = None,
+    batch: Batch = None,
+    key: Key = None,
+    expect_seq: ExpectSeq = None,
+    expect_version: ExpectVersion = None,
+    expect_after: ExpectAfter = None,
+    expect_query: ExpectQuery = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
     as_json: JsonOutput = False,
@@ -122,7 +214,7 @@ def _read_batch(file: Path, given: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _expected_seq(stream: options.NamePair, text: str | None) -> list[Condition]:
+def _expected_seq(stream: NamePair, text: str | None) -> list[Condition]:
     if text is None:
         return []
     if stream is None:

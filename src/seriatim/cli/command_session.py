@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Annotated, Any
 
 import msgspec
@@ -17,11 +18,14 @@ from seriatim.cli import exit_codes
 from seriatim.cli.output import Terminal, escape_unprintable, silence_stdout
 from seriatim.config import default_url
 from seriatim.core.canonical import parse_strict_json
-from seriatim.core.errors import BackendFailure, SeriatimError, ValidationError
+from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError, ValidationError
 from seriatim.core.extras import find_extra, missing_module_message
 from seriatim.core.tenants import check_tenant
 from seriatim.factory import Log, open_log
 from seriatim.log.arguments import invalid_argument
+from seriatim.telemetry.log_format import LogFormat, write_logs
+from seriatim.telemetry.metrics import JobMetrics, Metrics, MetricsServer
+from seriatim.telemetry.span_export import export_spans
 
 FALLBACK_URL = "sqlite:///seriatim.db"
 
@@ -193,3 +197,97 @@ def parse_number_or_none(text: str, name: str) -> int | None:
     if text.isascii() and text.isdigit():
         return int(text)
     raise invalid_argument(name, "must be a whole number or none")
+
+
+def load_object(path: str, argument: str) -> Any:
+    """Import an object of a user's module; modules in the current folder are found, too.
+
+    Args:
+        path: The object as `module:name`.
+        argument: The name of the command-line argument, for error messages.
+
+    Returns:
+        The object, or None if the module has no such name.
+
+    Raises:
+        InvalidArgument: If `path` has no colon or the module cannot be imported.
+
+    """
+    module_name, colon, name = path.partition(":")
+    if not colon:
+        raise invalid_argument(argument, f"{path!r:.80} must be given as module:name")
+    # The installed program does not have the current folder on its path; `python -m` does.
+    sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module_name), name, None)
+    except ImportError as error:
+        msg = f"the module {module_name!r:.80} cannot be imported: {error}"
+        raise InvalidArgument(msg, details={"argument": argument}) from error
+    finally:
+        sys.path.remove("")
+
+
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve metrics in Prometheus format at this address, under /metrics.",
+        show_default=False,
+    ),
+]
+Otel = Annotated[
+    bool | None,
+    typer.Option(
+        "--otel/--no-otel",
+        help="Export OpenTelemetry spans by OTLP over HTTP. [default: enabled if "
+        "$OTEL_EXPORTER_OTLP_ENDPOINT is set]",
+        show_default=False,
+    ),
+]
+LogFormatOption = Annotated[
+    str, typer.Option("--log-format", metavar="FORMAT", help="The format of logs: text or json.")
+]
+
+
+@contextmanager
+def observe_command(
+    service: str, *, metrics: str | None = None, otel: bool | None = None, log_format: str = "text"
+) -> Iterator[JobMetrics | None]:
+    """Write logs, export spans and serve metrics while a command runs.
+
+    Args:
+        service: The service name of the exported spans.
+        metrics: The address to serve metrics at, as HOST:PORT; None serves none.
+        otel: Whether to export spans; None decides by the environment.
+        log_format: `text` or `json`.
+
+    Yields:
+        The metrics of the job, or None if none are served.
+
+    """
+    with log_to_stderr(log_format), export_spans(service, enabled=otel):
+        if metrics is None:
+            yield None
+            return
+        registry = Metrics()
+        job_metrics = JobMetrics(registry)
+        with closing(MetricsServer(registry, metrics)):
+            yield job_metrics
+
+
+@contextmanager
+def log_to_stderr(log_format: str) -> Iterator[None]:
+    """Write logs to stderr while a command runs."""
+    stop = write_logs(parse_log_format(log_format))
+    try:
+        yield
+    finally:
+        stop()
+
+
+def parse_log_format(name: str) -> LogFormat:
+    """Return the log format with this name, or raise `InvalidArgument`."""
+    if name not in ("text", "json"):
+        raise invalid_argument("log-format", "must be text or json")
+    return "json" if name == "json" else "text"

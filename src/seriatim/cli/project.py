@@ -15,11 +15,15 @@ from seriatim.cli.command_session import (
     CommandSession,
     CommonOptions,
     JsonOutput,
+    LogFormatOption,
     LogUrl,
+    MetricsAddress,
+    Otel,
     TenantOption,
     command_session,
+    load_object,
+    observe_command,
 )
-from seriatim.cli.object_loader import load_object
 from seriatim.cli.output import escape_unprintable, format_pairs, make_table, write_json
 from seriatim.cli.spark_session import (
     ArchiveLocation,
@@ -27,7 +31,6 @@ from seriatim.cli.spark_session import (
     report_job_progress,
     spark_session,
 )
-from seriatim.cli.telemetry_options import LogFormatOption, MetricsAddress, Otel, observe_command
 from seriatim.config import Settings
 from seriatim.core.errors import NotFound
 from seriatim.core.event import DEFAULT_TENANT
@@ -44,7 +47,7 @@ from seriatim.log.arguments import invalid_argument
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
-from seriatim.telemetry.job_metrics import JobMetrics
+from seriatim.telemetry.metrics import JobMetrics
 
 if TYPE_CHECKING:
     from seriatim.pipeline.project.projector import Projector
@@ -381,11 +384,11 @@ def load_projection(path: str) -> Projection:
 
     """
     if ":" not in path:
-        from seriatim.pipeline.shipped import SHIPPED
+        from seriatim.pipeline.builtin_projections import BUILTIN_PROJECTIONS
 
-        if path in SHIPPED:
-            return SHIPPED[path]
-        shipped = ", ".join(SHIPPED)
+        if path in BUILTIN_PROJECTIONS:
+            return BUILTIN_PROJECTIONS[path]
+        shipped = ", ".join(BUILTIN_PROJECTIONS)
         raise invalid_argument("projection", f"{path!r:.80} is not a shipped projection: {shipped}")
     found = load_object(path, "projection")
     if not isinstance(found, Projection):

@@ -15,9 +15,13 @@ from seriatim.cli.command_session import (
     CommandSession,
     CommonOptions,
     JsonOutput,
+    LogFormatOption,
     LogUrl,
+    MetricsAddress,
+    Otel,
     TenantOption,
     command_session,
+    observe_command,
 )
 from seriatim.cli.output import escape_unprintable, format_pairs, make_table, write_json
 from seriatim.cli.spark_session import (
@@ -27,7 +31,6 @@ from seriatim.cli.spark_session import (
     report_job_progress,
     spark_session,
 )
-from seriatim.cli.telemetry_options import LogFormatOption, MetricsAddress, Otel, observe_command
 from seriatim.config.delivery import load_publisher_settings
 from seriatim.core.errors import BackendFailure
 from seriatim.log.arguments import invalid_argument

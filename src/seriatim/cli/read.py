@@ -1,11 +1,13 @@
-"""The command `seriatim read`: print events in the order of the log, in constant memory."""
+"""The commands `read`, `query`, `tail` and `streams`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+import msgspec
 import typer
+from rich.text import Text
 
 from seriatim.cli.command_session import (
     CommandSession,
@@ -14,12 +16,94 @@ from seriatim.cli.command_session import (
     LogUrl,
     TenantOption,
     command_session,
+    parse_json_argument,
 )
-from seriatim.cli.output import EventDetails, EventLines, write_line
-from seriatim.cli.query_options import Stream, Types
+from seriatim.cli.output import (
+    EventDetails,
+    EventLines,
+    escape_unprintable,
+    make_table,
+    write_json,
+    write_line,
+)
 from seriatim.core.event import EventRecord
+from seriatim.core.query import MATCH_ALL, Filter, Query
 from seriatim.factory import Log
+from seriatim.log.arguments import invalid_argument
+from seriatim.log.batches import Batch
 from seriatim.log.export_format import encode_record_line
+from seriatim.log.query_execution import QueryResult
+from seriatim.log.subscription import Subscription, Tail
+from seriatim.store.port import StreamSummary
+
+Types = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type", help="Only this event type, or a pattern such as seat.*; may be repeated."
+    ),
+]
+Stream = Annotated[
+    tuple[str, str] | None,
+    typer.Option("--stream", help="Only this stream: its type and its id.", metavar="TYPE ID"),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="Only events with this tag; if repeated, with all of the tags."),
+]
+Payloads = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--payload",
+        metavar="JSON",
+        help='Only events whose payload contains this, such as \'{"seat": "12A"}\'; if repeated, '
+        "any of them.",
+    ),
+]
+QueryJson = Annotated[
+    str | None,
+    typer.Option(
+        "--query",
+        metavar="JSON",
+        help="A complete query instead of the options above: "
+        '{"filters": [{"types": […], "payload": […], "tags": […]}, …]}.',
+    ),
+]
+
+
+def query_from(
+    types: list[str] | None,
+    stream: tuple[str, str] | None,
+    tags: list[str] | None,
+    payloads: list[str] | None,
+    query_json: str | None = None,
+) -> Query:
+    """Build a query from the options of one filter, or from a complete query in JSON.
+
+    Raises:
+        InvalidArgument: If a value is not valid JSON, or both forms are given.
+        InvalidQuery: If the query has a wrong shape.
+
+    """
+    predicates = [parse_json_argument(text, "--payload") for text in payloads or ()]
+    single = Filter(
+        types=types or None,
+        payload=predicates or None,
+        tags=tags or None,
+        streams=None if stream is None else [stream],
+    )
+    if query_json is None:
+        return MATCH_ALL if single == Filter() else Query([single])
+    if single != Filter():
+        raise invalid_argument(
+            "--query", "is a complete query: leave out --type, --stream, --tag, --payload"
+        )
+    return query_from_json(query_json)
+
+
+def query_from_json(text: str, name: str = "--query") -> Query:
+    """Parse a query in JSON; `name` is the option to name in an error."""
+    return Query.from_mapping(parse_json_argument(text, name))
+
 
 SCREEN = 50  # events printed by default on a terminal
 
@@ -131,3 +215,205 @@ def _print_event(command: CommandSession, record: EventRecord) -> None:
         write_line(encode_record_line(record))
         return
     EventDetails(command.stdout).print_event(record)
+
+
+def query(
+    ctx: typer.Context,
+    types: Types = None,
+    payloads: Payloads = None,
+    tags: Tags = None,
+    stream: Stream = None,
+    whole: QueryJson = None,
+    min_position: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Print only events after this position; the context version is not affected.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="The maximum number of events to print.")] = 1000,
+    head: Annotated[
+        int | None,
+        typer.Option(
+            help="Query the log as of this head, as reported with the previous page.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            help="Print only events up to this position; the context version is not affected.",
+            show_default=False,
+        ),
+    ] = None,
+    newest_first: Annotated[
+        bool, typer.Option("--newest-first", help="Descending order, from the last match.")
+    ] = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Print the events that match a query, and the version of that context.
+
+    Pass the version to `append --expect-version` for a conditional append.
+    """
+    with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
+        context = query_from(types, stream, tags, payloads, whole)
+        if min_position is not None:
+            context = msgspec.structs.replace(context, min_position=min_position)
+        with command.open() as log:
+            found = log.query(
+                context, limit=limit, head=head, until=until, newest_first=newest_first
+            )
+        _print_result(command, found, newest_first=newest_first)
+
+
+def _print_result(command: CommandSession, result: QueryResult, *, newest_first: bool) -> None:
+    if command.as_json:
+        write_json(
+            {
+                "context_version": result.context_version,
+                "last_returned_position": result.last_returned_position,
+                "head": result.head,
+                "more": result.more,
+                "records": [record.as_dict() for record in result.records],
+            }
+        )
+        return
+    lines = EventLines(command.stdout)
+    for record in result.records:
+        lines.print_event(record)
+    version = "none" if result.context_version is None else str(result.context_version)
+    command.stdout.print(
+        f"context version {version} · {len(result.records)} events · head {result.head}"
+    )
+    if result.more and result.last_returned_position:
+        last = result.last_returned_position
+        option = f"--until {last - 1}" if newest_first else f"--min-position {last}"
+        command.notice(f"there are more events: continue with {option} --head {result.head}")
+
+
+def tail(
+    ctx: typer.Context,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Only events after this position. [default: the current head; with --name, the "
+            "stored cursor, which starts at 0]",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Store a durable cursor under this name; the next run continues from it.",
+            show_default=False,
+        ),
+    ] = None,
+    types: Types = None,
+    stream: Stream = None,
+    tags: Tags = None,
+    payloads: Payloads = None,
+    query: QueryJson = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Stop after the append in which this number of events is reached.",
+            show_default=False,
+        ),
+    ] = None,
+    idle_timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Stop after this many seconds without an event.", show_default=False
+        ),
+    ] = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Follow the log until Ctrl-C: catch up, then continue live."""
+    with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
+        context = query_from(types, stream, tags, payloads, query)
+        with command.open() as log:
+            follower = _open_follower(log, context, after, name, idle_timeout)
+            command.notice("following the log; press Ctrl-C to stop")
+            _follow(command, follower, limit)
+
+
+def _open_follower(
+    log: Log, query: Query, after: int | None, name: str | None, idle_timeout: float | None
+) -> Tail | Subscription:
+    if name is None:
+        return log.tail(query, after=after, idle_timeout=idle_timeout)
+    return log.subscribe(name, query, start=after or 0, idle_timeout=idle_timeout)
+
+
+def _follow(command: CommandSession, follower: Tail | Subscription, limit: int | None) -> None:
+    lines = EventLines(command.stdout)
+    printed = 0
+    for batch in follower:
+        _print_batch(command, lines, batch)
+        printed += len(batch)
+        if limit is not None and printed >= limit:
+            # Not `break`: the loop must ask for the next batch once, which stores the cursor.
+            follower.stop()
+
+
+def _print_batch(command: CommandSession, lines: EventLines, batch: Batch) -> None:
+    for record in batch:
+        if command.as_json:
+            write_line(encode_record_line(record), flush=True)
+        else:
+            lines.print_event(record)
+
+
+def streams(
+    ctx: typer.Context,
+    stream_type: Annotated[
+        str | None, typer.Option("--type", help="Only streams of this type.", show_default=False)
+    ] = None,
+    after: Annotated[
+        int, typer.Option(help="Only streams whose first event is after this position.")
+    ] = 0,
+    limit: Annotated[int, typer.Option(help="The maximum number of streams.")] = 100,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """List streams with their last sequence number and event type."""
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
+        found = log.streams(stream_type, after=after, limit=limit)
+        if command.as_json:
+            for summary in found:
+                write_json(msgspec.structs.asdict(summary))
+        else:
+            _print_streams(command, found, limit)
+
+
+def _print_streams(command: CommandSession, found: list[StreamSummary], limit: int) -> None:
+    if not found:
+        command.notice("no streams")
+        return
+    columns = ("type", "id", "last seq", "last event", "first", "last")
+    rows = make_table(*columns, right=("last seq", "first", "last"))
+    for stream in found:
+        rows.add_row(
+            Text(escape_unprintable(stream.stream_type), style="magenta"),
+            Text(escape_unprintable(stream.stream_id)),
+            str(stream.last_seq),
+            Text(escape_unprintable(stream.last_type), style="green"),
+            str(stream.first_position),
+            str(stream.last_position),
+        )
+    command.stdout.print(rows)
+    if len(found) == limit:
+        command.notice(
+            f"there may be more streams: continue with --after {found[-1].first_position}"
+        )

@@ -15,12 +15,14 @@ from seriatim.cli.command_session import (
     CommandSession,
     CommonOptions,
     JsonOutput,
+    LogFormatOption,
     LogUrl,
+    Otel,
     TenantOption,
     command_session,
+    parse_log_format,
 )
 from seriatim.cli.registry import RegistryUrl
-from seriatim.cli.telemetry_options import LogFormatOption, Otel, parse_log_format
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.limits import MIB
 from seriatim.factory import absolute_url, access_url, open_access, open_log, redact_url

@@ -14,10 +14,10 @@ from seriatim.cli.command_session import CommandSession
 from seriatim.cli.output import make_progress_bar
 from seriatim.core.errors import BackendFailure
 from seriatim.log.arguments import invalid_argument
-from seriatim.telemetry.job_metrics import JobMetrics
+from seriatim.telemetry.metrics import JobMetrics
 
 if TYPE_CHECKING:
-    from seriatim.pipeline.run_report import RunReport
+    from seriatim.pipeline.job_loop import RunReport
     from seriatim.pipeline.source.spark_session import Spark
 
 SparkMaster = Annotated[

@@ -11,11 +11,15 @@ from seriatim.cli.command_session import (
     CommandSession,
     CommonOptions,
     JsonOutput,
+    LogFormatOption,
     LogUrl,
+    MetricsAddress,
+    Otel,
     TenantOption,
     command_session,
+    load_object,
+    observe_command,
 )
-from seriatim.cli.object_loader import load_object
 from seriatim.cli.output import format_pairs, write_json
 from seriatim.cli.publish import (
     AllTenants,
@@ -31,7 +35,6 @@ from seriatim.cli.spark_session import (
     report_job_progress,
     spark_session,
 )
-from seriatim.cli.telemetry_options import LogFormatOption, MetricsAddress, Otel, observe_command
 from seriatim.config import default_url
 from seriatim.config.delivery import load_registry_settings, load_retry_limits
 from seriatim.core.handler import Handler, check_handler

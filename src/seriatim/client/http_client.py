@@ -16,8 +16,8 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from seriatim.client.connection_pool import ConnectionPool, NoResponse
-from seriatim.client.exchange import HttpExchange
-from seriatim.client.responses import (
+from seriatim.client.exchange import (
+    HttpExchange,
     ServiceResponse,
     error_from_response,
     is_retryable,

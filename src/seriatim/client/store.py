@@ -15,9 +15,8 @@ from seriatim.client.append_codec import (
     make_group_body,
     parse_outcomes,
 )
-from seriatim.client.exchange import HttpExchange
+from seriatim.client.exchange import HttpExchange, is_retryable
 from seriatim.client.http_client import AttemptHistory, HttpClient, retry_delays
-from seriatim.client.responses import is_retryable
 from seriatim.core.errors import BackendFailure, Forbidden, InvalidArgument, SeriatimError
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.indexes import PayloadIndex

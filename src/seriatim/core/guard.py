@@ -14,14 +14,6 @@ from typing import Any, Protocol
 import msgspec
 
 from seriatim.core.errors import PiiPolicyViolation
-from seriatim.core.flat_text import (
-    CHUNK_CHARS,
-    TextChunk,
-    flatten_json,
-    flatten_string,
-    single_chunk,
-    split_chunks,
-)
 from seriatim.core.guard_rules import (
     CREDENTIALS,
     DESCRIPTIVE_SUFFIXES,
@@ -29,9 +21,18 @@ from seriatim.core.guard_rules import (
     TRACE_RULES,
     Rule,
 )
+from seriatim.core.guard_scanner import (
+    CHUNK_CHARS,
+    Literal,
+    Prefilter,
+    TextChunk,
+    TokenFinder,
+    flatten_json,
+    flatten_string,
+    single_chunk,
+    split_chunks,
+)
 from seriatim.core.json_path import ROOT, child, item
-from seriatim.core.literal_prefilter import Literal, Prefilter
-from seriatim.core.token_finder import TokenFinder
 
 __all__ = [
     "BUILT_IN_GUARDS",

@@ -15,9 +15,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from seriatim.core.flat_text import TextChunk, single_chunk
+from seriatim.core.guard_scanner import Literal, TextChunk, single_chunk, tree_pattern
 from seriatim.core.guard_tokens import TOKEN_FAMILIES, TokenFamily
-from seriatim.core.literal_prefilter import Literal, tree_pattern
 
 Scope = typing.Literal["string", "flat", "pair", "token"]
 Match = re.Match[str]

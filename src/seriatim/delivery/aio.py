@@ -15,8 +15,7 @@ from seriatim.core.event import EventRecord
 from seriatim.core.handler import Delivery, Handler
 from seriatim.delivery.claim_context import ClaimContext
 from seriatim.delivery.claims import Claim
-from seriatim.delivery.handler_loop import Counts
-from seriatim.delivery.settlement import settle
+from seriatim.delivery.handler_loop import Counts, settle
 
 if TYPE_CHECKING:
     from seriatim.delivery.registry import Registry

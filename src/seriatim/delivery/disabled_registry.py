@@ -12,10 +12,9 @@ from seriatim.core.handler import Delivery, Handler
 from seriatim.core.tenants import check_tenant
 from seriatim.delivery.aio import AsyncRegistry
 from seriatim.delivery.claims import Claim
-from seriatim.delivery.handler_loop import Counts
-from seriatim.delivery.outage_retry import OutageRetry
+from seriatim.delivery.handler_loop import Counts, settle
 from seriatim.delivery.registry import Registry
-from seriatim.delivery.settlement import settle
+from seriatim.delivery.registry_database import OutageRetry
 
 logger = logging.getLogger("seriatim")
 

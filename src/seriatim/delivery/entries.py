@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from seriatim.core.errors import InvalidArgument
+from seriatim.core.handler import Delivery
 from seriatim.core.patterns import NameFilter, pattern_problem
 from seriatim.core.times import format_us
 
@@ -146,3 +147,20 @@ def decode_entry(row: tuple[Any, ...]) -> Entry:
         first_at=format_us(first_us),
         updated_at=format_us(updated_us),
     )
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that a handler could not process, with everything needed to replay it."""
+
+    handler: str
+    delivery: Delivery
+    error: str
+    attempts: int
+
+
+class DeadLetterTarget(Protocol):
+    """A destination of dead letters that does not depend on the registry's database."""
+
+    def send(self, dead_letters: list[DeadLetter]) -> None:
+        """Deliver dead letters; raise if not all of them were delivered."""
+        ...

@@ -40,12 +40,15 @@ from seriatim.delivery.entries import (
     StatusCount,
     format_stop_reason,
 )
-from seriatim.delivery.handler_loop import Counts
+from seriatim.delivery.handler_loop import Counts, settle
 from seriatim.delivery.log_origin import LogOrigin
-from seriatim.delivery.outage_retry import OnOutage
-from seriatim.delivery.registry_database import RegistryDatabase, identity_changed_error, is_record
+from seriatim.delivery.registry_database import (
+    OnOutage,
+    RegistryDatabase,
+    identity_changed_error,
+    is_record,
+)
 from seriatim.delivery.reset import ResetReport, reset_handler
-from seriatim.delivery.settlement import settle
 from seriatim.log.base import BaseLog
 from seriatim.store.engine import Engine, EngineSession
 

@@ -96,7 +96,7 @@ def make_envelope(
     }
 
 
-def run(report: DemoReport) -> None:
+def show_decision_trace(report: DemoReport) -> None:
     """Append the trace, read it back, and try to append after its end."""
     report.start_step(
         "traces: a decision, recorded step by step",

@@ -7,33 +7,33 @@ from rich.panel import Panel
 from rich.text import Text
 
 import seriatim
-from seriatim.examples import (
-    aggregate_commands,
-    concurrent_appends,
-    conditional_append,
-    decision_trace,
-    idempotent_retry,
-    live_tail,
-    secret_guard,
-    spark_projection,
-    throughput,
-    verification,
-)
+from seriatim.examples.decision_trace import show_decision_trace
 from seriatim.examples.demo_report import DemoReport
+from seriatim.examples.log_examples import (
+    show_aggregate_commands,
+    show_concurrent_appends,
+    show_conditional_append,
+    show_idempotent_retry,
+    show_live_tail,
+    show_secret_guard,
+    show_throughput,
+    show_verification,
+)
+from seriatim.examples.spark_projection import show_spark_projection
 from seriatim.factory import redact_url
 
 # Each step prints its results and checks its claims.
 _STEPS = (
-    decision_trace.run,
-    conditional_append.run,
-    aggregate_commands.run,
-    concurrent_appends.run,
-    idempotent_retry.run,
-    secret_guard.run,
-    live_tail.run,
-    throughput.run,
-    verification.run,
-    spark_projection.run,
+    show_decision_trace,
+    show_conditional_append,
+    show_aggregate_commands,
+    show_concurrent_appends,
+    show_idempotent_retry,
+    show_secret_guard,
+    show_live_tail,
+    show_throughput,
+    show_verification,
+    show_spark_projection,
 )
 
 

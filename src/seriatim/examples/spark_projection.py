@@ -30,7 +30,7 @@ _BATCHES = 8  # enough for the kill to hit the runner between two batches
 _WAIT_S = 120.0
 
 
-def run(report: DemoReport) -> None:
+def show_spark_projection(report: DemoReport) -> None:
     """Project the log on Spark, after killing a first runner half-way."""
     if importlib.util.find_spec("pyspark") is None:
         report.start_step("read models on Spark", "Skipped: pip install 'seriatim[spark]'.")

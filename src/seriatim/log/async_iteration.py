@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from seriatim.core.errors import SeriatimError
 
@@ -65,3 +65,11 @@ def _close(iterator: Iterator[Any]) -> None:
     if close is not None:
         with suppress(SeriatimError):  # a lease that cannot be released expires
             close()
+
+
+class AsyncExecutor(Protocol):
+    """Run a blocking call in a thread, like `asyncio.to_thread`; it may limit concurrency."""
+
+    def __call__(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Awaitable[T]:
+        """Return an awaitable of the function's result."""
+        ...

@@ -22,11 +22,10 @@ from seriatim.log.appender import (
     rules_changing_error,
 )
 from seriatim.log.arguments import check_count, check_timeout, invalid_argument, is_async
-from seriatim.log.async_iteration import iterate_in_own_thread
+from seriatim.log.async_iteration import AsyncExecutor, iterate_in_own_thread
 from seriatim.log.base import BaseLog, Events
 from seriatim.log.batches import Batch, Page
 from seriatim.log.decision import AsyncDecider, Decision, decide_and_append_async
-from seriatim.log.executor import AsyncExecutor
 from seriatim.log.projections import AsyncProjections
 from seriatim.log.signatures import copy_parameters
 from seriatim.store.cancellation import Cancellation, cancellable

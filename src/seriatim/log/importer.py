@@ -2,50 +2,105 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from seriatim.core.canonical import decode_stored_json, parse_strict_json
 from seriatim.core.decide import StaleRules
 from seriatim.core.errors import (
     BackendFailure,
+    Conflict,
     IdempotencyConflict,
     InvalidEvent,
     LimitExceeded,
     SeriatimError,
+    ValidationError,
 )
-from seriatim.core.event import AppendResult
-from seriatim.core.kinds import Declaration, EventType
-from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
+from seriatim.core.event import AppendResult, NewEvent, StreamRef
+from seriatim.core.kinds import TRACE_STREAM_TYPE, Declaration, EventType
+from seriatim.core.profile_rules import AGGREGATES_PROFILE, LOG_PROFILE, ProfileRules
 from seriatim.core.request import AppendRequest, Condition, ExpectedSeq
 from seriatim.core.tenants import check_tenant
 from seriatim.log.appender import Draft
 from seriatim.log.batches import PAGE_BYTES
-from seriatim.log.divergence import DivergenceDetector
 from seriatim.log.export_format import (
     EXPORT_PAGE_EVENTS,
     ExportHeader,
+    ExportLine,
     ExportReader,
     OversizedAppend,
 )
 from seriatim.store.committer import make_unexpected_error
-from seriatim.store.port import Outcome, make_unanswered_error
+from seriatim.store.port import Outcome, Store, make_unanswered_error
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
-from operator import attrgetter
-from typing import Any
 
-from seriatim.core.canonical import decode_stored_json, parse_strict_json
-from seriatim.core.errors import ValidationError
-from seriatim.core.event import NewEvent
-from seriatim.core.kinds import TRACE_STREAM_TYPE
-from seriatim.core.profile_rules import AGGREGATES_PROFILE
-from seriatim.log.export_format import ExportLine
+TRACKED_STREAMS_MAX = 100_000
+
+_Stream = tuple[str, str, str]  # tenant, type, id
+
+
+class DivergenceDetector:
+    """Compare the last events of the log's streams with the events of an import file.
+
+    An import preserves sequence numbers, so a gap in a stream keeps all later events out; only
+    events of another history could fill it. If the file has another event than the log at the
+    sequence number where the log's stream ended, the rest of that stream is refused.
+
+    Memory is bounded except for the set of diverged streams.
+    """
+
+    def __init__(self, store: Store, tenant_id: str) -> None:
+        self._store = store
+        self._tenant_id = tenant_id
+        self._empty = store.head() == 0
+        self._ends: dict[_Stream, tuple[int | None, str] | None] = {}
+        self._diverged: set[_Stream] = set()
+
+    def load_stream_ends(self, lines: Iterable[ExportLine]) -> None:
+        """Load the last events of the streams of these lines, in one query per tenant.
+
+        Must be called before any of the lines is committed.
+        """
+        if self._empty:
+            return
+        missing: dict[str, list[StreamRef]] = defaultdict(list)
+        for stream in {found for line in lines if (found := self._stream_key(line)) is not None}:
+            if stream not in self._ends:
+                missing[stream[0]].append(stream[1:])
+        for tenant_id, streams in missing.items():
+            lasts = self._store.last_of_streams(tenant_id, streams)
+            for ref, last in zip(streams, lasts, strict=True):
+                if len(self._ends) >= TRACKED_STREAMS_MAX:
+                    del self._ends[next(iter(self._ends))]
+                end = None if last is None else (last.stream_seq, last.event_id)
+                self._ends[tenant_id, *ref] = end
+
+    def check(self, line: ExportLine, number: int) -> None:
+        """Raise `Conflict` for an event of a stream that has diverged."""
+        if self._empty or (stream := self._stream_key(line)) is None:
+            return
+        if stream not in self._ends:  # evicted: the page had more streams than are tracked
+            self.load_stream_ends([line])
+        end = self._ends[stream]
+        if end is not None and line.stream_seq == end[0] and line.event_id != end[1]:
+            self._diverged.add(stream)
+        if stream in self._diverged:
+            msg = f"line {number}: the log has a stream of that name with other events"
+            raise Conflict(msg, details={"line": number})
+
+    def _stream_key(self, line: ExportLine) -> _Stream | None:
+        if line.stream_type is None or line.stream_id is None:
+            return None
+        return line.tenant_id or self._tenant_id, line.stream_type, line.stream_id
+
 
 # The fields that lines and events share, in order: after type, payload and stream, before tags.
 _get_shared_fields = attrgetter(*NewEvent.__struct_fields__[3:-1])

@@ -22,8 +22,8 @@ from seriatim.core.errors import (
 from seriatim.core.event import LogIdentity
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.log.arguments import check_name, check_position, check_timeout, invalid_argument
+from seriatim.log.async_iteration import AsyncExecutor
 from seriatim.log.cursors import find_cursor_problem
-from seriatim.log.executor import AsyncExecutor
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ import msgspec
 
 from seriatim.config.telemetry import metrics_folder
 from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.telemetry import metric_families
 from seriatim.telemetry.metric_families import DURATION_BUCKETS_S, MetricFamily
 
 OTHER_LABEL = "other"
@@ -226,3 +228,92 @@ def _client() -> ModuleType:
         raise BackendFailure(msg, retryable=False) from error
     found: Any = prometheus_client
     return found  # type: ignore[no-any-return]
+
+
+_STATUSES = ("claimed", "expired", "failed", "blocked", "dead", "unknown")
+
+
+class JobMetrics:
+    """The metrics of the jobs in one process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._position = metrics.create(metric_families.JOB_POSITION)
+        self._lag = metrics.create(metric_families.JOB_LAG)
+        self._pace = metrics.create(metric_families.JOB_PACE)
+        self._done = metrics.create(metric_families.JOB_EVENTS)
+        self._open = metrics.create(metric_families.REGISTRY_EVENTS)
+        self._outage = metrics.create(metric_families.REGISTRY_OUTAGE)
+
+    def set_progress(self, job: str, position: int, lag: int, pace: float) -> None:
+        """Set the position, lag and events per second of a job."""
+        self._position.labels(job).set(position)
+        self._lag.labels(job).set(lag)
+        self._pace.labels(job).set(pace)
+
+    def set_outcomes(self, job: str, counts: Mapping[str, int]) -> None:
+        """Set the number of events by outcome."""
+        for outcome, count in counts.items():
+            self._done.labels(job, outcome).set(count)
+
+    def set_registry(self, handler: str, counts: Mapping[str, int], *, unavailable: bool) -> None:
+        """Set the unfinished events of a handler by status, or that the registry is unavailable."""
+        self._outage.labels(handler).set(int(unavailable))
+        if unavailable:
+            return
+        for status in _STATUSES:
+            self._open.labels(handler, status).set(counts.get(status, 0))
+
+
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+_ROUTES_MAX = 200
+
+
+class ServiceMetrics:
+    """The metrics of one service process; `route` is the path of a route, not of a request."""
+
+    def __init__(self, metrics: Metrics, *, names_max: int = LABEL_VALUES_MAX) -> None:
+        self._requests = metrics.create(metric_families.HTTP_REQUESTS)
+        self._seconds = metrics.create(metric_families.HTTP_SECONDS)
+        self._tails = metrics.create(metric_families.HTTP_TAILS)
+        self._refusals = metrics.create(metric_families.HTTP_REFUSALS)
+        self._bounds = metrics.create(metric_families.HTTP_BOUNDS)
+        self._received = metrics.create(metric_families.HTTP_RECEIVED)
+        self._sent = metrics.create(metric_families.HTTP_SENT)
+        self._routes = BoundedLabels(_ROUTES_MAX)
+        self._tenants = BoundedLabels(names_max)
+        self._limits = BoundedLabels(names_max)
+
+    def count_request(
+        self,
+        route: str,
+        method: str,
+        status: int,
+        seconds: float,
+        *,
+        received: int = 0,
+        sent: int = 0,
+    ) -> None:
+        """Count a completed request."""
+        route_label = self._routes.bound(route)
+        method_label = method if method in _METHODS else OTHER_LABEL
+        self._requests.labels(route_label, method_label, f"{status // 100}xx").inc()
+        self._seconds.labels(route_label).observe(seconds)
+        self._received.labels(route_label).inc(received)
+        self._sent.labels(route_label).inc(sent)
+
+    def count_quota_refusal(self, tenant: str) -> None:
+        """Count a request refused because of a quota."""
+        self._refusals.labels(self._tenants.bound(tenant)).inc()
+
+    def count_limit_reached(self, limit: str, tenant: str) -> None:
+        """Count a request, tail or connection that reached a limit."""
+        self._bounds.labels(self._limits.bound(limit), self._tenants.bound(tenant)).inc()
+
+    @contextmanager
+    def track_tail(self) -> Iterator[None]:
+        """Count a tail as open while a block runs."""
+        self._tails.inc()
+        try:
+            yield
+        finally:
+            self._tails.dec()

@@ -57,7 +57,6 @@ from seriatim.testing.conditions import ConditionContract
 from seriatim.testing.cursors import CursorContract
 from seriatim.testing.decisions import DecisionContract
 from seriatim.testing.declarations import DeclarationContract
-from seriatim.testing.guards import GuardContract
 from seriatim.testing.idempotency import IdempotencyContract
 from seriatim.testing.identity import IdentityContract
 from seriatim.testing.limits import LimitContract
@@ -67,9 +66,9 @@ from seriatim.testing.patterns import PatternContract
 from seriatim.testing.query import PredicateContract, QueryContract
 from seriatim.testing.reads import ReadContract
 from seriatim.testing.records import RecordContract
+from seriatim.testing.safety import GuardContract, TenantContract
 from seriatim.testing.subscriptions import SubscriptionContract
 from seriatim.testing.telemetry import TelemetryContract
-from seriatim.testing.tenants import TenantContract
 from seriatim.testing.traces import TraceContract
 
 CONTRACTS: tuple[type, ...] = (

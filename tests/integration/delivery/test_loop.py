@@ -16,8 +16,8 @@ from seriatim.delivery.claim_context import HandlerContext, effect_key
 from seriatim.delivery.claims import PassedRange
 from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.handler_loop import HandlerLoop
-from seriatim.delivery.outage_retry import OutageRetry
 from seriatim.delivery.registry import Registry
+from seriatim.delivery.registry_database import OutageRetry
 from seriatim.factory import open_registry
 from tests.integration.delivery.support import QUICK, SHOW, make_event, make_handler, statuses_of
 

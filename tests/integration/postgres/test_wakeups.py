@@ -10,7 +10,7 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.store.postgres.wakeups import Listener
+from seriatim.store.postgres.connection import Listener
 from tests.faults.support import TailThread, find_gaps, wait_until
 from tests.fixtures.proxy import TcpProxy
 

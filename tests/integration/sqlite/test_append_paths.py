@@ -14,7 +14,7 @@ from seriatim.core.kinds import StreamKind
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import AppendRequest, ExpectedSeq
 from seriatim.store.port import Outcome, ReadSpec
-from seriatim.store.sqlite.fast_path import FAST_PATH_EVENTS_MAX, is_fast_path
+from seriatim.store.sqlite.append import FAST_PATH_EVENTS_MAX, is_fast_path
 from seriatim.store.sqlite.index_scans import UNINDEXED_SEQ_MAX
 from seriatim.store.sqlite.store import SqliteStore
 from tests.integration.sqlite.store_appender import (

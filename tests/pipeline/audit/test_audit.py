@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import seriatim
 from seriatim import BackendFailure, NewEvent, StreamKind
 from seriatim.pipeline.archive.archiver import archive
-from seriatim.pipeline.audit import lenient_scan
+from seriatim.pipeline.audit import checks
 from seriatim.pipeline.audit.report import MAX_REPORTED_EXAMPLES, AuditReport, audit
 from tests.pipeline.archive.support import fill, fill_every_shape, records
 
@@ -208,7 +208,7 @@ def test_boundaries_of_tasks_are_checked(
     spark: SparkSession, log_url: str, break_log: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J2: a gap, an append and a stream that cross the parts of a read are seen whole."""
-    monkeypatch.setattr(lenient_scan, "TASK_EVENTS", 5)
+    monkeypatch.setattr(checks, "TASK_EVENTS", 5)
     fill(log_url, 40)
     assert audit(spark, log_url).ok
     break_log("delete from events where position in (10, 11, 20, 26)")

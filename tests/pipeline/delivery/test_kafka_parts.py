@@ -17,8 +17,7 @@ from seriatim.core.errors import BackendFailure, Conflict, InvalidArgument, LogI
 from seriatim.core.event import LogIdentity
 from seriatim.factory import open_log
 from seriatim.pipeline.kafka import client
-from seriatim.pipeline.kafka.address import Target, escape_name, parse_target
-from seriatim.pipeline.kafka.client_settings import java_settings
+from seriatim.pipeline.kafka.address import Target, escape_name, java_settings, parse_target
 from seriatim.pipeline.kafka.messages import HeaderBuilder, decode_record, encode_key, encode_value
 from seriatim.pipeline.object_storage import FolderStorage
 from seriatim.pipeline.publish.checkpoint import CHECKPOINT_FOLDER, Checkpoint, CheckpointStore

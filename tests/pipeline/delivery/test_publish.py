@@ -15,11 +15,11 @@ import seriatim
 from seriatim import NewEvent
 from seriatim.config.delivery import PublisherSettings
 from seriatim.core.errors import BackendFailure, LogIdentityChanged
+from seriatim.pipeline.job_loop import RunReport
 from seriatim.pipeline.kafka.address import parse_target
 from seriatim.pipeline.publish.checkpoint import CHECKPOINT_FOLDER
 from seriatim.pipeline.publish.publisher import Publisher, PublishReport
 from seriatim.pipeline.publish.reconciliation import reconcile
-from seriatim.pipeline.run_report import RunReport
 from seriatim.pipeline.work.worker import Worker
 from tests.fixtures.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.pipeline.delivery.effects import make_noting_handler

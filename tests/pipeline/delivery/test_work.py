@@ -30,8 +30,7 @@ from seriatim.factory import open_registry, registry_url
 from seriatim.pipeline.kafka.address import parse_target
 from seriatim.pipeline.publish.checkpoint import CHECKPOINT_FOLDER
 from seriatim.pipeline.work.worker import Worker
-from seriatim.telemetry.job_metrics import JobMetrics
-from seriatim.telemetry.metrics import Metrics, MetricsServer
+from seriatim.telemetry.metrics import JobMetrics, Metrics, MetricsServer
 from tests.fixtures.kafka_broker import KafkaBroker
 from tests.fixtures.postgres_server import PostgresServer
 from tests.pipeline.delivery.counting_server import CountingServer

@@ -22,8 +22,8 @@ from seriatim.pipeline.lake.delta import export_delta
 from seriatim.pipeline.lake.iceberg import export_iceberg
 from seriatim.pipeline.project import runner
 from seriatim.pipeline.project.job import ProjectionJob
-from seriatim.pipeline.project.live_stream import LiveStream
 from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.project.runner import LiveStream
 from seriatim.pipeline.source.spark_session import session
 from tests.pipeline.project.support import fill, seats
 

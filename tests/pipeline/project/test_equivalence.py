@@ -8,8 +8,8 @@ import pytest
 from seriatim import Log, Projection, projection
 from seriatim.core.decision_graph import Graph
 from seriatim.pipeline.archive.archiver import archive
+from seriatim.pipeline.builtin_projections import aggregate_states, decision_graph
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.shipped import aggregate_states, decision_graph
 from seriatim.spark import compute_graph_digests
 from tests.pipeline.project.support import (
     DEAL_DESK,

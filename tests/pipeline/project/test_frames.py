@@ -10,10 +10,10 @@ from pyspark.sql import functions as f
 
 from seriatim import InvalidArgument, Log, NewEvent, frame_projection
 from seriatim.core import envelope
+from seriatim.pipeline.builtin_projections import activity
 from seriatim.pipeline.columns import build_spark_schema
 from seriatim.pipeline.project.batch import ModelLease, apply_batch
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.shipped import activity
 from tests.pipeline.project.support import fill, rows_of, stored_digest
 
 Start = Callable[..., Projector]

@@ -21,8 +21,8 @@ from seriatim import (
     NewEvent,
     projection,
 )
+from seriatim.pipeline.job_loop import RunReport
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.run_report import RunReport
 from seriatim.testing.factories import wait_for
 from tests.pipeline.project.support import (
     SEAT,

@@ -6,13 +6,6 @@ import re
 import pytest
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.flat_text import (
-    CHUNK_CHARS,
-    LOOKAHEAD_CHARS,
-    LOOKBEHIND_CHARS,
-    TextChunk,
-    split_chunks,
-)
 from seriatim.core.guard import (
     DEFAULT_GUARD,
     PERSONAL_GUARD,
@@ -22,6 +15,13 @@ from seriatim.core.guard import (
     Violation,
 )
 from seriatim.core.guard_rules import CREDENTIALS
+from seriatim.core.guard_scanner import (
+    CHUNK_CHARS,
+    LOOKAHEAD_CHARS,
+    LOOKBEHIND_CHARS,
+    TextChunk,
+    split_chunks,
+)
 from tests.unit.core.token_samples import TEMPLATES, fill_template
 
 EDGES = (

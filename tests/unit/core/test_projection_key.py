@@ -9,13 +9,13 @@ import pytest
 
 from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord
-from seriatim.core.projection import projection
-from seriatim.core.projection_key import (
+from seriatim.core.projection import (
     extract_key,
     format_key,
     is_key,
     is_payload_path,
     parse_key_path,
+    projection,
 )
 
 

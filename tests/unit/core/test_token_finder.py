@@ -4,10 +4,9 @@ import pytest
 
 from seriatim.core.errors import PiiPolicyViolation
 from seriatim.core.event import NewEvent
-from seriatim.core.flat_text import single_chunk
+from seriatim.core.guard_scanner import TokenFinder, prefix_head, single_chunk
 from seriatim.core.guard_tokens import TOKEN_FAMILIES
 from seriatim.core.prepare import ValidationContext, prepare
-from seriatim.core.token_finder import TokenFinder, prefix_head
 
 
 @pytest.mark.parametrize(("prefix", "head"), [("ghp_", "ghp"), ("sk-", "sk"), ("AKIA", "AKI")])

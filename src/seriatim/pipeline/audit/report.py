@@ -20,9 +20,13 @@ from seriatim.config import Settings
 from seriatim.factory import open_store
 from seriatim.pipeline.archive.segment_tasks import run_tasks
 from seriatim.pipeline.archive.verification import verify_archive
-from seriatim.pipeline.audit import event_checks
-from seriatim.pipeline.audit.lenient_scan import read_log_frame, split_log
-from seriatim.pipeline.audit.order_checks import OrderProblems, make_order_check
+from seriatim.pipeline.audit import checks
+from seriatim.pipeline.audit.checks import (
+    OrderProblems,
+    make_order_check,
+    read_log_frame,
+    split_log,
+)
 from seriatim.pipeline.digest import combine_word_sums, format_digest
 from seriatim.pipeline.object_storage import ObjectStorage
 from seriatim.pipeline.source.spark_session import create_job_session
@@ -114,16 +118,14 @@ def _run_audit(
     findings += _report_order(spark, url, head)
     report_step("payloads, envelopes and types")
     rows = read_log_frame(spark, url, head)
-    totals, types, type_count = event_checks.summarize_types(rows, MAX_REPORTED_TYPES)
+    totals, types, type_count = checks.summarize_types(rows, MAX_REPORTED_TYPES)
     findings += _report_rows(rows, totals)
     report_step("event ids")
-    repeated = event_checks.find_repeated_ids(
-        read_log_frame(spark, url, head, event_checks.ID_COLUMNS)
-    )
+    repeated = checks.find_repeated_ids(read_log_frame(spark, url, head, checks.ID_COLUMNS))
     findings.append(_report_frame("event ids", repeated, "no tenant has an event id twice"))
     report_step("streams")
-    steps = read_log_frame(spark, url, head, event_checks.STREAM_COLUMNS)
-    findings += _report_streams(event_checks.find_stream_violations(steps, rules))
+    steps = read_log_frame(spark, url, head, checks.STREAM_COLUMNS)
+    findings += _report_streams(checks.find_stream_violations(steps, rules))
     if archive is not None:
         report_step("archive")
         findings += _report_archive(spark, url, archive)
@@ -164,16 +166,14 @@ def _report_order(spark: SparkSession, url: str, head: int) -> Iterator[Finding]
     yield _report_check("appends", found.append_problems, found.append_count, good)
 
 
-def _report_rows(rows: DataFrame, totals: event_checks.EventTotals) -> Iterator[Finding]:
+def _report_rows(rows: DataFrame, totals: checks.EventTotals) -> Iterator[Finding]:
     """Report invalid events; the log is read again for examples only if there are any."""
     for check, good in (
         ("payloads", "every payload matches its SHA-256"),
         ("envelopes", "ids, keys, numbers and times are well-formed"),
     ):
         count = totals.problems[check]
-        examples = (
-            event_checks.find_row_examples(rows, check, MAX_REPORTED_EXAMPLES) if count else []
-        )
+        examples = checks.find_row_examples(rows, check, MAX_REPORTED_EXAMPLES) if count else []
         yield _report_check(check, examples, count, good)
 
 

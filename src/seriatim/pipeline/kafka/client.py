@@ -8,12 +8,15 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 
+import msgspec
+
 from seriatim.core.errors import BackendFailure, NotFound
+from seriatim.core.event import EventRecord
 from seriatim.core.extras import explain_missing_module
 from seriatim.core.limits import DEFAULT_LIMITS, KIB
-from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.client_settings import java_settings
-from seriatim.pipeline.kafka.messages import KafkaHeader
+from seriatim.delivery.entries import DeadLetter
+from seriatim.pipeline.kafka.address import Target, java_settings
+from seriatim.pipeline.kafka.messages import HEADER_PREFIX, KafkaHeader, encode_key, encode_value
 
 try:
     from confluent_kafka import (
@@ -339,3 +342,78 @@ def spark_options(target: Target) -> Mapping[str, str]:
     """Return the target's settings as options of Spark's Kafka source."""
     settings = {**target.settings, "bootstrap.servers": target.servers}
     return {f"kafka.{name}": value for name, value in java_settings(settings).items()}
+
+
+logger = logging.getLogger("seriatim")
+
+_TIMEOUT_S = 30.0
+
+
+class DeadLetterTopic:
+    """Sends dead letters to a topic, from which a worker can process them again."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def send(self, dead_letters: list[DeadLetter]) -> None:
+        """Deliver dead letters; one that is too large for the topic is sent without its event.
+
+        Raises:
+            BackendFailure: Not all of them were delivered.
+
+        """
+        sending = MessageSender(self._target, _TIMEOUT_S, alone_bytes=0)
+        for letter in dead_letters:
+            topic = sending.topic_for(letter.delivery.tenant_id, None)
+            key, value, headers = _encode_message(letter)
+            try:
+                sending.send(topic, key, value, headers, _now_ms())
+            except MessageTooLarge as refused:
+                logger.warning("a dead letter is sent without its event: %s", refused)
+                sending.send(topic, key, _encode_reference(letter, refused), headers, _now_ms())
+        sending.flush()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _encode_reference(letter: DeadLetter, refused: MessageTooLarge) -> bytes:
+    """Return the message value for an event that is too large for the dead-letter topic."""
+    one = letter.delivery
+    return msgspec.json.encode(
+        {
+            "flaw": f"the event has {refused.size} bytes, which is too large for this topic: read "
+            "it from the log by its id, or raise max.message.bytes",
+            "tenant_id": one.tenant_id,
+            "event_id": one.event_id,
+            "position": one.position,
+        }
+    )
+
+
+def _encode_message(letter: DeadLetter) -> tuple[bytes, bytes, list[KafkaHeader]]:
+    """Return key, value and headers of a dead letter."""
+    one = letter.delivery
+    headers: list[KafkaHeader] = [
+        (f"{HEADER_PREFIX}handler", letter.handler.encode()),
+        (f"{HEADER_PREFIX}error", letter.error.encode()),
+        (f"{HEADER_PREFIX}attempts", b"%d" % letter.attempts),
+        (f"{HEADER_PREFIX}tenant", one.tenant_id.encode()),
+        (f"{HEADER_PREFIX}position", b"%d" % one.position),
+        (f"{HEADER_PREFIX}event-id", one.event_id.encode()),
+        (f"{HEADER_PREFIX}event-type", one.event_type.encode()),
+        (f"{HEADER_PREFIX}first-seq", b"%d" % one.first_seq),
+    ]
+    if one.log is not None:  # a worker that reads this topic requires the log's identity
+        headers.append((f"{HEADER_PREFIX}log", one.log.log_id.encode()))
+        headers.append((f"{HEADER_PREFIX}epoch", b"%d" % one.log.epoch))
+    event = one.event
+    if isinstance(event, msgspec.Raw):
+        try:
+            event = msgspec.json.decode(event, type=EventRecord)
+        except msgspec.ValidationError:
+            return one.event_id.encode(), bytes(event), headers
+    if isinstance(event, EventRecord):
+        return encode_key(event), encode_value(event), headers
+    return one.event_id.encode(), msgspec.json.encode(event), headers

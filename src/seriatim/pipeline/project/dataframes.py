@@ -14,8 +14,7 @@ from pyspark.sql import types as t
 
 from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import InvalidArgument, ProjectionFailed, SeriatimError
-from seriatim.core.projection import Projection, Table
-from seriatim.core.projection_key import STREAM_KEY, UPCAST_SAFE_FIELDS
+from seriatim.core.projection import STREAM_KEY, UPCAST_SAFE_FIELDS, Projection, Table
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.core.times import EARLIEST_US, LATEST_US
 from seriatim.pipeline.columns import EVENT_COLUMNS, build_spark_schema
@@ -113,7 +112,7 @@ def is_watermark() -> Column:
 
 
 def add_key_column(events: DataFrame, projection: Projection) -> DataFrame:
-    """Add the key column, as `seriatim.core.projection_key` defines it.
+    """Add the key column, as `seriatim.core.projection` defines it.
 
     Spark's expressions are used only for keys whose text they reproduce exactly: strings and
     integers. Times, floats and nested values would depend on the session or on Java.

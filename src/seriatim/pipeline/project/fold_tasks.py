@@ -15,9 +15,10 @@ from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import InvalidArgument, ProjectionFailed
 from seriatim.core.event import EventRecord
 from seriatim.core.fold import Fold, ReadModelRow, RowFormat, TenantKey
-from seriatim.core.projection import Projection, Table
-from seriatim.core.projection_key import (
+from seriatim.core.projection import (
     STREAM_KEY,
+    Projection,
+    Table,
     extract_payload_key,
     is_payload_path,
     parse_key_path,

@@ -16,10 +16,10 @@ from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.factory import absolute_url, open_read_model, open_store, read_model_url
 from seriatim.log.cursors import find_cursor_problem
+from seriatim.pipeline.job_loop import ProgressCallback
 from seriatim.pipeline.project import dataframes, key_partitions
 from seriatim.pipeline.project.fold_outcome import OUTCOME_SCHEMA, FoldOutcome, decode_outcome
 from seriatim.pipeline.project.fold_tasks import FoldTask, prepare_for_tasks
-from seriatim.pipeline.run_report import ProgressCallback
 from seriatim.pipeline.scan.options import parse_source_options
 from seriatim.pipeline.source.dataframe import encode_names, events
 from seriatim.pipeline.source.spark_session import create_job_session

@@ -18,7 +18,7 @@ from seriatim.pipeline.project.fold_outcome import (
     to_record_batches,
 )
 from seriatim.pipeline.project.fold_tasks import KEY_COLUMN, FoldTask, key_fields
-from seriatim.pipeline.scan.scan_spec import KeyPartition, ScanSpec
+from seriatim.pipeline.scan.options import KeyPartition, ScanSpec
 from seriatim.pipeline.scan.scanner import scan
 from seriatim.pipeline.source.partition_reader import freeze_imports
 

@@ -2,34 +2,93 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark import SparkContext, StatusTracker
+from pyspark.sql import SparkSession
 
 from seriatim.core.errors import BackendFailure, Conflict, NotFound, ProjectionFailed
 from seriatim.core.event import LogIdentity
 from seriatim.core.fold import RowDigest
 from seriatim.core.projection import Table
 from seriatim.log.cursors import find_cursor_problem
+from seriatim.pipeline.job_loop import ProgressReporter
 from seriatim.pipeline.project import dataframes
 from seriatim.pipeline.project.batch import ModelLease, apply_batch
 from seriatim.pipeline.project.fold_outcome import FoldOutcome, decode_outcome
 from seriatim.pipeline.project.fold_tasks import FrameLoadTask, LoadTask
 from seriatim.pipeline.project.job import ProjectionJob
 from seriatim.pipeline.project.lease import hold_lease
-from seriatim.pipeline.project.progress import report_progress
-from seriatim.pipeline.run_report import ProgressReporter
-from seriatim.pipeline.scan.options import parse_source_options
-from seriatim.pipeline.scan.scan_spec import ScanSpec
+from seriatim.pipeline.scan.options import ScanSpec, parse_source_options
 from seriatim.pipeline.scan.scanner import count_events
 from seriatim.pipeline.spark_errors import annotate_errors
+from seriatim.store.readmodel.model import ReadModelSnapshot, TableRow
 from seriatim.store.readmodel.port import Progress, ProjectionStep
-from seriatim.store.readmodel.snapshot import ReadModelSnapshot, TableRow
+
+_POLL_S = 0.5
+_GROUP = "spark.jobGroup.id"
+
+
+@contextmanager
+def report_progress(
+    spark: SparkSession, report: Callable[[float], None], stages: int
+) -> Iterator[None]:
+    """Report the completed fraction of the tasks that the block starts, twice a second.
+
+    Args:
+        spark: The session.
+        report: Called from a thread with a number from 0 to 1, whenever it has grown.
+        stages: How many stages to expect at least. Spark lists a stage only when it starts; each
+            counts as an equal part of the work.
+
+    """
+    context, group = spark.sparkContext, f"seriatim-{uuid.uuid4().hex}"
+    # Jobs are found by their group, which is a property of the submitting thread.
+    before = context.getLocalProperty(_GROUP)
+    context.setLocalProperty(_GROUP, group)
+    done = threading.Event()
+    watcher = threading.Thread(
+        target=_poll, args=(context, group, done, report, stages), name="progress", daemon=True
+    )
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type] # None removes it
+
+
+def _poll(
+    context: SparkContext,
+    group: str,
+    done: threading.Event,
+    report: Callable[[float], None],
+    stages: int,
+) -> None:
+    tracker, reported = context.statusTracker(), 0.0
+    while not done.wait(_POLL_S):
+        fraction = _completed_fraction(tracker, group, stages)
+        if fraction > reported:
+            reported = fraction
+            report(fraction)
+
+
+def _completed_fraction(tracker: StatusTracker, group: str, stages: int) -> float:
+    """Return the mean, over all stages, of the fraction of completed tasks."""
+    jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
+    known = {stage for job in jobs if job is not None for stage in job.stageIds}
+    infos = [info for info in map(tracker.getStageInfo, sorted(known)) if info is not None]
+    fractions = [info.numCompletedTasks / max(1, info.numTasks) for info in infos]
+    return sum(fractions) / max(stages, len(fractions))
+
 
 _LEASE_S = 30.0
 _ROUNDS = 5  # attempts to compare while the live tables advance, before they are held

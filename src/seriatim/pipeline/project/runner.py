@@ -3,25 +3,153 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
+from typing import Self
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from seriatim.core.backoff import Backoff
 from seriatim.core.errors import Conflict, LeaseLost
-from seriatim.pipeline.job_loop import JobLoop
+from seriatim.core.fold import TenantKey
+from seriatim.pipeline.job_loop import JobLoop, ProgressReporter
+from seriatim.pipeline.project import dataframes, rebuild
 from seriatim.pipeline.project.batch import ModelLease, apply_batch
+from seriatim.pipeline.project.fold_tasks import KEY_COLUMN, FoldTask
 from seriatim.pipeline.project.job import DRIVER_FOLD_MAX_EVENTS, ProjectionJob
 from seriatim.pipeline.project.lease import hold_lease
-from seriatim.pipeline.project.live_stream import LiveStream
-from seriatim.pipeline.project.refold import refold_failed_keys
-from seriatim.pipeline.run_report import ProgressReporter
-from seriatim.pipeline.spark_errors import translate_spark_errors
+from seriatim.pipeline.spark_errors import (
+    SPARK_ERRORS,
+    silence_spark_errors,
+    to_seriatim_error,
+    translate_spark_errors,
+)
 from seriatim.store.lease_keeper import wait_for_lease
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ProjectionMoved
 from seriatim.store.readmodel.port import Progress
+
+
+def refold_failed_keys(job: ProjectionJob, *, token: int) -> None:
+    """Fold again the keys whose failures an operator wants to retry.
+
+    If keys share rows and one of them no longer writes a row as before, the correct row depends on
+    the whole log. The projection is then rebuilt, which ends the lease.
+
+    Raises:
+        LeaseLost: The projection was rebuilt.
+
+    """
+    owners = {
+        (one.failure.tenant_id, one.failure.key)
+        for one in job.model.failures(job.projection.name)
+        if one.again
+    }
+    for owner in sorted(owners):
+        if not _refold(job, owner, token=token):
+            rebuild.rebuild_without_comparison(job)
+            msg = f"projection {job.projection.name} was rebuilt to refold key {owner[1]!r:.200}"
+            raise LeaseLost(msg, details={"projection": job.projection.name})
+
+
+def _refold(job: ProjectionJob, owner: TenantKey, *, token: int) -> bool:
+    """Fold one key again; return False if that needs a rebuild."""
+    progress = job.model.progress(job.projection.name)
+    until = progress.position if progress else 0
+    tenant_id, key = owner
+    events = dataframes.add_key_column(job.events(0, until), job.projection).where(
+        (f.col("tenant_id") == tenant_id) & (f.col(KEY_COLUMN) == key)
+    )
+    positions: list[int] = events.select("position").toArrow().column(0).to_pylist()
+    task = FoldTask(projection=job.projection, target=job.target, until=until, only_key=owner)
+    step = job.fold_in_tasks(events.drop(KEY_COLUMN), task, partitions=1).step
+    step.after = step.until = until
+    step.failures = [
+        (failure, "skipped" if job.projection.on_failure == "skip" else "parked")
+        for failure, _ in step.failures
+    ]
+    return job.model.refold(job.projection, owner, step, positions, token=token)
+
+
+ApplyBatch = Callable[[DataFrame, int], int]
+
+
+class LiveStream:
+    """A stream of a projection's events after a position.
+
+    The cursor in the read model is authoritative. The checkpoint directory holds only Spark's
+    internal state, so it may be lost, outdated or temporary.
+    """
+
+    def __init__(
+        self, job: ProjectionJob, position: int, apply: ApplyBatch, checkpoint: str | None
+    ) -> None:
+        """Start the stream.
+
+        Args:
+            job: The projection.
+            position: The position after which the stream starts.
+            apply: Applies a batch after a position, and returns the new position.
+            checkpoint: Spark's checkpoint directory; None creates a temporary one.
+
+        """
+        self._position = position
+        self._apply = apply
+        self._raised: BaseException | None = None
+        self._temporary = checkpoint is None
+        self._folder = Path(checkpoint or tempfile.mkdtemp(prefix="seriatim-checkpoint-"))
+        reader = job.spark.readStream.format("seriatim").options(
+            **job.options,
+            startingPosition=str(position),
+            maxEventsPerBatch=str(min(job.batch_events, DRIVER_FOLD_MAX_EVENTS)),
+            marks="true",
+        )
+        events = reader.load()
+        if not job.projection.is_frame:
+            events = dataframes.prepare_events(events, job.projection)
+        self._query = (
+            events.writeStream.foreachBatch(self._apply_batch)
+            .queryName(f"seriatim_{job.projection.name}_{time.monotonic_ns()}")
+            .option("checkpointLocation", str(self._folder))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._query.stop()
+        if self._temporary:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _apply_batch(self, batch: DataFrame, _batch_id: int) -> None:
+        # Batch ids start at 0 with a new checkpoint directory, so only the position protects
+        # against applying a batch twice.
+        try:
+            with silence_spark_errors():  # this runs in a thread of Spark's
+                self._position = self._apply(batch, self._position)
+        except BaseException as error:
+            # Spark passes on only the text of this error: keep the error itself for `wait_ended`.
+            self._raised = error
+            raise
+
+    def wait_ended(self, within_s: float) -> bool:
+        """Wait up to `within_s` seconds; return whether the stream ended, or raise its error."""
+        try:
+            return bool(self._query.awaitTermination(within_s))  # type: ignore[arg-type]
+        except SPARK_ERRORS as error:
+            # Spark's error only quotes the one that a batch raised.
+            raised = error if self._raised is None else self._raised
+            if isinstance(raised, SPARK_ERRORS):
+                raise to_seriatim_error(raised) from None
+            raise raised from None
+
 
 LEASE_S = 10.0
 _POLL_S = 0.5  # how often a runner checks whether it may continue

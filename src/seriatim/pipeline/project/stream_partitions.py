@@ -14,7 +14,7 @@ from seriatim.core.patterns import NameFilter
 from seriatim.pipeline.project.job import DRIVER_FOLD_MAX_EVENTS
 from seriatim.pipeline.project.key_partitions import MAX_PARTITIONS
 from seriatim.pipeline.record_batches import decode_records
-from seriatim.pipeline.scan.scan_spec import ALL_EVENTS, KeyPartition, ScanSpec
+from seriatim.pipeline.scan.options import ALL_EVENTS, KeyPartition, ScanSpec
 from seriatim.pipeline.scan.scanner import scan
 
 BatchTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

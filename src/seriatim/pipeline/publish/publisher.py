@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from seriatim.config import Settings
@@ -16,14 +18,20 @@ from seriatim.config.delivery import PublisherSettings
 from seriatim.core.backoff import Backoff
 from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import BackendFailure, LeaseLost
-from seriatim.core.event import INFRASTRUCTURE_TENANT, LogIdentity
+from seriatim.core.event import INFRASTRUCTURE_TENANT, EventRecord, LogIdentity
 from seriatim.core.ids import hash_key
 from seriatim.core.tenants import check_tenant
-from seriatim.core.times import format_us
+from seriatim.core.times import format_us, parse_us
 from seriatim.factory import absolute_url, open_store
-from seriatim.pipeline.job_loop import JobLoop
+from seriatim.pipeline.job_loop import JobLoop, ProgressCallback, ProgressReporter
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.client import create_topics
+from seriatim.pipeline.kafka.client import (
+    SEND_ALONE_BYTES,
+    MessageSender,
+    MessageTooLarge,
+    create_topics,
+)
+from seriatim.pipeline.kafka.messages import HeaderBuilder, encode_key, encode_value
 from seriatim.pipeline.object_storage import open_storage
 from seriatim.pipeline.project.stream_partitions import (
     PartitionedRange,
@@ -32,14 +40,154 @@ from seriatim.pipeline.project.stream_partitions import (
     run_partitions,
 )
 from seriatim.pipeline.publish.checkpoint import Checkpoint, CheckpointStore
-from seriatim.pipeline.publish.lookback import Lookback
-from seriatim.pipeline.publish.send_task import SEND_RESULT_SCHEMA, SendTask
-from seriatim.pipeline.run_report import ProgressCallback, ProgressReporter
 from seriatim.pipeline.source.dataframe import events
+from seriatim.pipeline.source.partition_reader import freeze_imports
 from seriatim.pipeline.spark_errors import translate_spark_errors
 from seriatim.store.lease_keeper import LeaseKeeper, wait_for_lease
-from seriatim.store.port import Lease
+from seriatim.store.port import Lease, ReadSpec, Store
 from seriatim.telemetry import tracing
+
+EventKey = tuple[str, str]  # tenant id and event id: an event id is unique within its tenant only
+
+_PAGE = 10_000
+
+
+class Lookback:
+    """Moves the start of a step back by a configured time and number of events.
+
+    It is off by default, as a gapless log has no late arrivals; then it does nothing.
+    """
+
+    def __init__(
+        self, store: Store, settings: PublisherSettings, tenant_id: str | None = None
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._tenant_id = tenant_id
+        self._recent: deque[EventKey] = deque(maxlen=settings.dedup_max_events)
+
+    @property
+    def _enabled(self) -> bool:
+        return self._settings.lookback_s > 0 and self._settings.lookback_max_keys > 0
+
+    @property
+    def checkpoint_keys(self) -> tuple[EventKey, ...]:
+        """The delivered events to store in a checkpoint."""
+        most = self._settings.dedup_checkpoint_max_events
+        return tuple(self._recent)[-most:] if most else ()
+
+    def remember(self, ids: Iterable[EventKey]) -> None:
+        """Add the delivered events that a checkpoint contains."""
+        self._recent.extend(ids)
+
+    def find_start(self, after: int) -> tuple[int, frozenset[EventKey]]:
+        """Return the position to start after instead, and the delivered events to skip."""
+        if not self._enabled or not after:
+            return after, frozenset()
+        since = time.time_ns() // 1000 - int(self._settings.lookback_s * 1_000_000)
+        begin = max(0, after - self._settings.lookback_max_keys)
+        for event in self._events(begin, after):
+            if (parse_us(event.recorded_at) or 0) >= since:
+                return event.position - 1, frozenset(self._recent)
+        return after, frozenset()
+
+    def remember_range(self, after: int, until: int) -> None:
+        """Remember the last events of a delivered step."""
+        if not self._enabled or not self._recent.maxlen:
+            return
+        after = max(after, until - self._recent.maxlen)
+        self._recent.extend(
+            (event.tenant_id, event.event_id) for event in self._events(after, until)
+        )
+
+    def _events(self, after: int, until: int) -> Iterator[EventRecord]:
+        """Read the events of a range that this publisher sends, page by page."""
+        while after < until:
+            page = self._store.read(
+                ReadSpec(tenant_id=self._tenant_id, limit=_PAGE, after=after, until=until)
+            )
+            if not page:
+                return
+            yield from page
+            after = page[-1].position
+
+
+SEND_RESULT_SCHEMA = "sent bigint, skipped bigint, position bigint, reason string"
+_RESULT_SCHEMA = pa.schema(
+    [
+        ("sent", pa.int64()),
+        ("skipped", pa.int64()),
+        ("position", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+class SendResult(msgspec.Struct):
+    """The number of events sent and skipped, and the refused event that ended the task, if any."""
+
+    sent: int = 0
+    skipped: int = 0
+    position: int | None = None
+    reason: str | None = None
+
+
+class SendTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Sends one partition of a range of the log."""
+
+    target: Target
+    part: PartitionedRange
+    log: LogIdentity
+    zero_based: frozenset[str]
+    settings: PublisherSettings
+    skip_keys: frozenset[EventKey] = frozenset()  # delivered events, not sent again
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Send the partitions with the given numbers, and yield one result for each."""
+        freeze_imports()
+        for batch in batches:
+            for nth in batch.column(0).to_pylist():
+                result = self._send_partition(nth)
+                values = [[getattr(result, name)] for name in _RESULT_SCHEMA.names]
+                yield pa.RecordBatch.from_pydict(
+                    dict(zip(_RESULT_SCHEMA.names, values, strict=True)), schema=_RESULT_SCHEMA
+                )
+
+    def _send_partition(self, nth: int) -> SendResult:
+        """Send a partition up to its end or to the first event that is too large."""
+        result = SendResult()
+        try:
+            try:
+                self._send(nth, self.part, result, SEND_ALONE_BYTES)
+            except MessageTooLarge as refused:
+                if refused.sent_alone:
+                    raise
+                # Either the batch or one of its messages was too large: send them again one by one.
+                rest = msgspec.structs.replace(self.part, after=refused.number - 1)
+                self._send(nth, rest, result, 0)
+        except MessageTooLarge as refused:
+            result.position, result.reason = refused.number, str(refused)
+        return result
+
+    def _send(self, nth: int, part: PartitionedRange, result: SendResult, alone_bytes: int) -> None:
+        sending = MessageSender(self.target, self.settings.flush_timeout_s, alone_bytes=alone_bytes)
+        headers = HeaderBuilder(self.log, self.zero_based)
+        flush_every = self.settings.flush_batch_size or self.settings.batch_size
+        for event in part.events(nth):
+            if (event.tenant_id, event.event_id) in self.skip_keys:
+                result.skipped += 1
+                continue
+            time_ms = (parse_us(event.recorded_at) or 0) // 1000
+            topic = sending.topic_for(event.tenant_id, event.stream_type)
+            message = encode_key(event), encode_value(event), headers.build(event)
+            sending.send(topic, *message, time_ms, event.position)
+            result.sent += 1
+            if not result.sent % flush_every:
+                sending.flush()
+            elif not result.sent % self.settings.batch_size:
+                sending.poll()
+        sending.flush()
+
 
 logger = logging.getLogger("seriatim")
 

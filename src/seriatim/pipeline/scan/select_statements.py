@@ -10,7 +10,7 @@ from seriatim.core.ids import stream_key
 from seriatim.core.patterns import NameFilter
 from seriatim.pipeline.columns import EVENT_SCHEMA
 from seriatim.pipeline.scan.database import DatabaseAddress
-from seriatim.pipeline.scan.scan_spec import MAX_POSITION, NAME_COLUMNS, KeyPartition, ScanSpec
+from seriatim.pipeline.scan.options import MAX_POSITION, NAME_COLUMNS, KeyPartition, ScanSpec
 
 # Event columns that the databases store under other names, and the columns they are made from.
 _RAW = {

@@ -16,13 +16,19 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.pipeline.archive.catalog import open_archive
 from seriatim.pipeline.columns import EVENT_COLUMNS, build_spark_schema
 from seriatim.pipeline.record_batches import RECORD_COLUMN
-from seriatim.pipeline.scan.options import SourceOptions, option_error, parse_source_options
-from seriatim.pipeline.scan.scan_spec import MAX_POSITION
+from seriatim.pipeline.scan.options import (
+    MAX_POSITION,
+    SourceOptions,
+    option_error,
+    parse_source_options,
+)
 from seriatim.pipeline.scan.scanner import read_log_state
 from seriatim.pipeline.sink.frame_writer import SinkWriter, parse_sink_options
-from seriatim.pipeline.source.archive_reader import plan_partitions
-from seriatim.pipeline.source.partition_reader import read_partition
-from seriatim.pipeline.source.partitions import RangePartition
+from seriatim.pipeline.source.partition_reader import (
+    RangePartition,
+    plan_partitions,
+    read_partition,
+)
 from seriatim.pipeline.source.pushdown import BoundedScan, push_filters
 from seriatim.pipeline.source.stream_reader import StreamReader
 

@@ -19,8 +19,7 @@ from seriatim.pipeline.archive.catalog import Archive, check_segments, open_arch
 from seriatim.pipeline.archive.manifest import Segment
 from seriatim.pipeline.columns import EVENT_COLUMNS, build_spark_schema
 from seriatim.pipeline.object_storage import FolderStorage, open_storage
-from seriatim.pipeline.scan.options import parse_source_options
-from seriatim.pipeline.scan.scan_spec import NAME_COLUMNS, Interval, ScanSpec
+from seriatim.pipeline.scan.options import NAME_COLUMNS, Interval, ScanSpec, parse_source_options
 from seriatim.pipeline.scan.scanner import read_log_state
 from seriatim.pipeline.source.data_source import register
 from seriatim.pipeline.spark_errors import annotate_errors

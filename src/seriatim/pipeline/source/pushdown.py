@@ -11,7 +11,7 @@ from pyspark.sql import datasource as ds
 
 from seriatim.core.patterns import NameFilter
 from seriatim.pipeline.columns import EVENT_SCHEMA
-from seriatim.pipeline.scan.scan_spec import MAX_POSITION, NAME_COLUMNS, Interval, ScanSpec
+from seriatim.pipeline.scan.options import MAX_POSITION, NAME_COLUMNS, Interval, ScanSpec
 
 _NAME_FIELDS = {column: field for field, column in NAME_COLUMNS.items()}
 _TIME_FIELDS = {"occurred_at": "occurred", "recorded_at": "recorded"}

@@ -19,12 +19,13 @@ from seriatim.pipeline.scan.database import (
     parse_database_url,
     translate_driver_error,
 )
-from seriatim.pipeline.scan.options import SourceOptions, option_error
-from seriatim.pipeline.scan.scan_spec import MAX_POSITION
+from seriatim.pipeline.scan.options import MAX_POSITION, SourceOptions, option_error
 from seriatim.pipeline.scan.scanner import LogState, query_log_state
-from seriatim.pipeline.source.archive_reader import plan_partitions
-from seriatim.pipeline.source.partition_reader import read_partition
-from seriatim.pipeline.source.partitions import RangePartition
+from seriatim.pipeline.source.partition_reader import (
+    RangePartition,
+    plan_partitions,
+    read_partition,
+)
 
 
 class LogOffset(msgspec.Struct, frozen=True):

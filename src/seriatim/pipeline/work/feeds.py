@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Protocol
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
-from seriatim.core.errors import LogIdentityChanged
+from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import LogIdentity
 from seriatim.delivery.reset import LogCursor
 from seriatim.log.cursors import find_cursor_problem
+from seriatim.pipeline.kafka.address import Target
+from seriatim.pipeline.kafka.client import get_cluster_id, get_offsets, spark_options
+from seriatim.pipeline.kafka.messages import HEADER_PREFIX
 from seriatim.pipeline.project.stream_partitions import (
     PartitionedRange,
     choose_partition_count,
     run_partitions,
 )
-from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, LogTask, TaskSpec
+from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, KafkaTask, LogTask, TaskSpec
 from seriatim.store.port import Store
 
 
@@ -114,3 +118,98 @@ class LogFeed:
             )
             raise LogIdentityChanged(msg, details={"handler": work.handler.name})
         return stored.position
+
+
+class KafkaFeed:
+    """Reads ranges of offsets of a topic; each partition is one task, in offset order."""
+
+    def __init__(
+        self, spark: SparkSession, target: Target, *, tenant_id: str | None, batch_events: int
+    ) -> None:
+        self._spark = spark
+        self._target = target
+        self._tenant_id = tenant_id
+        self._batch_events = batch_events
+        if target.single_topic is None:
+            msg = (
+                f"a worker reads one topic: name it without {{tenant}} or {{stream_type}}, not as "
+                f"{target.topic_template!r:.80}"
+            )
+            raise InvalidArgument(msg, details={"argument": "from"})
+        self._topic = target.single_topic
+        tenant = "*" if tenant_id is None else tenant_id
+        self.name = f"kafka:{get_cluster_id(target)}:{self._topic}:{tenant}"
+
+    def next_batch(self, spec: TaskSpec, cursor: str | None) -> FeedBatch | None:
+        """Return the next range of offsets of every partition.
+
+        Raises:
+            BackendFailure: The topic has deleted messages that were not handled.
+            LogIdentityChanged: The topic was created again.
+
+        """
+        bounds = get_offsets(self._target, [self._topic])[self._topic]
+        seen = {} if cursor is None else msgspec.json.decode(cursor, type=dict[str, int])
+        begin = {one: seen.get(str(one), first) for one, (first, _) in bounds.items()}
+        self._check_offsets(begin, bounds)
+        left = {one: end - begin[one] for one, (_, end) in bounds.items()}
+        if not any(count > 0 for count in left.values()):
+            return None
+        share = max(1, self._batch_events // len(left))
+        until = {one: begin[one] + min(max(0, left[one]), share) for one in left}
+        frame = (
+            self._spark.read.format("kafka")
+            .options(**spark_options(self._target))
+            .option("subscribe", self._topic)
+            .option("startingOffsets", self._offsets_json(begin))
+            .option("endingOffsets", self._offsets_json(until))
+            .option("includeHeaders", "true")
+            .option("failOnDataLoss", "true")
+            .load()
+        )
+        task = KafkaTask(spec=spec, tenant_id=self._tenant_id)
+        job = self._select_columns(frame).mapInArrow(task, COUNTS_SCHEMA)
+        events = sum(until[one] - begin[one] for one in until)
+        next_cursor = msgspec.json.encode({str(one): at for one, at in until.items()}).decode()
+        lag = sum(max(0, one) for one in left.values()) - events
+        return FeedBatch(job, next_cursor, events, lag)
+
+    def _check_offsets(self, begin: dict[int, int], bounds: dict[int, tuple[int, int]]) -> None:
+        for one, (first, end) in bounds.items():
+            if begin[one] < first:
+                msg = (
+                    f"topic {self._topic} has deleted messages that were not handled: partition "
+                    f"{one} begins at offset {first}, the worker is at {begin[one]}. Run the "
+                    "worker on the log, which has all events"
+                )
+                raise BackendFailure(msg, details={"partition": one}, retryable=False)
+            if begin[one] > end:
+                msg = (
+                    f"topic {self._topic} was deleted and created again: partition {one} ends at "
+                    f"offset {end}, the worker is at {begin[one]}. Publish to a topic of another "
+                    "name, and run the worker on that"
+                )
+                raise LogIdentityChanged(msg, details={"partition": one})
+
+    def _offsets_json(self, at: dict[int, int]) -> str:
+        """Return offsets in the JSON form of Spark's Kafka source."""
+        by_topic = {self._topic: {str(one): offset for one, offset in at.items()}}
+        return msgspec.json.encode(by_topic).decode()
+
+    def _select_columns(self, frame: DataFrame) -> DataFrame:
+        return frame.select(
+            "topic",
+            "partition",
+            "offset",
+            "value",
+            _header("first-seq").alias("first_seq"),
+            _header("log").cast("string").alias("log_id"),
+            # try_cast: a value that is not a number becomes null, and the task refuses the message.
+            _header("epoch").cast("string").try_cast("bigint").alias("epoch"),
+        )
+
+
+def _header(name: str) -> Column:
+    """Return the value of the first header of a name, null if there is none."""
+    found = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER_PREFIX}{name}")
+    return f.get(found, f.lit(0))["value"]

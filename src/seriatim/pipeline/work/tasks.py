@@ -18,16 +18,16 @@ from seriatim.core.event import EventRecord, LogIdentity
 from seriatim.core.handler import Delivery, Handler
 from seriatim.core.patterns import WILDCARD, NameFilter
 from seriatim.delivery.claims import Claim, PassedRange
-from seriatim.delivery.dead_letters import DeadLetterTarget
+from seriatim.delivery.entries import DeadLetterTarget
 from seriatim.delivery.handler_loop import Counts, HandlerLoop
 from seriatim.delivery.log_origin import find_ranges_before_start
-from seriatim.delivery.outage_retry import OutageRetry
 from seriatim.delivery.registry import Registry
+from seriatim.delivery.registry_database import OutageRetry
 from seriatim.factory import open_registry, open_store
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.messages import HEADER_PREFIX, decode_record
 from seriatim.pipeline.project.stream_partitions import PartitionedRange
-from seriatim.pipeline.scan.scan_spec import ScanSpec
+from seriatim.pipeline.scan.options import ScanSpec
 from seriatim.pipeline.source.partition_reader import freeze_imports
 from seriatim.store.port import Store
 from seriatim.telemetry import tracing
@@ -111,7 +111,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     def _dead_letter_target(self) -> DeadLetterTarget | None:
         if self.dead_letters is None:
             return None
-        from seriatim.pipeline.kafka.dead_letters import DeadLetterTopic  # noqa: PLC0415 - an extra
+        from seriatim.pipeline.kafka.client import DeadLetterTopic  # noqa: PLC0415 - an extra
 
         return DeadLetterTopic(self.dead_letters)
 

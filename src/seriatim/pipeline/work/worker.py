@@ -20,15 +20,14 @@ from seriatim.core.tenants import check_tenant
 from seriatim.delivery.handler_loop import Counts, handler_stopped_error
 from seriatim.delivery.registry import Registry
 from seriatim.factory import absolute_url, open_registry, open_store, registry_url
-from seriatim.pipeline.job_loop import JobLoop
+from seriatim.pipeline.job_loop import JobLoop, ProgressCallback, ProgressReporter
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.project.stream_partitions import find_zero_based_kinds
-from seriatim.pipeline.run_report import ProgressCallback, ProgressReporter
 from seriatim.pipeline.spark_errors import translate_spark_errors
 from seriatim.pipeline.work.feeds import Feed, LogFeed
 from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, DeferredTask, TaskSpec
 from seriatim.telemetry import tracing
-from seriatim.telemetry.job_metrics import JobMetrics
+from seriatim.telemetry.metrics import JobMetrics
 from seriatim.telemetry.span_export import current_span_export
 
 _INTERVAL_S = 2.0
@@ -160,7 +159,7 @@ class Worker:
 
     def _make_feed(self, source: Target | None, tenant_id: str | None, batch_events: int) -> Feed:
         if source is not None:
-            from seriatim.pipeline.work.kafka_feed import KafkaFeed  # noqa: PLC0415 - an extra
+            from seriatim.pipeline.work.feeds import KafkaFeed  # noqa: PLC0415 - an extra
 
             return KafkaFeed(self._spark, source, tenant_id=tenant_id, batch_events=batch_events)
         assert self._store is not None  # noqa: S101 - checked by _check_options

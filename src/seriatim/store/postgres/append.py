@@ -39,11 +39,13 @@ from seriatim.store.postgres.binary_format import (
     encode_event,
     encode_uuid_array,
 )
-from seriatim.store.postgres.connection import ServerInfo
+from seriatim.store.postgres.connection import (
+    ServerInfo,
+    get_statement_timeout_ms,
+    make_lock_timeout_error,
+)
 from seriatim.store.postgres.declarations import build_rules
-from seriatim.store.postgres.lock import get_statement_timeout_ms, make_lock_timeout_error
-from seriatim.store.postgres.rows import decode_record
-from seriatim.store.postgres.statements import load_store_statements
+from seriatim.store.postgres.statements import decode_record, load_store_statements
 
 _position = itemgetter(0)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import select
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,7 +15,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from seriatim.config import Settings
-from seriatim.core.errors import BackendFailure
+from seriatim.core.errors import BackendFailure, SeriatimError, TimedOut
 from seriatim.core.event import LogIdentity
 from seriatim.store.database_url import (
     check_postgres_url,
@@ -23,8 +25,8 @@ from seriatim.store.database_url import (
 )
 from seriatim.store.postgres.binary_format import RowArray, RowArrayDumper
 from seriatim.store.postgres.connection_failures import ServerAddress, translate_connection_error
-from seriatim.store.postgres.failures import translate_error
-from seriatim.store.postgres.statements import check_schema, load_store_statements
+from seriatim.store.postgres.failures import CANCELLED, translate_error
+from seriatim.store.postgres.statements import check_schema, get_channel_name, load_store_statements
 
 APPLICATION_NAME = "seriatim"
 READ_COMMITTED = "read committed"
@@ -203,3 +205,128 @@ def is_dead(connection: Connection) -> bool:
         # An unsolicited message, such as a shutdown notice, is often followed by the close.
         wait_ms = _CLOSE_WAIT_MS
     return False
+
+
+def to_milliseconds(seconds: float) -> int:
+    """Convert seconds to milliseconds, at least 1: Postgres takes 0 as no limit."""
+    return max(1, round(seconds * 1000))
+
+
+def build_timeout_statement(settings: Settings) -> str:
+    """Return the statements that limit lock waits and idle time of a transaction."""
+    return (
+        f"set local lock_timeout = {to_milliseconds(settings.lock_wait_s)};"
+        f"set local idle_in_transaction_session_timeout = {to_milliseconds(settings.lock_hold_s)}"
+    )
+
+
+def get_statement_timeout_ms(settings: Settings) -> int:
+    """Return the time limit of one statement under a lock, in milliseconds."""
+    return to_milliseconds(settings.lock_wait_s + settings.lock_hold_s)
+
+
+@contextmanager
+def bounded_transaction(connection: Connection, settings: Settings) -> Iterator[None]:
+    """Run the block in a transaction with limits on lock waits, idle time and statements.
+
+    Raises:
+        TimedOut: The server cancelled a statement.
+
+    """
+    timeout_ms = get_statement_timeout_ms(settings)
+    try:
+        with connection.transaction():
+            connection.execute(
+                f"{build_timeout_statement(settings)};"
+                f"set local statement_timeout = {timeout_ms}".encode()
+            )
+            yield
+    except psycopg.errors.QueryCanceled as error:
+        raise make_lock_timeout_error(settings) from error
+
+
+@contextmanager
+def locked_transaction(
+    connection: Connection, schema: str, server_info: ServerInfo, settings: Settings
+) -> Iterator[None]:
+    """Run the block in such a transaction while it holds the log's lock."""
+    with bounded_transaction(connection, settings):
+        connection.execute(load_store_statements(schema)["lock"], (server_info.lock_key,))
+        yield
+
+
+def make_lock_timeout_error(settings: Settings) -> TimedOut:
+    """Return the error for work under the log's lock that the server cancelled."""
+    msg = (
+        f"cancelled after {get_statement_timeout_ms(settings) / 1000:g} s (lock_wait_s plus "
+        "lock_hold_s), "
+        "because other writers wait for the log's lock; nothing was stored: append fewer events "
+        "or tags at a time, or raise lock_hold_s"
+    )
+    return TimedOut(msg, details={"sqlstate": CANCELLED, "ambiguous": False})
+
+
+_CHECK_S = 0.5
+_RETRY_S = 1.0
+
+
+class Listener:
+    """One thread that listens on behalf of all waiting threads; the first wait starts it."""
+
+    def __init__(self, connect: Callable[[], Connection], schema: str) -> None:
+        self._connect = connect
+        self._channel = get_channel_name(schema)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._notified = threading.Condition()
+        self._count = 0
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def begin_wait(self) -> int:
+        """Return the current notification count to pass to `wait`; start the thread if needed."""
+        with self._notified:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(
+                    target=self._run, name="seriatim-listener", daemon=True
+                )
+                self._thread.start()
+            return self._count
+
+    def wait(self, count: int, timeout: float) -> None:
+        """Block until a notification arrives after `count`, at most `timeout` seconds."""
+        with self._notified:
+            self._notified.wait_for(lambda: self._count != count or self._closed.is_set(), timeout)
+
+    def notify(self) -> None:
+        """Wake all waiting threads."""
+        with self._notified:
+            self._count += 1
+            self._notified.notify_all()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                with closing(self._connect()) as connection:
+                    connection.execute(f'listen "{self._channel}"')
+                    self.notify()  # notifications before LISTEN were missed
+                    self._listen(connection)
+            except (psycopg.Error, SeriatimError):
+                self._closed.wait(_RETRY_S)
+
+    def _listen(self, connection: Connection) -> None:
+        while not self._closed.is_set():
+            for _ in connection.notifies(timeout=_CHECK_S, stop_after=1):
+                self.notify()
+
+    def after_fork(self) -> None:
+        """Reset the state in a forked child; the thread exists only in the parent."""
+        self._reset()
+
+    def close(self) -> None:
+        """Stop the thread and wake all waiting threads."""
+        self._closed.set()
+        self.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=5)

@@ -7,11 +7,9 @@ from seriatim.core.errors import LeaseLost
 from seriatim.core.ids import compose_key
 from seriatim.store.common import check_cursor_move, decode_subscription
 from seriatim.store.port import Cursor, Lease, SubscriptionState
-from seriatim.store.postgres.connection import Connection
-from seriatim.store.postgres.lock import bounded_transaction
+from seriatim.store.postgres.connection import Connection, bounded_transaction
 from seriatim.store.postgres.reader import TenantReader
-from seriatim.store.postgres.rows import decode_cursor
-from seriatim.store.postgres.statements import load_store_statements
+from seriatim.store.postgres.statements import decode_cursor, load_store_statements
 
 
 class PostgresConsumers:

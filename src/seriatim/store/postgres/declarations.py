@@ -12,8 +12,7 @@ from seriatim.core.canonical import canonical_text
 from seriatim.core.ids import compose_key
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import Declaration, EventType, Rules, StreamKind
-from seriatim.store.postgres.connection import Connection, ServerInfo
-from seriatim.store.postgres.lock import locked_transaction
+from seriatim.store.postgres.connection import Connection, ServerInfo, locked_transaction
 from seriatim.store.postgres.statements import load_store_statements
 
 

@@ -31,11 +31,11 @@ from seriatim.store.postgres.connection import (
     READ_COMMITTED,
     Connection,
     LogAddress,
+    bounded_transaction,
     connect,
     is_dead,
 )
 from seriatim.store.postgres.failures import LOCK_BUSY, translate_error
-from seriatim.store.postgres.lock import bounded_transaction
 
 
 def find_additions(

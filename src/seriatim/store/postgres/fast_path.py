@@ -25,14 +25,13 @@ from seriatim.store.append_group import place_in_order
 from seriatim.store.contexts import ContextKey, EvaluatedContext, collect_contexts, make_context_key
 from seriatim.store.port import Deferred, Outcome, make_unanswered_error
 from seriatim.store.postgres.binary_format import encode_array, encode_event
-from seriatim.store.postgres.connection import Connection, ServerInfo
+from seriatim.store.postgres.connection import Connection, ServerInfo, make_lock_timeout_error
 from seriatim.store.postgres.failures import (
     CANCELLED,
     LOCK_BUSY,
     NEEDS_VALIDATED_PATH,
     translate_error,
 )
-from seriatim.store.postgres.lock import make_lock_timeout_error
 
 
 class PostgresExchange:

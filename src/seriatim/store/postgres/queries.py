@@ -24,8 +24,7 @@ from seriatim.store.postgres.index_scans import (
     build_route_statement,
 )
 from seriatim.store.postgres.reader import TenantReader
-from seriatim.store.postgres.rows import decode_record
-from seriatim.store.postgres.statements import load_store_statements
+from seriatim.store.postgres.statements import decode_record, load_store_statements
 
 _ELEMENTS_MAX = 16  # array elements in predicates that the server may compare
 _PAGE_MIN, _PAGE_MAX = 16, 256  # candidates per page that the matcher tests

@@ -42,6 +42,7 @@ from seriatim.store.postgres.append import ValidatedAppend, run_steps, run_steps
 from seriatim.store.postgres.checks import doctor, examine_database, verify
 from seriatim.store.postgres.connection import (
     Connection,
+    Listener,
     ServerInfo,
     connect,
     inspect_server,
@@ -54,13 +55,10 @@ from seriatim.store.postgres.consumers import PostgresConsumers
 from seriatim.store.postgres.declarations import build_rules, declare
 from seriatim.store.postgres.failures import LOCK_BUSY, ROLLED_BACK, translate_error
 from seriatim.store.postgres.fast_path import PostgresExchange, encode_append, is_groupable
-from seriatim.store.postgres.migrate import ensure_schema
+from seriatim.store.postgres.migrate import ensure_schema, restore
 from seriatim.store.postgres.queries import PostgresQueries
 from seriatim.store.postgres.reader import TenantReader
-from seriatim.store.postgres.restore import restore
-from seriatim.store.postgres.rows import decode_record
-from seriatim.store.postgres.statements import load_store_statements
-from seriatim.store.postgres.wakeups import Listener
+from seriatim.store.postgres.statements import decode_record, load_store_statements
 from seriatim.store.postgres.writer import PostgresWriter
 
 __all__ = ["PostgresStore", "examine_database"]

@@ -20,7 +20,16 @@ from seriatim.core.kinds import Rules
 from seriatim.core.request import AppendRequest
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.append import ValidatedAppend, run_steps
-from seriatim.store.postgres.connection import Connection, LogAddress, ServerInfo, is_dead
+from seriatim.store.postgres.connection import (
+    Connection,
+    LogAddress,
+    ServerInfo,
+    build_timeout_statement,
+    get_statement_timeout_ms,
+    is_dead,
+    make_lock_timeout_error,
+    to_milliseconds,
+)
 from seriatim.store.postgres.failures import (
     CANCELLED,
     LOCK_BUSY,
@@ -40,12 +49,6 @@ from seriatim.store.postgres.fast_path import (
     send_group,
 )
 from seriatim.store.postgres.fast_path_batch import append_batch
-from seriatim.store.postgres.lock import (
-    build_timeout_statement,
-    get_statement_timeout_ms,
-    make_lock_timeout_error,
-    to_milliseconds,
-)
 from seriatim.store.postgres.statements import load_store_statements
 
 WriterConnection = tuple[Connection, ServerInfo]

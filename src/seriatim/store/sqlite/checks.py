@@ -14,8 +14,7 @@ from seriatim.store.common import check_payload_indexes
 from seriatim.store.port import Finding
 from seriatim.store.sqlite import migrate
 from seriatim.store.sqlite.declarations import SqliteDeclarations
-from seriatim.store.sqlite.rows import Row
-from seriatim.store.sqlite.statements import CHECKS
+from seriatim.store.sqlite.statements import CHECKS, Row
 
 _PAGE = 10_000
 _FULL = 2

@@ -12,8 +12,7 @@ import msgspec
 from seriatim.core.event import EventRecord
 from seriatim.core.patterns import NameFilter
 from seriatim.store.common import PageBounds, take_page
-from seriatim.store.sqlite.rows import Row, decode_record
-from seriatim.store.sqlite.statements import INDEX_SCANS, RECORD_COLUMNS, SQL
+from seriatim.store.sqlite.statements import INDEX_SCANS, RECORD_COLUMNS, SQL, Row, decode_record
 
 INDEX_SCANS_MAX = 256
 EXPANDED_TYPES_MAX = 64  # types per pattern; for more types the tenant's events are scanned

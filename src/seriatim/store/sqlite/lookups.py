@@ -25,8 +25,7 @@ from seriatim.store.contexts import (
     collect_contexts,
 )
 from seriatim.store.sqlite import queries
-from seriatim.store.sqlite.rows import Row, decode_record
-from seriatim.store.sqlite.statements import SQL
+from seriatim.store.sqlite.statements import SQL, Row, decode_record
 
 
 def read_head(connection: sqlite3.Connection) -> int:

@@ -29,7 +29,7 @@ from seriatim.store.sqlite.index_scans import (
     plan_stream_type_scans,
     read_page,
 )
-from seriatim.store.sqlite.rows import decode_record
+from seriatim.store.sqlite.statements import decode_record
 
 _OCCURRED = "coalesce(events.occurred_us, events.recorded_us)"
 _CONDITIONS = {

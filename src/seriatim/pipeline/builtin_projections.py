@@ -1,18 +1,84 @@
-"""Built-in projection `decision_graph`: nodes, edges, summaries and precedents of traces (T3)."""
+"""The projections that Seriatim ships: activity, aggregate_states and decision_graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from seriatim.core import decision_graph as graph
 from seriatim.core.decision_graph import Edge, Node, Precedent, Recipe, Trace
 from seriatim.core.event import EventRecord
 from seriatim.core.kinds import TRACE_STREAM_TYPE
-from seriatim.core.projection import Table, projection
-from seriatim.store.readmodel.snapshot import ReadModelSnapshot
+from seriatim.core.projection import Projection, Table, frame_projection, projection
+from seriatim.store.readmodel.model import ReadModelSnapshot
+
+
+@frame_projection(
+    "activity",
+    key={"event_type": str, "hour": datetime},
+    columns={"events": int, "payload_bytes": int, "first_position": int, "last_position": int},
+    merge={
+        "events": "sum",
+        "payload_bytes": "sum",
+        "first_position": "min",
+        "last_position": "max",
+    },
+)
+def activity(events: DataFrame) -> DataFrame:
+    """Count events and payload bytes by tenant, type and hour of occurrence."""
+    hour = f.date_trunc("hour", "occurred_at").alias("hour")
+    return events.groupBy("tenant_id", "event_type", hour).agg(
+        f.count("*").alias("events"),
+        f.sum(f.octet_length("payload")).alias("payload_bytes"),
+        f.min("position").alias("first_position"),
+        f.max("position").alias("last_position"),
+    )
+
+
+_DELETION_SUFFIXES = (".deleted", ".removed")
+
+
+@projection(
+    "aggregate_states",
+    key="stream",
+    columns={
+        "aggregate_type": str,
+        "aggregate_id": str,
+        "seq": int,
+        "last_event": str,
+        "data": dict,
+        "deleted": bool,
+        "created_at": str,
+        "updated_at": str,
+        "updated_by": str,
+    },
+)
+def aggregate_states(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
+    """Merge the payloads of an aggregate's events; the latest value of each field wins.
+
+    Events of traces are ignored. An aggregate is marked as deleted by an event whose type ends in
+    `.deleted` or `.removed`.
+    """
+    if event.stream_type == TRACE_STREAM_TYPE:
+        return None
+    data = state["data"] if state else {}
+    return {
+        "aggregate_type": event.stream_type,
+        "aggregate_id": event.stream_id,
+        "seq": event.stream_seq,
+        "last_event": event.event_type,
+        "data": data | event.payload,
+        "deleted": event.event_type.endswith(_DELETION_SUFFIXES),
+        "created_at": state["created_at"] if state else event.occurred_at,
+        "updated_at": event.occurred_at,
+        "updated_by": event.actor_id,
+    }
+
 
 _SUMMARY = {
     "workflow": str,
@@ -127,3 +193,8 @@ def compute_graph_digests(
         rows("precedents", Precedent),
         recipe,
     )
+
+
+BUILTIN_PROJECTIONS: dict[str, Projection] = {
+    projection.name: projection for projection in (activity, aggregate_states, decision_graph)
+}

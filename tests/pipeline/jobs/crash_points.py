@@ -162,7 +162,7 @@ def main(jobs: list[dict[str, Any]]) -> None:
     """Run the jobs until all are killed; a job that fails or ends stops everything."""
     spark = session("local[2]", settings={"spark.driver.memory": "1g"})
     doom = CrashBarrier(len(jobs))
-    runner.LiveStream = FedStream  # type: ignore[attr-defined, assignment]
+    runner.LiveStream = FedStream  # type: ignore[misc, assignment]
 
     def run(job: dict[str, Any]) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -61,9 +62,22 @@ class Authenticator:
             raise invalid_token_error()
         lookup = self._lookups.get(token)
         if lookup is None:
-            lookup = self._lookups[token] = asyncio.create_task(self._look_up(token))
+            find = partial(self._access.authenticate, token)
+            lookup = self._lookups[token] = asyncio.create_task(self._look_up(token, find))
             lookup.add_done_callback(lambda _: self._lookups.pop(token))
         return await asyncio.shield(lookup)
+
+    async def authenticate_session(self, token_id: str) -> Caller:
+        """Return the caller of a session, by the id of the token that it was opened with.
+
+        Raises:
+            Unauthorized: The token is revoked or expired.
+        """
+        cached = self._cache.get(token_id)  # no token equals an id
+        if cached is not None and (now := time.monotonic()) < cached[1]:
+            self._used[token_id] = now
+            return cached[0]
+        return await self._look_up(token_id, partial(self._access.authenticate_id, token_id))
 
     async def write_uses(self, *, all_tokens: bool = False) -> None:
         """Write the times at which tokens were last used.
@@ -87,9 +101,9 @@ class Authenticator:
         self._written |= dict.fromkeys(due, now)
         await self._run(self._access.mark_used, {one: now - used for one, used in due.items()})
 
-    async def _look_up(self, token: str) -> Caller:
+    async def _look_up(self, token: str, find: Callable[[], tuple[Caller, int | None]]) -> Caller:
         try:
-            caller, remaining_us = await self._run(self._access.authenticate, token)
+            caller, remaining_us = await self._run(find)
         except Unauthorized:
             if len(self._refused) >= _CACHE_MAX:
                 self._refused = {}

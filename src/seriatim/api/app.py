@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -161,6 +161,22 @@ _CORS_HEADERS = (
 _encode = msgspec.json.Encoder().encode
 
 
+class Mount(Protocol):
+    """A part of the application with paths of its own, such as the console."""
+
+    def has_path(self, path: str) -> bool:
+        """Return whether the mount handles a path."""
+
+    async def handle(self, app: App, request: HttpRequest) -> HttpResponse | HttpStream:
+        """Respond to a request, including its authentication."""
+
+    def start(self, app: App) -> None:
+        """Start background work when the service has started."""
+
+    def stop(self) -> None:
+        """End background work."""
+
+
 class App:
     """An ASGI application over one log.
 
@@ -170,6 +186,7 @@ class App:
         routes: The routes to serve.
         lifespan_context: Entered for as long as the application runs, e.g. to export spans.
         grace_s: End the process this many seconds after SIGTERM; None to never end it.
+        mount: Handles the paths that no route has, such as the console; None refuses them.
     """
 
     def __init__(
@@ -180,8 +197,10 @@ class App:
         routes: Sequence[Route] = ROUTES,
         lifespan_context: Callable[[], AbstractContextManager[None]] = nullcontext,
         grace_s: float | None = None,
+        mount: Mount | None = None,
     ) -> None:
         self._grace_s = grace_s
+        self._mount = mount
         self._make_service = make_service
         self._lifespan_context = lifespan_context
         self._log_requests = log_requests
@@ -229,11 +248,15 @@ class App:
                 self.service.bounds.report,
             )
             self._install_signal_handlers()
+            if self._mount is not None:
+                self._mount.start(self)
         except SeriatimError as error:
             await send({"type": "lifespan.startup.failed", "message": error.message})
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        if self._mount is not None:
+            self._mount.stop()
         self.observer.close()
         self._readiness.stop()
         await self.service.stop()
@@ -267,7 +290,8 @@ class App:
         request.request_id = _requested_id(request) or next(self._ids)
         route = self._routes.get((request.route_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
-        request.route = request.path if request.path in self._methods else ""
+        mounted = self._mount is not None and self._mount.has_path(request.path)
+        request.route = request.path if mounted or request.path in self._methods else ""
         bind_request_id(request.request_id)
         # The server may begin a pipelined request in the context of the one before it.
         work = Cancellation(nested=False)
@@ -394,6 +418,24 @@ class App:
         handle = partial(self._handle, route, request)
         return await self.service.queue.run(request.tenant_id, handle)
 
+    async def call(self, request: HttpRequest) -> HttpResponse | HttpStream:
+        """Run a route in the process, for a caller and tenant that are already identified.
+
+        The console renders its pages from such calls, so that its reads and actions have the
+        rights, bounds and errors of the HTTP API.
+
+        Raises:
+            SeriatimError: The call failed; the error is the one that the API would report.
+            Forbidden: The caller lacks a right that the route needs.
+        """
+        route = self._routes[request.route_method, request.path]
+        request.endpoint = route.endpoint
+        _check_rights(route, request)
+        try:
+            return await self._handle(route, request)
+        finally:
+            self.service.release(request)
+
     async def _handle(self, route: Route, request: HttpRequest) -> HttpResponse | HttpStream:
         service = self.service
         if route.params is not None:
@@ -450,12 +492,14 @@ class App:
 
     # -- paths other than routes of the log
 
-    async def _handle_other_path(self, request: HttpRequest) -> HttpResponse:
+    async def _handle_other_path(self, request: HttpRequest) -> HttpResponse | HttpStream:
         reads = request.route_method == "GET"
         if request.path in self._public_paths:
             if not reads:
                 raise self._method_error(request)
             return await self._public_paths[request.path]()
+        if self._mount is not None and self._mount.has_path(request.path):
+            return await self._mount.handle(self, request)
         if preflight := self._preflight(request):
             return preflight
         request.caller = await self.service.authenticate(request.headers)

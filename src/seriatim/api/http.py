@@ -73,12 +73,14 @@ class HttpRequest:
         "query",
         "request_id",
         "route",
+        "scheme",
         "tenant_id",
     )
 
     def __init__(self, scope: AsgiScope, receive: Receive) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.scheme: str = scope.get("scheme", "http")
         self.query: bytes = scope["query_string"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.peer: str = (scope.get("client") or ("",))[0]
@@ -93,6 +95,27 @@ class HttpRequest:
         # Set by authentication.
         self.caller: Caller
         self.tenant_id: str
+
+    def derive(self, method: str, path: str, query: bytes = b"", body: bytes = b"") -> HttpRequest:
+        """Return a request of the same caller and tenant for another route of this process."""
+        headers = [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
+        if b"last-event-id" in self.headers:
+            headers.append((b"last-event-id", self.headers[b"last-event-id"]))
+        scope: AsgiScope = {
+            "method": method,
+            "path": path,
+            "query_string": query,
+            "headers": headers,
+            "client": (self.peer, 0),
+        }
+
+        async def receive() -> AsgiMessage:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        derived = HttpRequest(scope, receive)
+        derived.caller, derived.tenant_id = self.caller, self.tenant_id
+        derived.identified, derived.request_id = True, self.request_id
+        return derived
 
     @property
     def route_method(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from seriatim.api.app import App
+from seriatim.api.app import App, Mount
 from seriatim.api.connection import HttpConnection
 from seriatim.api.process_lifecycle import FINAL_RESPONSES_S, ShutdownDeadline, kill_all
 from seriatim.api.service import Service, ServiceSettings
@@ -106,26 +106,40 @@ def make_service(
 
 
 Opener = Callable[[ServiceLocation, ServiceSettings], Service]
+MountFactory = Callable[[], Mount]
 
 
 def make_app(
-    place: ServiceLocation, serving: ServiceSettings, opener: Opener = make_service
+    place: ServiceLocation,
+    serving: ServiceSettings,
+    opener: Opener = make_service,
+    make_mount: MountFactory | None = None,
 ) -> App:
-    """Make the application; it opens its log when the server starts."""
+    """Make the application; it opens its log when the server starts.
+
+    Args:
+        place: The addresses.
+        serving: The settings of the service.
+        opener: Opens the service.
+        make_mount: Makes the part that handles other paths, such as the console.
+    """
     return App(
         partial(opener, place, serving),
         log_requests=serving.log_requests,
         lifespan_context=partial(_export_telemetry, serving),
         grace_s=serving.grace_s if serving.own_process else None,
+        mount=None if make_mount is None else make_mount(),
     )
 
 
-def make_process_app(place: ServiceLocation, serving: ServiceSettings) -> App:
+def make_process_app(
+    place: ServiceLocation, serving: ServiceSettings, make_mount: MountFactory | None = None
+) -> App:
     """Make the application of a process that runs only the service, and tune the process."""
     shorten_switch_interval()
     configure_malloc()
     own = msgspec.structs.replace(serving, own_process=True)
-    return make_app(place, own, make_frozen_service)
+    return make_app(place, own, make_frozen_service, make_mount)
 
 
 def shorten_switch_interval() -> None:
@@ -239,7 +253,10 @@ def _bind_error(place: ServiceLocation, error: OSError) -> BackendFailure:
 
 
 def serve(
-    place: ServiceLocation, serving: ServiceSettings, announce: Callable[[str], None]
+    place: ServiceLocation,
+    serving: ServiceSettings,
+    announce: Callable[[str], None],
+    make_mount: MountFactory | None = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT; accepted requests are finished.
 
@@ -247,6 +264,8 @@ def serve(
         place: The addresses.
         serving: The settings.
         announce: Called with the URL of the service once it accepts connections.
+        make_mount: Makes the part that handles other paths, such as the console; called in each
+            process.
 
     Raises:
         InvalidArgument: Several processes cannot share a log in memory.
@@ -255,7 +274,7 @@ def serve(
     if serving.processes > 1 and place.url.startswith("memory:"):
         msg = "a log in memory belongs to one process: serve it with --processes 1"
         raise InvalidArgument(msg, details={"argument": "processes"})
-    config = make_config(place, serving, make_process_app)
+    config = make_config(place, serving, partial(make_process_app, make_mount=make_mount))
     listening = _bind(place)
     listening.listen(_BACKLOG)  # clients may connect from now on, and wait for the start
     scheme = "http" if place.certificate is None else "https"

@@ -176,6 +176,7 @@ class Service:
         self._tokens_optional = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
         self._secret = access.secret("tips")  # the stored name must not change
+        self.session_key = access.secret("sessions")  # signs the sessions of the console
         self._tails_by_token: dict[str, set[TailBuffer]] = {}  # open tails by token id
         self._tasks: list[asyncio.Task[None]] = []
         self.on_stop: Callable[[], None] | None = None
@@ -303,6 +304,15 @@ class Service:
         if kind.lower() != b"bearer" or not token.isascii():
             raise invalid_token_error()
         return await self._authenticator.authenticate(token.decode().strip())
+
+    async def authenticate_session(self, token_id: str) -> Caller:
+        """Return the caller of a session; raises `Unauthorized` if its token has ended."""
+        return await self._authenticator.authenticate_session(token_id)
+
+    @property
+    def tokens_optional(self) -> bool:
+        """Whether requests without a token are accepted: on loopback, until one is created."""
+        return self._tokens_optional
 
     # -- the log
 

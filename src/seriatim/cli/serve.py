@@ -129,6 +129,7 @@ def serve(
             from seriatim.api.server import ServiceLocation
             from seriatim.api.server import serve as run_service
             from seriatim.api.service import ServiceSettings
+            from seriatim.console.routes import make_console
         except ModuleNotFoundError as error:
             msg = "the service needs an extra: pip install 'seriatim[server]'"
             raise BackendFailure(msg, retryable=False) from error
@@ -162,7 +163,10 @@ def serve(
             run_service(
                 place,
                 settings,
-                lambda address: announce(f"serving {redact_url(command.url)} at {address}"),
+                lambda address: announce(
+                    f"serving {redact_url(command.url)} at {address} (console: {address}/console/)"
+                ),
+                make_console,
             )
 
 

@@ -1,0 +1,89 @@
+"""Templates and static files of the console."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+import msgspec
+
+from seriatim.api.http import HttpResponse
+
+_PACKAGE = "seriatim.console"
+_CONTENT_TYPES = {
+    "css": b"text/css; charset=utf-8",
+    "js": b"text/javascript; charset=utf-8",
+    "svg": b"image/svg+xml",
+}
+_IMMUTABLE = (b"cache-control", b"public, max-age=31536000, immutable")
+_SHORT_CHARS = 80
+
+
+class Renderer:
+    """Render templates; everything that is inserted is escaped (N3)."""
+
+    def __init__(self) -> None:
+        self._assets = _load_assets()
+        self._environment = jinja2.Environment(
+            loader=jinja2.PackageLoader(_PACKAGE, "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.globals["asset"] = self.asset_path
+        self._environment.filters |= {
+            "number": format_number,
+            "short": shorten,
+            "json": format_json,
+            "inline_json": format_inline_json,
+        }
+
+    def render(self, template: str, values: Mapping[str, Any]) -> bytes:
+        """Render a template of the console."""
+        return self._environment.get_template(template).render(values).encode()
+
+    def asset_path(self, name: str) -> str:
+        """Return the path of a static file; it contains a digest, so browsers may keep the file."""
+        return f"/console/static/{self._assets[name][0]}/{name}"
+
+    def asset(self, path: str) -> HttpResponse | None:
+        """Return the response with a static file, None if there is none at this path."""
+        digest, _, name = path.removeprefix("/static/").partition("/")
+        found = self._assets.get(name)
+        if found is None or found[0] != digest:
+            return None
+        content_type = _CONTENT_TYPES[name.rpartition(".")[2]]
+        return HttpResponse(200, found[1], content_type, (_IMMUTABLE,))
+
+
+def _load_assets() -> dict[str, tuple[str, bytes]]:
+    assets = {}
+    for entry in files(_PACKAGE).joinpath("static").iterdir():
+        content = entry.read_bytes()
+        assets[entry.name] = sha256(content).hexdigest()[:16], content
+    return assets
+
+
+def format_number(value: float) -> str:
+    """Return a number with separators between thousands."""
+    return f"{value:,}"
+
+
+def shorten(text: object, chars: int = _SHORT_CHARS) -> str:
+    """Return the beginning of a text, with an ellipsis if something is left out."""
+    whole = str(text)
+    return whole if len(whole) <= chars else whole[: chars - 1] + "…"
+
+
+def format_json(value: Any) -> str:
+    """Return a value as indented JSON; integers are exact."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def format_inline_json(value: Any, chars: int = 160) -> str:
+    """Return the beginning of a value as JSON on one line."""
+    return shorten(msgspec.json.encode(value).decode(), chars)

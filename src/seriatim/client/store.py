@@ -394,8 +394,7 @@ class HttpStore:
         except Forbidden:
             return NO_RULES  # a tenant's token may not read them; the service validates anyway
         found = self.decode(raw, messages.DeclarationsResponse)
-        built_in = {kind.name for kind in BUILT_IN_KINDS}
-        kinds = tuple(kind for kind in found.kinds if kind.name not in built_in)
+        kinds = tuple(kind for kind in found.kinds if kind.name not in BUILT_IN_KINDS)
         return Rules(kinds, tuple(found.types), found.version, tuple(found.indexes))
 
     def declare(self, declaration: Declaration) -> None:

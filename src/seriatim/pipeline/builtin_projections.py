@@ -13,8 +13,8 @@ from pyspark.sql import functions as f
 from seriatim.core import decision_graph as graph
 from seriatim.core.decision_graph import Edge, Node, Precedent, Recipe, Trace
 from seriatim.core.event import EventRecord
-from seriatim.core.kinds import TRACE_STREAM_TYPE
 from seriatim.core.projection import Projection, Table, frame_projection, projection
+from seriatim.store.port import TRACE_STREAM_TYPE
 from seriatim.store.readmodel.model import ReadModelSnapshot
 
 

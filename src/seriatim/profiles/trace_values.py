@@ -10,9 +10,8 @@ import msgspec
 from seriatim.core.canonical import canonical_text, decode_stored_json
 from seriatim.core.errors import ValidationError
 from seriatim.core.event import COMMITTED_FIELDS, EventRecord, NewEvent
-from seriatim.core.kinds import TRACE_STREAM_TYPE
-from seriatim.core.profile_rules import TRACES_PROFILE
-from seriatim.store.port import Cursor
+from seriatim.profiles.trace_rules import TRACES_PROFILE
+from seriatim.store.port import TRACE_STREAM_TYPE, Cursor
 
 
 class TraceSource(msgspec.Struct, frozen=True):

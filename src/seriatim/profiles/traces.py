@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 
 from seriatim.core.event import EventRecord, StreamRef
-from seriatim.core.kinds import TRACE_STREAM_KIND, TRACE_STREAM_TYPE
-from seriatim.core.profile_rules import TRACES_PROFILE
 from seriatim.log.arguments import check_name, invalid_argument
 from seriatim.log.base import BaseLog
 from seriatim.log.cursors import check_cursor, make_cursor
@@ -25,6 +23,7 @@ from seriatim.profiles.base import (
     append_method,
     iterate_async,
 )
+from seriatim.profiles.trace_rules import TRACE_STREAM_KIND, TRACES_PROFILE
 from seriatim.profiles.trace_values import (
     EventEnvelope,
     ProjectionCursor,
@@ -35,6 +34,7 @@ from seriatim.profiles.trace_values import (
     to_projection_cursor,
     to_stored_event,
 )
+from seriatim.store.port import TRACE_STREAM_TYPE
 
 __all__ = [
     "AsyncTraces",

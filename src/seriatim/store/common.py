@@ -13,12 +13,13 @@ from seriatim.core.canonical import decode_stored_json
 from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import idempotency_index_key, key_problem
-from seriatim.core.kinds import TRACE_STREAM_TYPE, Rules
+from seriatim.core.kinds import Rules
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query_plan import AccessPath
 from seriatim.core.request import StoredCommand
 from seriatim.core.times import format_us, parse_us
 from seriatim.store.port import (
+    TRACE_STREAM_TYPE,
     Cursor,
     Finding,
     ReadSpec,

@@ -533,6 +533,7 @@ def _params(spec: ReadSpec) -> dict[str, Any]:
         "recorded_until": _format_time(spec.recorded_until_us),
         "correlation_id": spec.correlation_id,
         "causation_id": spec.causation_id,
+        "actor_id": spec.actor_id,
         "newest_first": "true" if spec.newest_first else None,
         "scope": spec.scope,
     }

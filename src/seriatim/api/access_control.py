@@ -40,7 +40,10 @@ class Authenticator:
     def __init__(self, access: AccessStore, run: Callable[..., Awaitable[Any]]) -> None:
         self._access = access
         self._run = run
+        # Tokens and the ids of sessions have separate entries: an id is no secret, and must not
+        # be accepted in place of a token.
         self._cache: dict[str, tuple[Caller, float]] = {}
+        self._sessions: dict[str, tuple[Caller, float]] = {}
         self._refused: dict[bytes, float] = {}
         self._used: dict[str, float] = {}  # time of last use by token id, until it is written
         self._written: dict[str, float] = {}  # time of the last write by token id
@@ -63,7 +66,9 @@ class Authenticator:
         lookup = self._lookups.get(token)
         if lookup is None:
             find = partial(self._access.authenticate, token)
-            lookup = self._lookups[token] = asyncio.create_task(self._look_up(token, find))
+            lookup = self._lookups[token] = asyncio.create_task(
+                self._look_up(token, find, self._cache)
+            )
             lookup.add_done_callback(lambda _: self._lookups.pop(token))
         return await asyncio.shield(lookup)
 
@@ -73,11 +78,14 @@ class Authenticator:
         Raises:
             Unauthorized: The token is revoked or expired.
         """
-        cached = self._cache.get(token_id)  # no token equals an id
+        cached = self._sessions.get(token_id)
         if cached is not None and (now := time.monotonic()) < cached[1]:
             self._used[token_id] = now
             return cached[0]
-        return await self._look_up(token_id, partial(self._access.authenticate_id, token_id))
+        if self._refused.get(_hash(token_id), 0.0) > time.monotonic():
+            raise invalid_token_error()
+        find = partial(self._access.authenticate_id, token_id)
+        return await self._look_up(token_id, find, self._sessions)
 
     async def write_uses(self, *, all_tokens: bool = False) -> None:
         """Write the times at which tokens were last used.
@@ -101,7 +109,12 @@ class Authenticator:
         self._written |= dict.fromkeys(due, now)
         await self._run(self._access.mark_used, {one: now - used for one, used in due.items()})
 
-    async def _look_up(self, token: str, find: Callable[[], tuple[Caller, int | None]]) -> Caller:
+    async def _look_up(
+        self,
+        token: str,
+        find: Callable[[], tuple[Caller, int | None]],
+        cache: dict[str, tuple[Caller, float]],
+    ) -> Caller:
         try:
             caller, remaining_us = await self._run(find)
         except Unauthorized:
@@ -109,13 +122,13 @@ class Authenticator:
                 self._refused = {}
             self._refused[_hash(token)] = time.monotonic() + _REFUSED_CACHE_S
             raise
-        if len(self._cache) >= _CACHE_MAX:
-            self._cache = {}
+        if len(cache) >= _CACHE_MAX:
+            cache.clear()
         cached_s = (
             TOKEN_CACHE_S if remaining_us is None else min(TOKEN_CACHE_S, remaining_us / 1_000_000)
         )
         now = time.monotonic()
-        self._cache[token] = caller, now + cached_s
+        cache[token] = caller, now + cached_s
         self._used[caller.token_id] = now
         result: Caller = caller
         return result

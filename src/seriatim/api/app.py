@@ -168,7 +168,7 @@ class Mount(Protocol):
         """Return whether the mount handles a path."""
 
     async def handle(self, app: App, request: HttpRequest) -> HttpResponse | HttpStream:
-        """Respond to a request, including its authentication."""
+        """Respond to a request, including its authentication, and set its `route` for metrics."""
 
     def start(self, app: App) -> None:
         """Start background work when the service has started."""
@@ -290,8 +290,7 @@ class App:
         request.request_id = _requested_id(request) or next(self._ids)
         route = self._routes.get((request.route_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
-        mounted = self._mount is not None and self._mount.has_path(request.path)
-        request.route = request.path if mounted or request.path in self._methods else ""
+        request.route = request.path if request.path in self._methods else ""
         bind_request_id(request.request_id)
         # The server may begin a pipelined request in the context of the one before it.
         work = Cancellation(nested=False)

@@ -58,9 +58,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _host(header: bytes) -> str:
-    """Return the host of a Host header, without the port."""
-    name = header.decode("latin-1")
+def host_name(headers: Mapping[bytes, bytes]) -> str:
+    """Return the host that a request names, without the port."""
+    name = headers.get(b"host", b"").decode("latin-1")
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
@@ -165,6 +165,7 @@ class Service:
         self._threads = ThreadPools(serving.threads, reads, serving.request_timeout_s, self.queue)
         self.run, self.run_access = self._threads.run, self._threads.run_access
         self.run_for_tenant, self.run_sized = self._threads.run_for_tenant, self._threads.run_sized
+        self.compute_for = self._threads.compute_for
         general = Quota(
             tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
         )
@@ -296,7 +297,7 @@ class Service:
         authorization = headers.get(b"authorization")
         if authorization is None and self._tokens_optional:
             # DNS rebinding: a web page could otherwise call this service through its own host name.
-            if not is_loopback(_host(headers.get(b"host", b""))):
+            if not is_loopback(host_name(headers)):
                 msg = "without a token, use localhost or a loopback address as the host"
                 raise Forbidden(msg)
             return Caller(subject=ANONYMOUS)

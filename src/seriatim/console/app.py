@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hmac
+import logging
+import re
 import secrets
 import time
 from functools import partial
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from seriatim.access.rights import Caller, Right
 from seriatim.api.app import App
-from seriatim.api.http import HttpRequest, HttpResponse
-from seriatim.api.service import is_loopback
+from seriatim.api.http import ClientDisconnected, HttpRequest, HttpResponse, StatusError
+from seriatim.api.service import host_name, is_loopback
 from seriatim.console.page import (
     PREFIX,
     ConsolePage,
@@ -27,15 +29,26 @@ from seriatim.console.renderer import Renderer
 from seriatim.console.sessions import (
     ANONYMOUS,
     COOKIE,
-    LOCAL,
     SECURE_COOKIE,
     SESSION_S,
     SessionSigner,
+    local_id,
 )
-from seriatim.core.errors import Forbidden, NotFound, SeriatimError, Unauthorized
-from seriatim.core.limits import MIB
+from seriatim.core.errors import (
+    BackendFailure,
+    Forbidden,
+    NotFound,
+    SeriatimError,
+    Unauthorized,
+)
+from seriatim.core.limits import KIB, MIB
+
+logger = logging.getLogger("seriatim.console")
 
 _FORM_BYTES = 2 * MIB
+_SIGN_IN_BYTES = 8 * KIB  # sent by clients that are not authenticated yet
+_ADDRESS_CHARS = 2048
+_OWN_ADDRESS = re.compile(rf"{PREFIX}/[!-\[\]-~]*")  # visible ASCII without the backslash
 _HTML = b"text/html; charset=utf-8"
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -48,6 +61,7 @@ _SECURITY_HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
 )
 _NO_STORE = (b"cache-control", b"no-store")
 
@@ -103,34 +117,55 @@ class Console:
         if request.path in ("/", PREFIX):
             return _secure(redirect_to(f"{PREFIX}/"))
         path = request.path.removeprefix(PREFIX)
-        if path.startswith("/static/") and (asset := self._renderer.asset(path)) is not None:
-            return _secure(asset)
+        request.route = self._route_of(path)
         try:
             return _secure(await self._respond(app, request, path))
         except SeriatimError as error:
             return _secure(self._error_page(app, request, error))
+        except StatusError as refusal:
+            return _secure(self._error_page(app, request, refusal.error, refusal.status))
+        except ClientDisconnected:
+            raise
+        except Exception as error:
+            logger.exception("a page failed with an unexpected error")
+            msg = f"the console failed with an unexpected error ({type(error).__name__})"
+            failure = BackendFailure(msg, details={"ambiguous": True})
+            return _secure(self._error_page(app, request, failure))
+
+    def _route_of(self, path: str) -> str:
+        """Return the path for metrics; one value for all unknown paths, which have no bound."""
+        known = path in ("/sign-in", "/sign-out") or any(path == one for _, one in self._routes)
+        return PREFIX + path if known else f"{PREFIX}/other"
 
     async def _respond(self, app: App, request: HttpRequest, path: str) -> ConsoleResponse:
+        if path.startswith("/static/"):
+            return self._static_file(request, path)
         _check_origin(request)
         if path == "/sign-in":
             return await self._sign_in(app, request)
-        if path == "/sign-out":
-            return self._sign_out(request)
         cookie, caller = await self._authenticate(app, request)
         if caller is None:
-            if app.service.tokens_optional and is_loopback(_host_name(request)):
-                return self._open_session(request, ANONYMOUS, _address_of(request))
-            return redirect_to(f"{PREFIX}/sign-in")
+            return self._redirect_to_sign_in(app, request)
         request.caller = caller
         if request.connection is not None:
             request.connection.mark_authenticated()
+        signs_out = path == "/sign-out" and request.method == "POST"
         route = self._routes.get((request.route_method, path))
-        if route is None:
+        if route is None and not signs_out:
             raise NotFound("there is no such page in the console")
-        form = await self._read_form(app, request, cookie) if route.method == "POST" else {}
-        named = parse_fields(request.query).get("tenant") or form.get("tenant") or None
+        named = parse_fields(request.query).get("tenant") or None
         request.tenant_id = caller.resolve_tenant(named)
+        form = {}
+        if request.method == "POST":
+            form = await self._read_form(app, request, cookie)
+            if named is None and form.get("tenant"):
+                held = request.held_bytes
+                app.service.release(request)
+                request.tenant_id = caller.resolve_tenant(form["tenant"])
+                app.service.hold(request, held)
         request.identified = True
+        if route is None:
+            return _clear_cookies(redirect_to(f"{PREFIX}/sign-in"))
         page = ConsolePage(
             app,
             request,
@@ -140,6 +175,25 @@ class Console:
             navigation=self._navigation,
         )
         return await app.service.queue.run(request.tenant_id, partial(route.show, page))
+
+    def _static_file(self, request: HttpRequest, path: str) -> HttpResponse:
+        asset = self._renderer.asset(path)
+        if asset is None or request.route_method != "GET":
+            raise NotFound("there is no such file in the console")
+        return asset
+
+    def _redirect_to_sign_in(self, app: App, request: HttpRequest) -> HttpResponse:
+        """Send a client without a session to the form, and from there to the requested page."""
+        address = _address_of(request)
+        if _is_cross_site_navigation(request):
+            # Browsers send no SameSite=Strict cookie when a link on another site is followed, but
+            # they send it when this page loads the same address again.
+            body = self._renderer.render("continue.html", {"address": address})
+            return HttpResponse(200, body, _HTML)
+        if app.service.tokens_optional and is_loopback(host_name(request.headers)):
+            return self._open_session(request, ANONYMOUS, address)
+        query = "" if address == f"{PREFIX}/" else "?" + urlencode({"next": address})
+        return redirect_to(f"{PREFIX}/sign-in{query}")
 
     # -- sessions
 
@@ -155,52 +209,59 @@ class Console:
             return "", None
 
     async def _caller_of(self, app: App, request: HttpRequest, token_id: str) -> Caller:
-        if token_id == LOCAL and self._settings.sign_in_code is not None:
+        code = self._settings.sign_in_code
+        if code is not None and token_id == local_id(code):
             rights: frozenset[Right] = frozenset({"read"})
             if self._settings.operate:
                 rights |= {"operate"}
             return Caller(subject="console", rights=rights)
         if token_id == ANONYMOUS:
-            return await app.service.authenticate(request.headers)
+            return await app.service.authenticate({b"host": request.headers.get(b"host", b"")})
         return await app.service.authenticate_session(token_id)
 
     async def _sign_in(self, app: App, request: HttpRequest) -> ConsoleResponse:
         params = parse_fields(request.query)
-        if request.route_method == "GET" and "code" in params:
+        if request.method == "GET" and "code" in params:  # HEAD, as sent for previews, uses no code
             return self._use_code(request, params["code"])
         if request.route_method == "GET":
-            return self._sign_in_page()
-        form = await self._read_body(request)
-        headers = {b"authorization": b"Bearer " + form.get("token", "").strip().encode()}
+            return self._sign_in_page(params.get("next", ""))
+        if request.method != "POST":
+            raise NotFound("there is no such page in the console")
+        raw = await request.body(
+            _SIGN_IN_BYTES, app.service.settings.body_timeout_s, lambda _: None
+        )
+        form = parse_fields(raw)
+        address = form.get("next", "")
         try:
-            caller = await app.service.authenticate(headers)
+            token = form.get("token", "").strip().encode()
+            caller = await app.service.authenticate({b"authorization": b"Bearer " + token})
             caller.require("read")
-        except SeriatimError as error:
-            return self._sign_in_page(error.message, HTTPStatus.FORBIDDEN)
-        return self._open_session(request, caller.token_id, f"{PREFIX}/")
+        except Unauthorized:
+            msg = "this token is unknown, revoked or expired"
+            return self._sign_in_page(address, msg, HTTPStatus.FORBIDDEN)
+        except Forbidden as error:
+            return self._sign_in_page(address, error.message, HTTPStatus.FORBIDDEN)
+        return self._open_session(request, caller.token_id, _own_address(address))
 
     def _use_code(self, request: HttpRequest, given: str) -> HttpResponse:
         """Open a session by a one-time link; a code that was used opens no second one."""
         code, genuine = self._code, False
         if code is not None:
             genuine = hmac.compare_digest(given.encode(), code.encode())
-        if not genuine:
+        if code is None or not genuine:
             msg = "this sign-in link was used before, or belongs to another console"
-            return self._sign_in_page(msg, HTTPStatus.FORBIDDEN)
+            return self._sign_in_page("", msg, HTTPStatus.FORBIDDEN)
         self._code = None
-        return self._open_session(request, LOCAL, f"{PREFIX}/")
+        return self._open_session(request, local_id(code), f"{PREFIX}/")
 
-    def _sign_in_page(self, error: str = "", status: int = 200) -> HttpResponse:
-        body = self._renderer.render("sign_in.html", {"error": error})
-        return HttpResponse(status, body, _HTML)
+    def _sign_in_page(self, address: str, error: str = "", status: int = 200) -> HttpResponse:
+        values = {"error": error, "address": _own_address(address)}
+        return HttpResponse(status, self._renderer.render("sign_in.html", values), _HTML)
 
     def _open_session(self, request: HttpRequest, token_id: str, address: str) -> HttpResponse:
         lifetime = self._settings.session_s
         cookie = self._signer.issue(token_id, time.time(), lifetime)
         return _set_cookie(request, redirect_to(address), cookie, int(lifetime))
-
-    def _sign_out(self, request: HttpRequest) -> HttpResponse:
-        return _set_cookie(request, redirect_to(f"{PREFIX}/sign-in"), "", 0)
 
     # -- forms
 
@@ -210,20 +271,21 @@ class Console:
         Raises:
             Forbidden: The form was not rendered for this session: a forged request.
         """
-        form = await self._read_body(request, app.service.settings.body_timeout_s)
+        service = app.service
+        hold = partial(service.hold, request)
+        raw = await request.body(_FORM_BYTES, service.settings.body_timeout_s, hold)
+        form = await service.run_sized(request.tenant_id, len(raw), partial(parse_fields, raw))
         if not self._signer.is_request_token(form.pop("request_token", ""), cookie):
             msg = "this form was not made by your session: go back, reload the page, and try again"
             raise Forbidden(msg)
         return form
 
-    async def _read_body(self, request: HttpRequest, seconds: float = 30.0) -> dict[str, str]:
-        raw = await request.body(_FORM_BYTES, seconds, lambda _: None)
-        return parse_fields(raw)
-
-    def _error_page(self, app: App, request: HttpRequest, error: SeriatimError) -> HttpResponse:
+    def _error_page(
+        self, app: App, request: HttpRequest, error: SeriatimError, status: int | None = None
+    ) -> HttpResponse:
         problem = app.service.problem(error, request.request_id)
         body = self._renderer.render("error.html", {"problem": problem})
-        return HttpResponse(problem.status, body, _HTML)
+        return HttpResponse(status or problem.status, body, _HTML)
 
 
 def _secure(response: ConsoleResponse) -> ConsoleResponse:
@@ -236,45 +298,70 @@ def _secure(response: ConsoleResponse) -> ConsoleResponse:
 def _check_origin(request: HttpRequest) -> None:
     """Refuse actions that another site's page sends; browsers name their origin.
 
+    A request without these headers is not sent by a browser.
+
     Raises:
-        Forbidden: The request comes from another origin.
+        Forbidden: The request comes from another origin, or from one that hides its name.
     """
-    origin = request.headers.get(b"origin")
-    if request.route_method == "GET" or origin in (None, b"null"):
+    if request.route_method == "GET":
         return
-    _, _, host = origin.partition(b"://")
-    if host != request.headers.get(b"host"):
+    origin = request.headers.get(b"origin")
+    site = request.headers.get(b"sec-fetch-site", b"same-origin")
+    foreign = origin is not None and origin.partition(b"://")[2] != request.headers.get(b"host")
+    if foreign or site != b"same-origin":
         raise Forbidden("this request comes from another site")
 
 
+def _is_cross_site_navigation(request: HttpRequest) -> bool:
+    headers = request.headers
+    followed = headers.get(b"sec-fetch-site"), headers.get(b"sec-fetch-mode")
+    return request.route_method == "GET" and followed == (b"cross-site", b"navigate")
+
+
 def _is_encrypted(request: HttpRequest) -> bool:
-    return request.scheme == "https"
+    """Return whether the browser uses TLS, possibly up to a proxy in front of the service."""
+    return request.scheme == "https" or request.headers.get(b"origin", b"").startswith(b"https://")
 
 
 def _read_cookie(request: HttpRequest) -> str:
-    try:
-        cookies = SimpleCookie(request.headers.get(b"cookie", b"").decode("latin-1"))
-    except CookieError:
-        return ""
-    name = SECURE_COOKIE if _is_encrypted(request) else COOKIE
-    return cookies[name].value if name in cookies else ""
+    """Return the session cookie; other applications of the host may have set malformed ones."""
+    text = request.headers.get(b"cookie", b"").decode("latin-1")
+    pairs = [pair.strip().partition("=") for pair in text.split(";")]
+    cookies = {name: value for name, _, value in reversed(pairs)}  # the first one counts
+    if SECURE_COOKIE in cookies:
+        return cookies[SECURE_COOKIE]
+    return "" if request.scheme == "https" else cookies.get(COOKIE, "")
 
 
 def _set_cookie(
     request: HttpRequest, response: HttpResponse, value: str, lifetime_s: int
 ) -> HttpResponse:
-    name = SECURE_COOKIE if _is_encrypted(request) else COOKIE
-    secure = "; Secure" if _is_encrypted(request) else ""
-    cookie = f"{name}={value}; Path=/; Max-Age={lifetime_s}; HttpOnly; SameSite=Strict{secure}"
-    headers = (*response.headers, (b"set-cookie", cookie.encode()))
+    encrypted = _is_encrypted(request)
+    cookie = _format_cookie(SECURE_COOKIE if encrypted else COOKIE, value, lifetime_s)
+    headers = (*response.headers, (b"set-cookie", cookie))
     return msgspec.structs.replace(response, headers=headers)
 
 
-def _host_name(request: HttpRequest) -> str:
-    return request.headers.get(b"host", b"").decode("latin-1").rpartition(":")[0].strip("[]")
+def _clear_cookies(response: HttpResponse) -> HttpResponse:
+    cleared = ((b"set-cookie", _format_cookie(name, "", 0)) for name in (COOKIE, SECURE_COOKIE))
+    return msgspec.structs.replace(response, headers=(*response.headers, *cleared))
+
+
+def _format_cookie(name: str, value: str, lifetime_s: int) -> bytes:
+    secure = "; Secure" if name == SECURE_COOKIE else ""
+    attributes = f"Path=/; Max-Age={lifetime_s}; HttpOnly; SameSite=Strict{secure}"
+    return f"{name}={value}; {attributes}".encode()
 
 
 def _address_of(request: HttpRequest) -> str:
-    """Return the address of a request, to load it again with its new cookie."""
-    query = request.query.decode("latin-1")
-    return request.path + (f"?{query}" if query else "")
+    """Return the address of a request, to load it after signing in."""
+    address = quote(request.path)
+    if request.query:
+        address += "?" + quote(request.query, safe="%=&+/:,;~")
+    return _own_address(address) if request.route_method == "GET" else f"{PREFIX}/"
+
+
+def _own_address(given: str) -> str:
+    """Return an address of the console, the overview in place of any other address."""
+    own = len(given) <= _ADDRESS_CHARS and _OWN_ADDRESS.fullmatch(given) is not None
+    return given if own else f"{PREFIX}/"

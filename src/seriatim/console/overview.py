@@ -8,18 +8,10 @@ _LATEST = 10
 
 
 async def show_overview(page: ConsolePage) -> ConsoleResponse:
-    """Show the identity and head of the log, its latest events, and its consumers."""
+    """Show the identity and head of the log, and its latest events."""
     log = await page.get("/v1/log")
     latest = await page.get("/v1/events", newest_first=True, limit=_LATEST)
-    projections = await page.get("/v1/projections")
-    subscriptions = await page.get("/v1/subscriptions")
-    return await page.render(
-        "overview.html",
-        log=log,
-        events=latest["records"],
-        projections=projections["projections"],
-        subscriptions=subscriptions["subscriptions"],
-    )
+    return await page.render("overview.html", log=log, events=latest["records"])
 
 
 ROUTES: tuple[PageRoute, ...] = (

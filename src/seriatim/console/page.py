@@ -136,7 +136,7 @@ class ConsolePage:
             "all_tenants": self.caller.tenant_id == ALL_TENANTS,
         }
         render = self._renderer.render
-        body = await self.app.service.run_for_tenant(
+        body = await self.app.service.compute_for(
             self.request.tenant_id, lambda: render(template, values)
         )
         return HttpResponse(status, body, b"text/html; charset=utf-8")

@@ -14,9 +14,17 @@ from seriatim.core.errors import Unauthorized
 COOKIE = "seriatim_session"
 SECURE_COOKIE = "__Host-seriatim_session"  # browsers accept it only over TLS, for this host
 SESSION_S = 12 * 3600
-LOCAL = "local"  # in place of a token id: opened by a one-time link of `seriatim console`
 ANONYMOUS = "anonymous"  # in place of a token id: the service requires no tokens
 _COOKIE_MAX = 1024
+
+
+def local_id(code: str) -> str:
+    """Return the value in place of a token id for a session that a one-time link has opened.
+
+    It depends on the code: a session is valid only in the process that issued the link, and not in
+    a later one that shares the access store and may have other rights.
+    """
+    return "local:" + sha256(code.encode()).hexdigest()[:32]
 
 
 class Session(msgspec.Struct, frozen=True):

@@ -310,6 +310,19 @@ class Service:
         """Return the caller of a session; raises `Unauthorized` if its token has ended."""
         return await self._authenticator.authenticate_session(token_id)
 
+    async def authenticate_again(self, request: HttpRequest) -> None:
+        """Check that the caller of a long request still has a valid token.
+
+        Raises:
+            Unauthorized: The token was revoked or has expired since the request began.
+        """
+        if not request.derived:
+            await self.authenticate(request.headers)
+        elif request.caller.token_id:
+            await self.authenticate_session(request.caller.token_id)
+        elif request.caller.subject == ANONYMOUS and not self._tokens_optional:
+            raise invalid_token_error()
+
     @property
     def tokens_optional(self) -> bool:
         """Whether requests without a token are accepted: on loopback, until one is created."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import InvalidArgument, SchemaViolation, ValidationError
 from seriatim.core.guard import PatternGuard, register_guard
 from seriatim.core.guard_rules import Rule
@@ -17,7 +18,6 @@ from seriatim.core.guard_scanner import Literal
 from seriatim.core.json_path import ROOT, child, item
 from seriatim.core.kinds import ProfileKind, StreamKind, register_kind
 from seriatim.core.profile_rules import ProfileRules, register_profile
-from seriatim.store.port import TRACE_STREAM_TYPE
 
 TRACES_PROFILE = register_profile(
     ProfileRules(

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.event import EventRecord, StreamRef
 from seriatim.log.arguments import check_name, invalid_argument
 from seriatim.log.base import BaseLog
@@ -34,7 +35,6 @@ from seriatim.profiles.trace_values import (
     to_projection_cursor,
     to_stored_event,
 )
-from seriatim.store.port import TRACE_STREAM_TYPE
 
 __all__ = [
     "AsyncTraces",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from seriatim.core.canonical import decode_stored_json
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import idempotency_index_key, key_problem
@@ -19,7 +20,6 @@ from seriatim.core.query_plan import AccessPath
 from seriatim.core.request import StoredCommand
 from seriatim.core.times import format_us, parse_us
 from seriatim.store.port import (
-    TRACE_STREAM_TYPE,
     Cursor,
     Finding,
     ReadSpec,

@@ -20,7 +20,6 @@ from seriatim.core.query import Query
 from seriatim.core.request import AppendRequest, PreparedEvent
 
 Scope = Literal["log", "traces", "aggregates"]
-TRACE_STREAM_TYPE = "trace"  # of the streams in scope "traces"; those of "aggregates" have others
 Outcome = AppendResult | SeriatimError | StaleRules
 
 

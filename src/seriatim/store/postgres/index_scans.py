@@ -12,10 +12,11 @@ from typing import Any, LiteralString
 from psycopg.types.json import Jsonb
 
 from seriatim.core.canonical import canonical_text
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.ids import stream_key
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query_plan import AccessPath
-from seriatim.store.port import TRACE_STREAM_TYPE, ReadSpec
+from seriatim.store.port import ReadSpec
 from seriatim.store.postgres.statements import RECORD_COLUMNS, load_postgres_statements
 
 Parameters = dict[str, Any]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
@@ -16,7 +17,7 @@ from seriatim.core.predicate import PayloadDocument
 from seriatim.core.query import Filter, Matcher, Query
 from seriatim.core.query_plan import AccessPath, plan_query
 from seriatim.store.common import PageBounds, take_page
-from seriatim.store.port import TRACE_STREAM_TYPE, ReadSpec
+from seriatim.store.port import ReadSpec
 from seriatim.store.sqlite import payload_predicates
 from seriatim.store.sqlite.index_scans import (
     INDEX_SCANS_MAX,

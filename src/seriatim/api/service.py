@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,7 +35,7 @@ from seriatim.core.limits import KIB, MIB
 from seriatim.delivery.registry import Registry
 from seriatim.factory import Log
 from seriatim.log.async_log import AsyncLog
-from seriatim.store.port import ServiceStore
+from seriatim.store.port import Finding, ServiceStore
 from seriatim.wire.problems import Problem, problem_from_error
 
 logger = logging.getLogger("seriatim.api")
@@ -47,6 +48,7 @@ LOG_EVERY_S = 10.0
 _LOGGED_MAX = 1000
 _VIEWS_MAX = 10_000
 _TOKEN_CHECK_S = 1.0  # between two checks for tokens that ended while a tail is open
+_DIAGNOSIS_CACHE_S = 30.0
 _CLOCK_SLACK_S = 60.0  # the clocks of access store and service may differ
 
 
@@ -176,6 +178,8 @@ class Service:
         self._authenticator = Authenticator(access, self.run_access)
         self._tokens_optional = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
+        self._diagnosis: tuple[float, list[Finding]] | None = None
+        self._diagnosis_lock = threading.Lock()
         self._secret = access.secret("tips")  # the stored name must not change
         self.session_key = access.secret("sessions")  # signs the sessions of the console
         self._tails_by_token: dict[str, set[TailBuffer]] = {}  # open tails by token id
@@ -267,6 +271,25 @@ class Service:
         return self.log.purge_commands(older_than_hours=hours) + self.access.purge_responses(
             hours * 3600
         )
+
+    def diagnose(self) -> list[Finding]:
+        """Run the store's checks, or return their findings of the last half minute; it blocks."""
+        with self._diagnosis_lock:  # concurrent callers wait for one run of the checks
+            now = time.monotonic()
+            if self._diagnosis is None or now - self._diagnosis[0] >= _DIAGNOSIS_CACHE_S:
+                findings = [
+                    msgspec.structs.replace(
+                        one,
+                        message=self._without_directory(one.message),
+                        cure=self._without_directory(one.cure),
+                    )
+                    for one in self.store.doctor()
+                ]
+                self._diagnosis = now, findings
+            return self._diagnosis[1]
+
+    def _without_directory(self, text: str) -> str:
+        return text.replace(self.data_directory, "") if self.data_directory else text
 
     # -- memory
 
@@ -365,9 +388,7 @@ class Service:
             problem = msgspec.structs.replace(problem, detail=msg, details=details)
         if not self.data_directory or self.data_directory not in problem.detail:
             return problem
-        return msgspec.structs.replace(
-            problem, detail=problem.detail.replace(self.data_directory, "")
-        )
+        return msgspec.structs.replace(problem, detail=self._without_directory(problem.detail))
 
     def opaque_event_id(self, event_id: str, tenant_id: str, position: int) -> str:
         """Return a value in place of the id of an event that the tenant may not see.

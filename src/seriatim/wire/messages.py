@@ -10,7 +10,7 @@ from seriatim.core.event import StreamRef
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.query_plan import IndexName
-from seriatim.store.port import Cursor, Lease, StreamSummary, SubscriptionStatus
+from seriatim.store.port import Cursor, Finding, Lease, StreamSummary, SubscriptionStatus
 from seriatim.store.readmodel.port import FailureRecord, ProjectionStanding
 from seriatim.wire.problems import Problem
 from seriatim.wire.records import WireEvent, WireRecord
@@ -363,6 +363,12 @@ class FailuresResponse(msgspec.Struct, frozen=True):
     """Events that a projection could not process, and how each was resolved."""
 
     failures: list[FailureRecord]
+
+
+class DoctorResponse(msgspec.Struct, frozen=True):
+    """The findings of `seriatim doctor`: checks of the log's database."""
+
+    findings: list[Finding]
 
 
 class CountResponse(msgspec.Struct, frozen=True):

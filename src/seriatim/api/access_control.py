@@ -15,7 +15,6 @@ from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.access.store import AccessStore
 from seriatim.access.tokens import invalid_token_error, is_token
 from seriatim.api.http import HttpRequest
-from seriatim.api.request_bodies import parse_json_body
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import Forbidden, IdempotencyConflict, InvalidArgument, Unauthorized
 from seriatim.core.event import AppendResult, EventRecord, NewEvent
@@ -193,14 +192,14 @@ def confine_condition(caller: Caller, condition: Any) -> Any:
 
 
 def make_command(
-    request: HttpRequest, given: WireCommand | None, raw: bytes, part: str
+    request: HttpRequest, given: WireCommand | None, value: Any, part: str
 ) -> Command | None:
     """Return the command of an append, from the header Idempotency-Key or from the body.
 
     Args:
         request: The request.
         given: The command in the body.
-        raw: The text that duplicates must repeat.
+        value: The JSON value that duplicates must repeat.
         part: Distinguishes several appends under one header.
 
     Raises:
@@ -221,7 +220,7 @@ def make_command(
         actor=request.caller.subject,
         endpoint=request.endpoint,
         key=key + part,
-        request=parse_json_body(raw),
+        request=value,
     )
 
 

@@ -27,7 +27,7 @@ class WireCondition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tr
 
     stream: tuple[str, str] | None = None
     seq: int | None = None
-    query: msgspec.Raw | None = None
+    query: dict[str, Any] | None = None
     version: int | msgspec.UnsetType | None = msgspec.UNSET
     after: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -57,7 +57,7 @@ class AppendIfBody(msgspec.Struct, forbid_unknown_fields=True):
     """An append of facts that is stored only if a context is unchanged since it was read."""
 
     events: list[WireEvent]
-    query: msgspec.Raw
+    query: Any
     expected_version: int | msgspec.UnsetType | None = msgspec.UNSET
     after: int | msgspec.UnsetType = msgspec.UNSET
     idempotency_key: str | None = None

@@ -9,6 +9,7 @@ import msgspec
 
 from seriatim.access.rights import Right
 from seriatim.api import (
+    access_endpoints,
     append_endpoints,
     consumer_endpoints,
     operator_endpoints,
@@ -52,13 +53,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     stream: bool = False
     dry_run: bool = False  # stores nothing, whatever its method and right
+    secret: bool = False  # the response must not be stored for duplicates
     problems: tuple[str, ...] = ()
 
     @property
     def writes(self) -> bool:
         """Whether duplicates of a request must run once."""
-        writes = self.method == "POST" and (self.right != "read" or self.service)
-        return writes and not self.dry_run
+        acts = self.method == "POST" and (self.right != "read" or self.service)
+        return acts and not self.secret and not self.dry_run
 
     @property
     def endpoint(self) -> str:
@@ -339,6 +341,50 @@ ROUTES: tuple[Route, ...] = (
         response=messages.FailuresResponse,
         problems=("not_found", "conflict", "log_identity_changed"),
     ),
+    Route(
+        method="POST",
+        path="/v1/projections/pause",
+        handler=consumer_endpoints.pause_projection,
+        right="operate",
+        service=True,
+        all_types=True,
+        body=messages.ProjectionBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="POST",
+        path="/v1/projections/resume",
+        handler=consumer_endpoints.resume_projection,
+        right="operate",
+        service=True,
+        all_types=True,
+        body=messages.ProjectionBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="POST",
+        path="/v1/projections/retry",
+        handler=consumer_endpoints.retry_projection_failures,
+        right="operate",
+        service=True,
+        all_types=True,
+        body=messages.ProjectionRetryBody,
+        response=messages.CountResponse,
+        problems=("not_found", "conflict"),
+    ),
+    Route(
+        method="POST",
+        path="/v1/projections/skip",
+        handler=consumer_endpoints.skip_projection_failure,
+        right="operate",
+        service=True,
+        all_types=True,
+        body=messages.ProjectionSkipBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
     # -- delivery
     Route(
         method="GET",
@@ -361,6 +407,26 @@ ROUTES: tuple[Route, ...] = (
         problems=("not_found",),
     ),
     Route(
+        method="GET",
+        path="/v1/registry/entries",
+        handler=operator_endpoints.list_entries,
+        right="operate",
+        service=True,
+        params=operator_endpoints.StatusParams,
+        response=operator_endpoints.EntriesResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="GET",
+        path="/v1/registry/count",
+        handler=operator_endpoints.count_entries,
+        right="operate",
+        service=True,
+        params=operator_endpoints.CountParams,
+        response=operator_endpoints.EntryCountResponse,
+        problems=("not_found",),
+    ),
+    Route(
         method="POST",
         path="/v1/dead-letters/retry",
         handler=operator_endpoints.retry_dead_letters,
@@ -368,7 +434,7 @@ ROUTES: tuple[Route, ...] = (
         service=True,
         body=operator_endpoints.RetryBody,
         response=messages.CountResponse,
-        problems=("not_found",),
+        problems=("not_found", "conflict"),
     ),
     Route(
         method="POST",
@@ -378,9 +444,110 @@ ROUTES: tuple[Route, ...] = (
         service=True,
         body=operator_endpoints.SkipBody,
         response=messages.CountResponse,
+        problems=("not_found", "conflict"),
+    ),
+    Route(
+        method="POST",
+        path="/v1/handlers/pause",
+        handler=operator_endpoints.pause_handler,
+        right="operate",
+        service=True,
+        every_tenant=True,
+        body=operator_endpoints.HandlerBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="POST",
+        path="/v1/handlers/resume",
+        handler=operator_endpoints.resume_handler,
+        right="operate",
+        service=True,
+        every_tenant=True,
+        body=operator_endpoints.HandlerBody,
+        response=messages.CountResponse,
         problems=("not_found",),
     ),
     # -- operate
+    Route(
+        method="GET",
+        path="/v1/operations",
+        handler=operator_endpoints.list_operations,
+        right="operate",
+        service=True,
+        params=operator_endpoints.OperationParams,
+        response=messages.OperationsResponse,
+    ),
+    Route(
+        method="GET",
+        path="/v1/tokens",
+        handler=access_endpoints.list_tokens,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        params=access_endpoints.TokenParams,
+        response=access_endpoints.TokensResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens",
+        handler=access_endpoints.create_token,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.TokenBody,
+        response=access_endpoints.CreatedToken,
+        status=201,
+        secret=True,
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens/revoke",
+        handler=access_endpoints.revoke_token,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.RevokeBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="GET",
+        path="/v1/quotas",
+        handler=access_endpoints.list_quotas,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        params=access_endpoints.QuotaParams,
+        response=access_endpoints.QuotasResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/quotas",
+        handler=access_endpoints.set_quota,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.QuotaBody,
+        response=messages.CountResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/quotas/remove",
+        handler=access_endpoints.remove_quota,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.QuotaRemovalBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
     Route(
         method="GET",
         path="/v1/declarations",

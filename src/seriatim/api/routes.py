@@ -9,6 +9,7 @@ import msgspec
 
 from seriatim.access.rights import Right
 from seriatim.api import (
+    access_endpoints,
     append_endpoints,
     consumer_endpoints,
     operator_endpoints,
@@ -51,12 +52,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     response: type[Any] | None = None
     status: int = 200
     stream: bool = False
+    secret: bool = False  # the response must not be stored for duplicates
     problems: tuple[str, ...] = ()
 
     @property
     def writes(self) -> bool:
         """Whether duplicates of a request must run once."""
-        return self.method == "POST" and (self.right != "read" or self.service)
+        acts = self.method == "POST" and (self.right != "read" or self.service)
+        return acts and not self.secret
 
     @property
     def endpoint(self) -> str:
@@ -461,6 +464,76 @@ ROUTES: tuple[Route, ...] = (
         service=True,
         params=operator_endpoints.OperationParams,
         response=messages.OperationsResponse,
+    ),
+    Route(
+        method="GET",
+        path="/v1/tokens",
+        handler=access_endpoints.list_tokens,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        params=access_endpoints.TokenParams,
+        response=access_endpoints.TokensResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens",
+        handler=access_endpoints.create_token,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.TokenBody,
+        response=access_endpoints.CreatedToken,
+        status=201,
+        secret=True,
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens/revoke",
+        handler=access_endpoints.revoke_token,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.RevokeBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="GET",
+        path="/v1/quotas",
+        handler=access_endpoints.list_quotas,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        params=access_endpoints.QuotaParams,
+        response=access_endpoints.QuotasResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/quotas",
+        handler=access_endpoints.set_quota,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.QuotaBody,
+        response=messages.CountResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/quotas/remove",
+        handler=access_endpoints.remove_quota,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.QuotaRemovalBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
     ),
     Route(
         method="GET",

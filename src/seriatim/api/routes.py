@@ -579,6 +579,16 @@ ROUTES: tuple[Route, ...] = (
         response=messages.DoctorResponse,
     ),
     Route(
+        method="GET",
+        path="/v1/storage",
+        handler=operator_endpoints.get_storage,
+        right="operate",
+        service=True,
+        every_tenant=True,
+        params=operator_endpoints.NoParams,
+        response=messages.StorageResponse,
+    ),
+    Route(
         method="POST",
         path="/v1/log/epoch",
         handler=operator_endpoints.raise_epoch,

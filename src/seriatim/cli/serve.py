@@ -29,7 +29,10 @@ from seriatim.factory import absolute_url, access_url, open_access, open_log, re
 from seriatim.telemetry.log_format import write_all_logs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from seriatim.api.server import ServiceLocation
+    from seriatim.wire.messages import StorageResponse
 
 logger = logging.getLogger("seriatim.api")
 
@@ -98,6 +101,24 @@ Insecure = Annotated[
         "terminates TLS.",
     ),
 ]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="PLACE",
+        help="Display the publisher with these checkpoints; may be repeated.",
+        show_default=False,
+    ),
+]
+Archives = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--archive",
+        metavar="PLACE",
+        help="Display this archive; may be repeated.",
+        show_default=False,
+    ),
+]
 
 
 def serve(
@@ -118,6 +139,8 @@ def serve(
     log_format: LogFormatOption = "text",
     access: AccessUrl = None,
     registry: RegistryUrl = None,
+    checkpoints: Checkpoints = None,
+    archive: Archives = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
     as_json: JsonOutput = False,
@@ -143,6 +166,7 @@ def serve(
             key=None if key is None else str(key),
             access=access,
             registry=registry,
+            read_storage=_make_storage_reader(checkpoints or [], archive or []),
         )
         settings = ServiceSettings(
             open_on_loopback=_allows_anonymous(
@@ -168,6 +192,24 @@ def serve(
                 ),
                 make_console,
             )
+
+
+def _make_storage_reader(
+    checkpoints: list[str], archives: list[str]
+) -> Callable[[], StorageResponse] | None:
+    """Return a function that reads the checkpoints and archives of pipelines, None for none.
+
+    Raises:
+        BackendFailure: The extra `spark` is not installed.
+    """
+    if not checkpoints and not archives:
+        return None
+    try:
+        from seriatim.pipeline.storage_report import read_storage
+    except ModuleNotFoundError as error:
+        msg = "--checkpoints and --archive need an extra: pip install 'seriatim[spark]'"
+        raise BackendFailure(msg, retryable=False) from error
+    return partial(read_storage, checkpoints, archives)
 
 
 def _announce(command: CommandSession, message: str, *, as_log: bool) -> None:

@@ -21,7 +21,7 @@ from seriatim.core.times import parse_us
 
 _PAGE = 100
 _TIMED_MAX = 20  # projections whose lag in time is read: one read each
-_HANDLER_STATUSES = ("failed", "blocked", "claimed", "expired", "dead", "unknown")
+HANDLER_STATUSES = ("failed", "blocked", "claimed", "expired", "dead", "unknown")
 
 MarkColor = Literal["good", "warn", "bad", ""]
 
@@ -125,11 +125,8 @@ async def read_lag_time(page: ConsolePage, position: int) -> str:
 async def read_subscriptions(page: ConsolePage) -> list[ConsumerRow]:
     """Return the durable subscriptions of the tenant, for operators."""
     found = await read_optional(page, "/v1/subscriptions", limit=_PAGE)
-    return (
-        []
-        if found is None
-        else [_make_subscription_row(page, one) for one in found["subscriptions"]]
-    )
+    listed = [] if found is None else found["subscriptions"]
+    return [_make_subscription_row(page, one) for one in listed]
 
 
 def _make_subscription_row(page: ConsolePage, status: dict[str, Any]) -> ConsumerRow:
@@ -193,11 +190,7 @@ def _make_handler_row(
     waiting: tuple[int, int] | None,
 ) -> HandlerRow:
     samples = find_samples(page, "handler", handler["name"])
-    state, color = handler["status"], "good" if handler["status"] == "ready" else "warn"
-    if handler["status"] == "stopped":
-        color = "bad"
-    elif waiting and is_stalled(samples):
-        state, color = "stalled", "bad"
+    state, color = _describe_handler(handler["status"], samples if waiting else [])
     return HandlerRow(
         kind="handler",
         name=handler["name"],
@@ -208,10 +201,16 @@ def _make_handler_row(
         lag=0 if waiting is None else waiting[1],
         trend=describe_trend(samples),
         failures=counts.get("dead", 0) + counts.get("unknown", 0),
-        counts={status: counts.get(status, 0) for status in _HANDLER_STATUSES},
+        counts={status: counts.get(status, 0) for status in HANDLER_STATUSES},
         reason=handler["reason"],
         declaration=handler["declaration"],
     )
+
+
+def _describe_handler(status: str, samples: list[ConsumerSample]) -> tuple[str, MarkColor]:
+    if status == "ready":
+        return ("stalled", "bad") if is_stalled(samples) else ("ready", "good")
+    return status, "bad" if status == "stopped" else "warn"
 
 
 def find_samples(page: ConsolePage, kind: ConsumerKind, name: str) -> list[ConsumerSample]:

@@ -389,6 +389,51 @@ class DoctorResponse(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
 
+class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last checkpoint of a publisher; `problem` says why there is none."""
+
+    place: str
+    target: str = ""
+    position: int = 0
+    log_id: str = ""
+    epoch: int = 0
+    written_at: str = ""
+    problem: str = ""
+
+
+class SealedSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed segment of an archive: its events, its file, and the digests of both."""
+
+    first: int
+    last: int
+    bytes: int
+    digest: str
+    sha256: str
+    file: str
+
+
+class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An archive: its last position, the digest of all its events, and its latest segments.
+
+    `problem` says why it cannot be read.
+    """
+
+    place: str
+    log_id: str = ""
+    end: int = 0
+    digest: str = ""
+    segment_count: int = 0
+    segments: list[SealedSegment] = []
+    problem: str = ""
+
+
+class StorageResponse(msgspec.Struct, frozen=True):
+    """The publishers and archives of the places that the service was started with."""
+
+    publishers: list[PublisherStatus]
+    archives: list[ArchiveStatus]
+
+
 class ProjectionBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """A projection to pause or resume, and the reason."""
 

@@ -32,8 +32,10 @@ from seriatim.console.sessions import (
     SESSION_S,
     SessionSigner,
 )
+from seriatim.core.builtin_folds import BUILTIN_FOLDS
 from seriatim.core.errors import Forbidden, NotFound, SeriatimError, Unauthorized
 from seriatim.core.limits import MIB
+from seriatim.core.projection import Projection
 
 _FORM_BYTES = 2 * MIB
 _HTML = b"text/html; charset=utf-8"
@@ -59,11 +61,14 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
         sign_in_code: Opens a session once, without a token; for `seriatim console`.
         operate: Whether such a session may operate, beside reading.
         session_s: The lifetime of a session in seconds.
+        projections: Declared projections whose states can be displayed event by event, besides
+            the shipped ones.
     """
 
     sign_in_code: str | None = None
     operate: bool = False
     session_s: float = SESSION_S
+    projections: tuple[Projection, ...] = ()
 
 
 def new_sign_in_code() -> str:
@@ -138,6 +143,7 @@ class Console:
             form=form,
             request_token=self._signer.request_token(cookie),
             navigation=self._navigation,
+            projections=(*BUILTIN_FOLDS, *self._settings.projections),
         )
         return await app.service.queue.run(request.tenant_id, partial(route.show, page))
 

@@ -188,7 +188,7 @@ async def show_event(page: ConsolePage) -> ConsoleResponse:
         tree=await read_cause_tree(page, event),
         correlated=correlated,
         related_max=_RELATED,
-        lanes=lay_out_swimlanes(correlated, event["event_id"]) if correlated else None,
+        drawing=lay_out_swimlanes(correlated, event["event_id"]) if correlated else None,
         consumers=await read_consumers(page, event),
         calls=event_calls(CallContext.of(page), event["event_id"]),
     )
@@ -263,12 +263,12 @@ async def read_consumers(page: ConsolePage, event: dict[str, Any]) -> list[Consu
         cursor = one["position"]
         found.append(ConsumerState("subscription", one["name"], cursor >= position, cursor))
     try:
-        letters = await page.get("/v1/dead-letters", event_id=event["event_id"])
+        dead = await page.get("/v1/dead-letters", event_id=event["event_id"])
     except NotFound:  # the log has no registry
         return found
     return found + [
         ConsumerState("handler", one["handler"], False, position, f"dead letter: {one['error']}")
-        for one in letters["entries"]
+        for one in dead["entries"]
     ]
 
 

@@ -121,7 +121,7 @@ def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None
     """E1, E7, N5: each filter of the address selects its events."""
     stream = ("order", "a/b c&d")
     [one] = append(console, tenant, NewEvent("order.placed", {}, stream, correlation_id="c 1"))
-    [two] = append(console, tenant, NewEvent("seat.taken", {}, causation_id="why?"))
+    [two] = append(console, tenant, NewEvent("seat.taken", {}, causation_id="why?", actor_id="eve"))
 
     found = {
         name: rows(visitor.get("/console/events", **params))
@@ -132,6 +132,7 @@ def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None
             "stream": {"stream_type": stream[0], "stream_id": stream[1]},
             "correlation": {"correlation_id": "c 1"},
             "causation": {"causation_id": "why?"},
+            "actor": {"actor_id": "eve"},
             "nothing": {"types": "unknown"},
         }.items()
     }
@@ -143,6 +144,7 @@ def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None
         "stream": [one],
         "correlation": [one],
         "causation": [two],
+        "actor": [two],
         "nothing": [],
     }
 

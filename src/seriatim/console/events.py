@@ -31,10 +31,12 @@ _FILTERS = (
     "stream_id",
     "correlation_id",
     "causation_id",
+    "actor_id",
     "recorded_after",
     "recorded_until",
 )
 _TAIL_FILTERS = ("types", "stream_type", "stream_id")
+_OTHER_FILTERS = tuple(name for name in _FILTERS if name not in _TAIL_FILTERS)
 _RELATED = 100  # events of one append, or of one correlation
 _SMALL_FRAME = 16 * 1024  # bytes; a larger message of a tail is formatted in a thread
 _ENVELOPE = (
@@ -45,7 +47,6 @@ _ENVELOPE = (
     "source_system",
     "source_subsystem",
     "actor_type",
-    "actor_id",
     "request_id",
     "idempotency_key",
     "app_id",
@@ -65,7 +66,7 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
         found = await read_event_page(page, dict(given), newest_first=newest_first)
     except (InvalidArgument, NotFound) as problem:
         error, status = problem.message, _status_of(page, problem)
-    followable = newest_first and not any(given[name] for name in _FILTERS[3:])
+    followable = newest_first and not any(given[name] for name in _OTHER_FILTERS)
     live = followable and found.at_start and page.params.get("live") == "1" and not error
     return await page.render(
         "events.html",

@@ -98,6 +98,16 @@ def test_crossings_are_avoided() -> None:
     assert [at[origin] for origin, _ in pairs] == [at[target] for _, target in pairs]
 
 
+def test_separate_nodes_are_last_in_their_column() -> None:
+    """N1: a node without edges does not push connected ones away from each other."""
+    pairs = [("a", target) for target in "xyz"]
+    layout = lay_out(["alone", "a", "x", "y", "z"], pairs)
+    at = {box.node_id: (box.x, box.y) for box in layout.boxes}
+
+    assert at["alone"][0] == at["a"][0]
+    assert at["alone"][1] > at["a"][1]
+
+
 @pytest.mark.parametrize("shape", ["star", "chain", "tangle"])
 def test_the_largest_graphs_are_drawn_quickly(shape: str) -> None:
     """N1: 500 nodes are drawn in a fraction of a second, whatever their shape."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -183,12 +184,16 @@ def _reduce_crossings(
         for first, second in pairwise(chain):
             after.setdefault(first, []).append(second)
             before.setdefault(second, []).append(first)
+    joined = before.keys() | after.keys()  # all others are last in their column
     rows = {slot: row for column in columns for row, slot in enumerate(column)}
     for sweep in range(_SWEEPS):
         from_left = sweep % 2 == 0
         neighbours = before if from_left else after
         for column in columns if from_left else reversed(columns):
-            means = {slot: _mean_row(slot, neighbours, rows) for slot in column}
+            means = {
+                slot: _mean_row(slot, neighbours, rows) if slot in joined else inf
+                for slot in column
+            }
             column.sort(key=means.__getitem__)
             rows |= {slot: row for row, slot in enumerate(column)}
 

@@ -227,7 +227,7 @@ def _draw(page: ConsolePage, trace_id: str, events: list[dict[str, Any]]) -> Dra
 
 
 def _address_of(page: ConsolePage, report: TraceReport, node_id: str) -> str:
-    """Return the address of a node: its page if it is a cited trace, or the event that first named the node."""
+    """Return the address of a cited trace, or of the event that first named a node."""
     kind, _, name = node_id.partition(":")
     if kind == "trace" and node_id != report.root_id:
         return page.url("/trace", id=name)

@@ -30,8 +30,10 @@ from seriatim.api.service import Service
 from seriatim.api.thread_pools import LARGE_BODY_BYTES
 from seriatim.core.errors import IdempotencyConflict, InvalidArgument, SeriatimError
 from seriatim.core.event import AppendResult, NewEvent
+from seriatim.core.explanation import Explanation, explain_refusal
 from seriatim.core.limits import Limits
 from seriatim.log.appender import Draft
+from seriatim.log.explanation import explain_draft
 from seriatim.telemetry import tracing
 from seriatim.wire.messages import (
     AddedFields,
@@ -41,12 +43,14 @@ from seriatim.wire.messages import (
     AppendOutcomes,
     AppendsBody,
     EventPosition,
+    ExplanationResponse,
     Receipt,
     WireCondition,
 )
 from seriatim.wire.records import to_wire_records
 
 _TIMEOUT_MIN_S = 0.001
+_APPEND_ENDPOINT = "POST /v1/events"
 _PARSED_RATIO = 4  # memory of a parsed body relative to its text, estimated
 _encode = msgspec.json.Encoder().encode
 _append_parser = BodyParser(AppendBody)
@@ -131,6 +135,57 @@ async def _parse_and_append(
     whole = result.replayed and b"idempotency-key" not in request.headers
     respond = partial(_receipt_response, result, added, whole=whole)
     return await service.run_sized(request.tenant_id, len(raw), respond)
+
+
+async def explain(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
+    """Return what an append with this body would do now, and why; nothing is stored."""
+    async with _reserve_memory(service, request, raw):
+        response = await _explain(service, request, raw)
+        return HttpResponse(
+            200, await service.run_sized(request.tenant_id, len(raw), partial(_encode, response))
+        )
+
+
+async def _explain(service: Service, request: HttpRequest, raw: bytes) -> ExplanationResponse:
+    tenant_id = request.tenant_id
+    try:
+        parsed = await service.run_sized(
+            tenant_id, len(raw), partial(_parse_append, raw, service.limits)
+        )
+    except SeriatimError as error:
+        if "index" not in error.details:  # the request itself is malformed
+            raise
+        return _make_explanation(service, request, explain_refusal(error))
+    draft, events, _ = _make_draft(service, request, parsed, raw, endpoint=_APPEND_ENDPOINT)
+    log = service.view(tenant_id)
+    result = await service.run_for_tenant(tenant_id, explain_draft, log, draft)
+    if result.outcome == "replayed" and (result.id_mismatch or parsed.command is not None):
+        check_readable(request.caller, events, result.events)
+    return _make_explanation(service, request, result)
+
+
+def _make_explanation(
+    service: Service, request: HttpRequest, result: Explanation
+) -> ExplanationResponse:
+    """Return an explanation without the events that the caller may not read."""
+    caller, error = request.caller, result.error
+    if isinstance(error, IdempotencyConflict):
+        error = redact_conflict(caller, error)
+    readable = [
+        record
+        for record in result.events
+        if "read" in caller.rights and caller.can_read(record.event_type)
+    ]
+    return ExplanationResponse(
+        result.outcome,
+        list(result.steps),
+        None if error is None else service.problem(error, request.request_id),
+        result.first_position,
+        list(result.stream_seqs),
+        result.response,
+        list(result.id_mismatch),
+        to_wire_records(readable),
+    )
 
 
 # -- several
@@ -226,20 +281,7 @@ async def _append(
     """
     caller, tenant_id = request.caller, request.tenant_id
     now = asyncio.get_running_loop().time
-    service.meter.charge(
-        tenant_id, len(parsed.events), 0, now(), charged_bytes=request.charged_bytes
-    )
-    caller.require_types(event.event_type for event in parsed.events)
-    events, added = set_actor(caller, parsed.events)
-    draft = Draft(
-        tenant_id=tenant_id,
-        profile_rules=parsed.profile_rules,
-        events=events,
-        condition=[confine_condition(caller, one) for one in parsed.conditions] or None,
-        idempotency_key=parsed.idempotency_key,
-        command=make_command(request, parsed.command, raw, part),
-        on_id_mismatch=parsed.on_id_mismatch,
-    )
+    draft, events, added = _make_draft(service, request, parsed, raw, part)
     seconds, began = _timeout(service, request), now()
     try:
         async with service.append_limiter.slot(tenant_id, seconds):
@@ -248,8 +290,39 @@ async def _append(
     except IdempotencyConflict as error:
         raise redact_conflict(caller, error) from None
     if result.id_mismatch or (result.replayed and parsed.command is not None):
-        check_readable(caller, events, result)
+        check_readable(caller, events, result.records)
     return result, _add_trace_fields(added, events, result)
+
+
+def _make_draft(
+    service: Service,
+    request: HttpRequest,
+    parsed: ParsedAppend,
+    raw: bytes,
+    part: str = "",
+    *,
+    endpoint: str | None = None,
+) -> tuple[Draft, list[NewEvent], AddedFields | None]:
+    """Charge an append and check the rights of its caller.
+
+    Returns:
+        The draft, its events, and the fields that were added to them.
+    """
+    caller, tenant_id = request.caller, request.tenant_id
+    now = asyncio.get_running_loop().time()
+    service.meter.charge(tenant_id, len(parsed.events), 0, now, charged_bytes=request.charged_bytes)
+    caller.require_types(event.event_type for event in parsed.events)
+    events, added = set_actor(caller, parsed.events)
+    draft = Draft(
+        tenant_id=tenant_id,
+        profile_rules=parsed.profile_rules,
+        events=events,
+        condition=[confine_condition(caller, one) for one in parsed.conditions] or None,
+        idempotency_key=parsed.idempotency_key,
+        command=make_command(request, parsed.command, raw, part, endpoint),
+        on_id_mismatch=parsed.on_id_mismatch,
+    )
+    return draft, events, added
 
 
 def _add_trace_fields(

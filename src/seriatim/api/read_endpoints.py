@@ -77,6 +77,7 @@ class ReadParams(msgspec.Struct, frozen=True):
     recorded_until: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
+    actor_id: str | None = None
     newest_first: bool = False
     scope: Literal["log", "traces", "aggregates"] = "log"
     wait_s: float = 0.0
@@ -168,6 +169,7 @@ async def read_page(service: Service, request: HttpRequest, params: ReadParams) 
         recorded_until=params.recorded_until,
         correlation_id=params.correlation_id,
         causation_id=params.causation_id,
+        actor_id=params.actor_id,
         newest_first=params.newest_first,
     )
     _check_wait(service, params.wait_s)

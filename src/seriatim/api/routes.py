@@ -51,12 +51,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     response: type[Any] | None = None
     status: int = 200
     stream: bool = False
+    dry_run: bool = False  # stores nothing, whatever its method and right
     problems: tuple[str, ...] = ()
 
     @property
     def writes(self) -> bool:
         """Whether duplicates of a request must run once."""
-        return self.method == "POST" and (self.right != "read" or self.service)
+        writes = self.method == "POST" and (self.right != "read" or self.service)
+        return writes and not self.dry_run
 
     @property
     def endpoint(self) -> str:
@@ -107,6 +109,18 @@ ROUTES: tuple[Route, ...] = (
         body=messages.AppendsBody,
         raw=True,
         response=messages.AppendOutcomes,
+    ),
+    Route(
+        method="POST",
+        path="/v1/explain",
+        handler=append_endpoints.explain,
+        right="append",
+        service=True,
+        body=messages.AppendBody,
+        raw=True,
+        response=messages.ExplanationResponse,
+        dry_run=True,
+        problems=("invalid_query",),
     ),
     # -- read
     Route(

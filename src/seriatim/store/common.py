@@ -103,6 +103,7 @@ def matches_spec(spec: ReadSpec, record: EventRecord) -> bool:
         and spec.env_id in (None, record.env_id)
         and spec.correlation_id in (None, record.correlation_id)
         and spec.causation_id in (None, record.causation_id)
+        and spec.actor_id in (None, record.actor_id)
         and _within(record.occurred_at, spec.occurred_after_us, spec.occurred_until_us)
         and _within(record.recorded_at, spec.recorded_after_us, spec.recorded_until_us)
     )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from seriatim.core.event import StreamRef
+from seriatim.core.explanation import ExplainedStep
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.store.port import Cursor, Lease, StreamSummary, SubscriptionStatus
@@ -109,6 +110,22 @@ class AppendOutcomes(msgspec.Struct, frozen=True):
     """The outcomes of several appends, in the order of the request."""
 
     outcomes: list[AppendOutcome]
+
+
+class ExplanationResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an append would do now: its checks in order, and why it is replayed or refused.
+
+    `events` are the stored events that decided, if the caller may read them.
+    """
+
+    outcome: Literal["accepted", "replayed", "refused"]
+    steps: list[ExplainedStep]
+    problem: Problem | None = None
+    first_position: int | None = None
+    stream_seqs: list[int | None] = []
+    response: Any = None
+    id_mismatch: list[str] = []
+    events: list[WireRecord] = []
 
 
 class FoundAppend(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -48,7 +48,6 @@ from seriatim.config.telemetry import (
 from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.guard import BUILT_IN_GUARDS
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
-from seriatim.core.trace_shapes import TRACE_TYPES
 from seriatim.delivery.claims import Status
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.projections import Projections
@@ -58,6 +57,7 @@ from seriatim.pipeline.columns import EVENT_COLUMNS
 from seriatim.pipeline.scan.options import SOURCE_OPTIONS
 from seriatim.pipeline.sink.frame_writer import SINK_OPTIONS
 from seriatim.profiles.base import Profile
+from seriatim.profiles.trace_rules import TRACE_TYPES
 from seriatim.spark import (
     AppendReport,
     Archive,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from seriatim import EventRecord, Filter, Log, NewEvent, PayloadIndex, Query
 from seriatim.core.indexes import format_path, required_scalars, term_key
 from seriatim.core.predicate import PayloadDocument, compile_predicate, weaken_predicate
-from seriatim.core.profile_rules import FACTS_PROFILE
 from seriatim.core.query import matches, matches_json
 from seriatim.log.verification import verify
+from seriatim.profiles.facts import FACTS_PROFILE
 from tests.property.logs import EXAMPLES, opener
 
 Draw = Any

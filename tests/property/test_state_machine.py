@@ -30,17 +30,14 @@ from seriatim import (
     SeriatimError,
 )
 from seriatim.core.decide import StaleRules
-from seriatim.core.profile_rules import (
-    AGGREGATES_PROFILE,
-    FACTS_PROFILE,
-    LOG_PROFILE,
-    TRACES_PROFILE,
-    ProfileRules,
-)
+from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
 from seriatim.core.request import AppendRequest
 from seriatim.log.batches import Page
 from seriatim.log.cursors import make_cursor
 from seriatim.log.query_execution import QueryResult
+from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
+from seriatim.profiles.facts import FACTS_PROFILE
+from seriatim.profiles.trace_rules import TRACES_PROFILE
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Cursor, Lease
 from seriatim.testing.factories import TRACE_PAYLOADS

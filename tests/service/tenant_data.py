@@ -221,6 +221,7 @@ REQUESTS: dict[str, RequestFactory] = {
     ),
     "GET /v1/declarations": lambda _, __: RequestParts(),
     "POST /v1/declarations": lambda _, __: RequestParts(body={"kinds": [{"name": "order"}]}),
+    "GET /v1/doctor": lambda _, __: RequestParts(),
     "POST /v1/log/epoch": lambda _, __: RequestParts(body={}),
     "POST /v1/commands/purge": lambda _, __: RequestParts(body={"older_than_hours": 24}),
 }

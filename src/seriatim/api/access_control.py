@@ -19,7 +19,7 @@ from seriatim.api.request_bodies import parse_json_body
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import Forbidden, IdempotencyConflict, InvalidArgument, Unauthorized
 from seriatim.core.event import AppendResult, EventRecord, NewEvent
-from seriatim.core.kinds import TRACE_STREAM_TYPE
+from seriatim.core.kinds import PROFILE_KINDS
 from seriatim.core.request import Command, ExpectedContext
 from seriatim.wire.messages import AddedFields, WireCommand
 
@@ -157,17 +157,26 @@ def set_actor(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], A
     added = None
     for event in events:
         if event.actor_type is None and event.actor_id is None:
-            stream: Any = event.stream  # not validated yet
-            trace = isinstance(stream, tuple) and stream[:1] == (TRACE_STREAM_TYPE,)
-            kind = "system" if trace else "service_principal"
-            added = AddedFields(kind, caller.subject)
-            made.append(msgspec.structs.replace(event, actor_type=kind, actor_id=caller.subject))
+            actor_type = _choose_actor_type(event.stream)
+            added = AddedFields(actor_type, caller.subject)
+            made.append(
+                msgspec.structs.replace(event, actor_type=actor_type, actor_id=caller.subject)
+            )
             continue
         own = event.actor_id == caller.subject and event.actor_type in _SERVICE_ACTOR_TYPES
         if not own and "act_as" not in caller.rights:
             raise _act_as_error()
         made.append(event)
     return made, added
+
+
+def _choose_actor_type(stream: Any) -> str:
+    """Return the actor type of a service in a stream, which is not validated yet."""
+    if isinstance(stream, tuple) and stream and isinstance(stream[0], str):
+        profile_kind = PROFILE_KINDS.get(stream[0])
+        if profile_kind is not None and "service_principal" not in profile_kind.actor_types:
+            return "system"
+    return "service_principal"
 
 
 def _act_as_error() -> Forbidden:

@@ -63,6 +63,7 @@ class HttpRequest:
         "caller",
         "charged_bytes",
         "connection",
+        "derived",
         "endpoint",
         "headers",
         "held_bytes",
@@ -89,6 +90,7 @@ class HttpRequest:
         self.held_bytes = 0  # counted in the tenant's memory
         self.charged_bytes = 0  # charged to the tenant's quota
         self.identified = False  # whether caller and tenant are known
+        self.derived = False  # made by `derive`, so its headers carry no token
         self.request_id = ""
         self.endpoint = ""
         self.route = ""  # the path, if it is known
@@ -115,6 +117,7 @@ class HttpRequest:
         derived = HttpRequest(scope, receive)
         derived.caller, derived.tenant_id = self.caller, self.tenant_id
         derived.identified, derived.request_id = True, self.request_id
+        derived.derived = True
         return derived
 
     @property

@@ -28,6 +28,7 @@ from seriatim.wire.messages import (
     CountResponse,
     DeclarationsResponse,
     DeclareBody,
+    DoctorResponse,
     LogInfo,
     PurgeBody,
     TokenInfo,
@@ -266,3 +267,13 @@ async def purge_commands(service: Service, request: HttpRequest, body: PurgeBody
     if body.older_than_hours > _HOURS_MAX:
         raise invalid_argument("older_than_hours", f"must be at most {_HOURS_MAX:g}")
     return CountResponse(await service.run(service.purge, body.older_than_hours))
+
+
+async def run_doctor(service: Service, request: HttpRequest, params: NoParams) -> DoctorResponse:
+    """Check the database of the log: schema version, grants, and settings that risk data loss.
+
+    The findings are those of `seriatim doctor`, without paths of files. They may be
+    half a minute old.
+    """
+    del params
+    return DoctorResponse(await service.run_for_tenant(request.tenant_id, service.diagnose))

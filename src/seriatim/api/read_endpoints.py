@@ -15,7 +15,8 @@ from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
 from seriatim.core.event import EventRecord
 from seriatim.core.limits import MIB
-from seriatim.core.query import Query, check_query
+from seriatim.core.query import Filter, Query, check_query
+from seriatim.core.query_plan import plan_query
 from seriatim.core.request import check_stream_ref
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.factory import Log
@@ -29,6 +30,7 @@ from seriatim.wire.messages import (
     LastRecordsResponse,
     LogInfo,
     PageResponse,
+    QueryAccess,
     QueryBody,
     QueryResponse,
     RecordResponse,
@@ -77,6 +79,7 @@ class ReadParams(msgspec.Struct, frozen=True):
     recorded_until: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
+    actor_id: str | None = None
     newest_first: bool = False
     scope: Literal["log", "traces", "aggregates"] = "log"
     wait_s: float = 0.0
@@ -141,7 +144,7 @@ async def _wait_for_head(
     until = loop.time() + seconds
     while head <= after and not service.hub.stopped and (remaining := until - loop.time()) > 0:
         await service.hub.wait_for_head(after, remaining)
-        await service.authenticate(request.headers)  # the token may have been revoked meanwhile
+        await service.authenticate_again(request)  # the token may have been revoked meanwhile
         head = await service.run_for_tenant(request.tenant_id, service.log.head)
     return head
 
@@ -168,6 +171,7 @@ async def read_page(service: Service, request: HttpRequest, params: ReadParams) 
         recorded_until=params.recorded_until,
         correlation_id=params.correlation_id,
         causation_id=params.causation_id,
+        actor_id=params.actor_id,
         newest_first=params.newest_first,
     )
     _check_wait(service, params.wait_s)
@@ -235,7 +239,7 @@ async def _poll(
         if spec.until is not None and result.scanned >= spec.until:
             break
         await service.hub.wait_for_head(result.scanned, remaining)
-        await service.authenticate(request.headers)
+        await service.authenticate_again(request)
         next_spec = msgspec.structs.replace(spec, after=result.scanned)
         result = await _build_response(
             service, request, partial(_read_encoded_page, log, next_spec)
@@ -438,7 +442,18 @@ def _run_encoded_query(log: Log, query: Query, limit: int, body: QueryBody) -> _
     last = records[-1].position if records else None
     version, head = first.context_version, first.head
     first.records.clear()  # `_encode_body` releases them one by one
-    return _EncodedPage(_encode_body(records, QueryResponse([], last, version, head, more)))
+    access = _explain_query(log, query, (start, end)) if body.explain else None
+    return _EncodedPage(_encode_body(records, QueryResponse([], last, version, head, more, access)))
+
+
+def _explain_query(log: Log, query: Query, positions: tuple[int, int]) -> list[QueryAccess]:
+    """Return the access paths of a query in a range of positions, without running it."""
+    filters = list(query.filters or (Filter(),))
+    paths = plan_query(log.tenant_id, query, log.store.rules(), *positions)
+    return [
+        QueryAccess(filters.index(path.filter), path.index, path.after, path.until, path.exact)
+        for path in paths
+    ]
 
 
 async def select_records(service: Service, request: HttpRequest, body: SelectBody) -> HttpResponse:

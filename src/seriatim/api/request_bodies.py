@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -15,21 +15,12 @@ from seriatim.core.canonical import parse_strict_json
 from seriatim.core.errors import InvalidArgument, InvalidEvent, ValidationError
 from seriatim.core.event import NewEvent
 from seriatim.core.limits import Limits
-from seriatim.core.profile_rules import (
-    AGGREGATES_PROFILE,
-    FACTS_PROFILE,
-    LOG_PROFILE,
-    TRACES_PROFILE,
-    ProfileRules,
-)
+from seriatim.core.profile_rules import PROFILES, ProfileRules
 from seriatim.core.query import Query
 from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
 from seriatim.wire.messages import AppendBody, WireCondition
 from seriatim.wire.records import from_wire_event
 
-RULES_BY_PROFILE: Mapping[str, ProfileRules] = {
-    rules.name: rules for rules in (LOG_PROFILE, TRACES_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE)
-}
 BODY_NAME = "the body"
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -178,7 +169,7 @@ class ParsedAppend(msgspec.Struct, frozen=True):
 def convert_append(body: AppendBody, limits: Limits) -> ParsedAppend:
     """Convert an append that matches its type."""
     limits.check("append_events", len(body.events))
-    rules = RULES_BY_PROFILE[body.profile]
+    rules = PROFILES[body.profile]
     events: list[NewEvent] = []
     for index, event in enumerate(body.events):
         try:
@@ -207,7 +198,7 @@ def convert_append_strictly(value: Any, limits: Limits) -> ParsedAppend:
     if not isinstance(given, list):
         raise _body_error("events must be a list of events", "events")
     limits.check("append_events", len(given))
-    rules = RULES_BY_PROFILE[body.profile]
+    rules = PROFILES[body.profile]
     events = [_convert_event(one, index, rules) for index, one in enumerate(given)]
     conditions = [_convert_condition(one) for one in body.conditions]
     return ParsedAppend(

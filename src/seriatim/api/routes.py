@@ -388,6 +388,16 @@ ROUTES: tuple[Route, ...] = (
         problems=("conflict",),
     ),
     Route(
+        method="GET",
+        path="/v1/doctor",
+        handler=operator_endpoints.run_doctor,
+        right="operate",
+        service=True,
+        every_tenant=True,
+        params=operator_endpoints.NoParams,
+        response=messages.DoctorResponse,
+    ),
+    Route(
         method="POST",
         path="/v1/log/epoch",
         handler=operator_endpoints.raise_epoch,

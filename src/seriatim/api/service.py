@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,7 +35,7 @@ from seriatim.core.limits import KIB, MIB
 from seriatim.delivery.registry import Registry
 from seriatim.factory import Log
 from seriatim.log.async_log import AsyncLog
-from seriatim.store.port import ServiceStore
+from seriatim.store.port import Finding, ServiceStore
 from seriatim.wire.problems import Problem, problem_from_error
 
 logger = logging.getLogger("seriatim.api")
@@ -47,6 +48,7 @@ LOG_EVERY_S = 10.0
 _LOGGED_MAX = 1000
 _VIEWS_MAX = 10_000
 _TOKEN_CHECK_S = 1.0  # between two checks for tokens that ended while a tail is open
+_DIAGNOSIS_CACHE_S = 30.0
 _CLOCK_SLACK_S = 60.0  # the clocks of access store and service may differ
 
 
@@ -176,6 +178,8 @@ class Service:
         self._authenticator = Authenticator(access, self.run_access)
         self._tokens_optional = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
+        self._diagnosis: tuple[float, list[Finding]] | None = None
+        self._diagnosis_lock = threading.Lock()
         self._secret = access.secret("tips")  # the stored name must not change
         self.session_key = access.secret("sessions")  # signs the sessions of the console
         self._tails_by_token: dict[str, set[TailBuffer]] = {}  # open tails by token id
@@ -268,6 +272,25 @@ class Service:
             hours * 3600
         )
 
+    def diagnose(self) -> list[Finding]:
+        """Run the store's checks, or return their findings of the last half minute; it blocks."""
+        with self._diagnosis_lock:  # concurrent callers wait for one run of the checks
+            now = time.monotonic()
+            if self._diagnosis is None or now - self._diagnosis[0] >= _DIAGNOSIS_CACHE_S:
+                findings = [
+                    msgspec.structs.replace(
+                        one,
+                        message=self._without_directory(one.message),
+                        cure=self._without_directory(one.cure),
+                    )
+                    for one in self.store.doctor()
+                ]
+                self._diagnosis = now, findings
+            return self._diagnosis[1]
+
+    def _without_directory(self, text: str) -> str:
+        return text.replace(self.data_directory, "") if self.data_directory else text
+
     # -- memory
 
     def hold(self, request: HttpRequest, size: int) -> None:
@@ -309,6 +332,19 @@ class Service:
     async def authenticate_session(self, token_id: str) -> Caller:
         """Return the caller of a session; raises `Unauthorized` if its token has ended."""
         return await self._authenticator.authenticate_session(token_id)
+
+    async def authenticate_again(self, request: HttpRequest) -> None:
+        """Check that the caller of a long request still has a valid token.
+
+        Raises:
+            Unauthorized: The token was revoked or has expired since the request began.
+        """
+        if not request.derived:
+            await self.authenticate(request.headers)
+        elif request.caller.token_id:
+            await self.authenticate_session(request.caller.token_id)
+        elif request.caller.subject == ANONYMOUS and not self._tokens_optional:
+            raise invalid_token_error()
 
     @property
     def tokens_optional(self) -> bool:
@@ -352,9 +388,7 @@ class Service:
             problem = msgspec.structs.replace(problem, detail=msg, details=details)
         if not self.data_directory or self.data_directory not in problem.detail:
             return problem
-        return msgspec.structs.replace(
-            problem, detail=problem.detail.replace(self.data_directory, "")
-        )
+        return msgspec.structs.replace(problem, detail=self._without_directory(problem.detail))
 
     def opaque_event_id(self, event_id: str, tenant_id: str, position: int) -> str:
         """Return a value in place of the id of an event that the tenant may not see.

@@ -211,7 +211,7 @@ async def _read_new(
     while not service.hub.stopped and not tail.lagging:
         chunk = await tail.next(keep_alive_s)
         if chunk is None and not tail.lagging:
-            await service.authenticate(request.headers)
+            await service.authenticate_again(request)
             if service.log.identity() != identity:
                 raise identity_changed_error(service.hub.head)
             if tail.has_pending or tail.lagging:

@@ -145,6 +145,7 @@ def read(
         _Text, typer.Option(help="Only events with this correlation id.")
     ] = None,
     causation_id: Annotated[_Text, typer.Option(help="Only events with this causation id.")] = None,
+    actor_id: Annotated[_Text, typer.Option(help="Only events of this actor.")] = None,
     newest_first: Annotated[
         bool, typer.Option("--newest-first", help="Descending order, from the last event.")
     ] = False,
@@ -173,6 +174,7 @@ def read(
         "recorded_until": recorded_until,
         "correlation_id": correlation_id,
         "causation_id": causation_id,
+        "actor_id": actor_id,
         "newest_first": newest_first,
     }
     with (

@@ -43,6 +43,7 @@ class ConnectionPool:
         """Forget all connections in a forked child: they belong to the parent."""
         self._idle: list[http.client.HTTPConnection] = []
         self._streams: set[socket.socket] = set()
+        # Protects the two lists; never held while a connection sends, receives or connects.
         self._lock = threading.Lock()
 
     def check_open(self) -> None:

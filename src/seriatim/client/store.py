@@ -394,8 +394,7 @@ class HttpStore:
         except Forbidden:
             return NO_RULES  # a tenant's token may not read them; the service validates anyway
         found = self.decode(raw, messages.DeclarationsResponse)
-        built_in = {kind.name for kind in BUILT_IN_KINDS}
-        kinds = tuple(kind for kind in found.kinds if kind.name not in built_in)
+        kinds = tuple(kind for kind in found.kinds if kind.name not in BUILT_IN_KINDS)
         return Rules(kinds, tuple(found.types), found.version, tuple(found.indexes))
 
     def declare(self, declaration: Declaration) -> None:
@@ -534,6 +533,7 @@ def _params(spec: ReadSpec) -> dict[str, Any]:
         "recorded_until": _format_time(spec.recorded_until_us),
         "correlation_id": spec.correlation_id,
         "causation_id": spec.causation_id,
+        "actor_id": spec.actor_id,
         "newest_first": "true" if spec.newest_first else None,
         "scope": spec.scope,
     }

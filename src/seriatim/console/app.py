@@ -17,6 +17,7 @@ from seriatim.access.rights import Caller, Right
 from seriatim.api.app import App
 from seriatim.api.http import ClientDisconnected, HttpRequest, HttpResponse, StatusError
 from seriatim.api.service import host_name, is_loopback
+from seriatim.console.history import History, Sampler
 from seriatim.console.page import (
     PREFIX,
     ConsolePage,
@@ -99,14 +100,20 @@ class Console:
         self._settings = settings
         self._code = settings.sign_in_code
         self._renderer = Renderer()
+        self._history = History()
+        self._sampler: Sampler | None = None
         self._signer: SessionSigner
 
     def start(self, app: App) -> None:
-        """Take the key that signs sessions from the service."""
+        """Take the key that signs sessions from the service, and begin to record the history."""
         self._signer = SessionSigner(app.service.session_key)
+        self._sampler = Sampler(app, self._history)
+        self._sampler.start()
 
     def stop(self) -> None:
-        """Do nothing: the console has no background work."""
+        """Stop recording the history."""
+        if self._sampler is not None:
+            self._sampler.stop()
 
     def has_path(self, path: str) -> bool:
         """Return whether a path belongs to the console."""
@@ -173,6 +180,7 @@ class Console:
             form=form,
             request_token=self._signer.request_token(cookie),
             navigation=self._navigation,
+            history=self._history,
         )
         return await app.service.queue.run(request.tenant_id, partial(route.show, page))
 

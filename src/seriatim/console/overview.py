@@ -2,16 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from seriatim.console.consumers import (
+    ConsumerRow,
+    HandlerRow,
+    read_handlers,
+    read_optional,
+    read_projections,
+    read_subscriptions,
+)
+from seriatim.console.drawings import draw_line_chart, format_span
+from seriatim.console.history import INTERVAL_S, History
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.core.tenants import ALL_TENANTS
 
 _LATEST = 10
+_RATE_SAMPLES = 12  # a minute
 
 
 async def show_overview(page: ConsolePage) -> ConsoleResponse:
-    """Show the identity and head of the log, and its latest events."""
+    """Show the identity and head of the log, its latest events, and its consumers."""
+    page.history.watch(page.request.tenant_id)
     log = await page.get("/v1/log")
     latest = await page.get("/v1/events", newest_first=True, limit=_LATEST)
-    return await page.render("overview.html", log=log, events=latest["records"])
+    projections = await read_projections(page)
+    subscriptions: list[ConsumerRow] = []
+    handlers: list[HandlerRow] | None = None
+    findings = None
+    if page.can("operate"):
+        subscriptions = await read_subscriptions(page)
+        handlers = await read_handlers(page)
+        findings = await read_findings(page)
+    consumers = [*projections, *subscriptions, *(handlers or ())]
+    return await page.render(
+        "overview.html",
+        log=log,
+        events=latest["records"],
+        consumers=consumers,
+        problems=list_problems(projections, subscriptions, handlers or ()),
+        findings=findings,
+        charts=draw_log_charts(page.history, whole=page.caller.tenant_id == ALL_TENANTS),
+        rate=find_current_rate(page.history),
+        refresh_s=int(INTERVAL_S),
+    )
+
+
+async def read_findings(page: ConsolePage) -> list[dict[str, Any]] | None:
+    """Return the findings of `doctor`; None for callers that may not see them."""
+    if page.caller.tenant_id != ALL_TENANTS:
+        return None
+    found = await read_optional(page, "/v1/doctor")
+    return None if found is None else found["findings"]
+
+
+def list_problems(
+    projections: Sequence[ConsumerRow],
+    subscriptions: Sequence[ConsumerRow],
+    handlers: Sequence[HandlerRow],
+) -> list[tuple[int, str, str]]:
+    """Return what needs an operator: how many, what it is, and the page that shows it."""
+    consumers = (*projections, *subscriptions, *handlers)
+    counted = [
+        (sum(one.stalled for one in consumers), "stalled consumers", "/"),
+        (sum(one.counts["dead"] for one in handlers), "dead letters", "/handlers"),
+        (sum(one.counts["unknown"] for one in handlers), "unknown effects", "/handlers"),
+        (sum(one.failures for one in projections), "projection failures", "/projections"),
+        (sum(bool(one.failures) for one in subscriptions), "failing subscriptions", "/"),
+        (sum(one.state == "stopped" for one in handlers), "stopped handlers", "/handlers"),
+    ]
+    return [one for one in counted if one[0]]
+
+
+def draw_log_charts(history: History, *, whole: bool) -> list[tuple[str, str]]:
+    """Return the title and drawing of each chart of the log.
+
+    The latency of appends is that of all tenants: only callers for all tenants see it.
+    """
+    rates = [("events per second", history.append_rates())]
+    charts = [("Events per second", draw_line_chart(rates, label="Events per second, by time"))]
+    if whole:
+        samples = [one for one in history.log if one.appends]
+        lines = [
+            ("99th percentile", [(one.at, one.p99_s * 1000) for one in samples]),
+            ("median", [(one.at, one.p50_s * 1000) for one in samples]),
+        ]
+        label = "Duration of appends in this process, median and 99th percentile, by time"
+        drawn = draw_line_chart(lines, label=label, unit=" ms")
+        charts.append(("Append latency: 99th percentile and median", drawn))
+    return charts
+
+
+def find_current_rate(history: History) -> tuple[float, str] | None:
+    """Return the events per second of the last minute, and the latest median latency in words."""
+    rates = history.append_rates()[-_RATE_SAMPLES:]
+    if not rates:
+        return None
+    latest = next((one for one in reversed(history.log) if one.appends), None)
+    mean = sum(rate for _, rate in rates) / len(rates)
+    return round(mean, 1), "" if latest is None else format_span(latest.p50_s)
 
 
 ROUTES: tuple[PageRoute, ...] = (

@@ -11,6 +11,7 @@ import msgspec
 from seriatim.access.rights import Caller, Right
 from seriatim.api.app import App
 from seriatim.api.http import HttpRequest, HttpResponse, HttpStream
+from seriatim.console.history import History
 from seriatim.console.renderer import Renderer
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.tenants import ALL_TENANTS
@@ -51,6 +52,7 @@ class ConsolePage:
         form: The fields of a submitted form.
         request_token: The value that forms of this session send back.
         navigation: The entries of the navigation.
+        history: The last hour of the log in this process.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ConsolePage:
         form: Mapping[str, str],
         request_token: str,
         navigation: tuple[PageRoute, ...],
+        history: History,
     ) -> None:
         self.app = app
         self.request = request
@@ -70,6 +73,7 @@ class ConsolePage:
         self._renderer = renderer
         self._request_token = request_token
         self._navigation = navigation
+        self.history = history
 
     @property
     def caller(self) -> Caller:

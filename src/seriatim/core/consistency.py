@@ -14,7 +14,7 @@ import msgspec
 
 from seriatim.core.canonical import canonical_text, decode_stored_json, hash_text
 from seriatim.core.ids import id_problem, key_problem
-from seriatim.core.kinds import TRACE_STREAM_TYPE, StreamKind
+from seriatim.core.kinds import PROFILE_KINDS, StreamKind
 
 # The level and description of a problem; a warning may have a harmless reason.
 EventProblem = tuple[Literal["warning", "error"], str]
@@ -93,7 +93,7 @@ def find_stream_problems(
     """Yield why an event does not continue its stream.
 
     A kind may be declared after a stream of its type began, so violating its rules is only a
-    warning. The rules of traces are built in, so violating them is an error.
+    warning. The kinds of profiles are built in, so violating their rules is an error.
 
     Args:
         seq: The sequence number of the event.
@@ -101,7 +101,7 @@ def find_stream_problems(
         last: The sequence number and the type of the previous event of the stream, if there is one.
         kind: The kind of the stream.
     """
-    rule: Literal["warning", "error"] = "error" if kind.name == TRACE_STREAM_TYPE else "warning"
+    rule: Literal["warning", "error"] = "error" if kind.name in PROFILE_KINDS else "warning"
     if last is None:
         if seq != kind.first_seq:
             yield (rule if seq in (0, 1) else "error"), f"begins with number {seq}"

@@ -12,6 +12,7 @@ import msgspec
 from seriatim.core.canonical import HASH_PREFIX
 from seriatim.core.event import EventRecord
 
+TRACE_STREAM_TYPE = "trace"  # one stream per trace
 Recipe = Literal["dg-v1", "v2"]
 
 _EdgeEnds = tuple[str, str | None, str]

@@ -8,11 +8,10 @@ from typing import Any
 from seriatim.core.errors import InvalidArgument, ValidationError
 from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
 from seriatim.core.ids import id_problem, text_problem
-from seriatim.core.kinds import TRACE_STREAM_TYPE, Rules, StreamKind
+from seriatim.core.kinds import PROFILE_KINDS, ProfileKind, Rules, StreamKind
 from seriatim.core.limits import Limits
 from seriatim.core.profile_rules import ProfileRules
 from seriatim.core.times import time_problem
-from seriatim.core.trace_shapes import TRACE_ACTORS
 
 _INT32 = 1 << 31
 _INT63 = 1 << 63
@@ -31,15 +30,6 @@ _TEXTS = (
 )
 _texts_of = attrgetter(*_TEXTS)
 _NO_TEXTS = (None,) * len(_TEXTS)
-_TRACE_REQUIRED = (
-    "event_id",
-    "stream_seq",
-    "occurred_at",
-    "producer_id",
-    "source_system",
-    "actor_type",
-    "actor_id",
-)
 
 
 def check_envelope(
@@ -51,8 +41,8 @@ def check_envelope(
     limits: Limits,
     *,
     known_kind: StreamKind | None = None,
-) -> bool:
-    """Validate one envelope and return whether the event belongs to a trace.
+) -> ProfileKind | None:
+    """Validate one envelope and return the profile's kind that its stream has, if any.
 
     Args:
         event: The event to validate.
@@ -74,7 +64,7 @@ def check_envelope(
     if event.tenant_id is not None and event.tenant_id != tenant_id:
         msg = "tenant_id differs from the tenant of this append: append to each tenant separately"
         raise InvalidArgument(msg, details={"argument": "tenant_id"})
-    is_trace = _check_stream(event, tenant_id, rules, known_kind)
+    profile_kind = _check_stream(event, tenant_id, rules, known_kind)
     if event.event_id is not None and (problem := id_problem(event.event_id)):
         raise ValidationError("envelope", "event_id", problem)
     if known_kind is None:
@@ -84,13 +74,13 @@ def check_envelope(
         _check_texts(event)
     if event.occurred_at is not None:
         _check_time(event, profile_rules)
-    if is_trace or profile_rules.required or profile_rules.actor_types:
-        _check_required(event, key, profile_rules, is_trace)
+    if profile_kind is not None or profile_rules.required or profile_rules.actor_types:
+        _check_required(event, key, profile_rules, profile_kind)
     if event.tags != ():
         _check_tags(event.tags, limits)
     if event.metadata != {}:
         _check_metadata(event.metadata, limits)
-    return is_trace
+    return profile_kind
 
 
 def _check_texts(event: NewEvent) -> None:
@@ -99,12 +89,14 @@ def _check_texts(event: NewEvent) -> None:
             raise ValidationError("envelope", name, problem)
 
 
-def _check_stream(event: NewEvent, tenant_id: str, rules: Rules, kind: StreamKind | None) -> bool:
+def _check_stream(
+    event: NewEvent, tenant_id: str, rules: Rules, kind: StreamKind | None
+) -> ProfileKind | None:
     stream: Any = event.stream
     if stream is None:
         if event.stream_seq is not None:
             raise ValidationError("envelope", "stream_seq", "requires a stream")
-        return False
+        return None
     if kind is None:
         if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
             raise ValidationError("envelope", "stream", "must be a (stream type, stream id) pair")
@@ -120,7 +112,7 @@ def _check_stream(event: NewEvent, tenant_id: str, rules: Rules, kind: StreamKin
         _check_number(event.stream_seq, "stream_seq", 0, _INT63)
     elif kind.numbered_by == "caller":
         raise ValidationError("envelope", "stream_seq", f"is required in {stream[0]!r} streams")
-    return bool(stream[0] == TRACE_STREAM_TYPE)
+    return PROFILE_KINDS.get(stream[0])
 
 
 def _check_number(value: object, name: str, least: int, end: int) -> None:
@@ -136,14 +128,16 @@ def _check_time(event: NewEvent, profile_rules: ProfileRules) -> None:
 
 
 def _check_required(
-    event: NewEvent, key: str | None, profile_rules: ProfileRules, is_trace: bool
+    event: NewEvent, key: str | None, profile_rules: ProfileRules, profile_kind: ProfileKind | None
 ) -> None:
-    for name in (*profile_rules.required, *(_TRACE_REQUIRED if is_trace else ())):
+    required, allowed = profile_rules.required, profile_rules.actor_types
+    if profile_kind is not None:
+        required, allowed = (*required, *profile_kind.required), profile_kind.actor_types
+    for name in required:
         if getattr(event, name) in (None, ""):
             raise ValidationError("envelope", name, "is required")
-    if is_trace and key is None:
+    if key is None and profile_kind is not None and profile_kind.key_required:
         raise ValidationError("envelope", "idempotency_key", "is required")
-    allowed = TRACE_ACTORS if is_trace else profile_rules.actor_types
     if allowed and event.actor_type not in allowed:
         raise ValidationError("envelope", "actor_type", f"must be one of {', '.join(allowed)}")
 

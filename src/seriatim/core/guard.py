@@ -18,7 +18,6 @@ from seriatim.core.guard_rules import (
     CREDENTIALS,
     DESCRIPTIVE_SUFFIXES,
     PERSONAL_DATA,
-    TRACE_RULES,
     Rule,
 )
 from seriatim.core.guard_scanner import (
@@ -38,13 +37,13 @@ __all__ = [
     "BUILT_IN_GUARDS",
     "DEFAULT_GUARD",
     "PERSONAL_GUARD",
-    "TRACES_GUARD",
     "Guard",
     "Literal",
     "PatternGuard",
     "Rule",
     "ScannedEvent",
     "Violation",
+    "register_guard",
     "violation_error",
 ]
 
@@ -315,13 +314,16 @@ def _holds_secret(key: str, value: Any, pairs: Sequence[Rule]) -> bool:
     return any(rule.matches(pair) for rule in pairs)
 
 
-TRACES_GUARD = PatternGuard("traces-v1", TRACE_RULES, keys=False, metadata=False)
 DEFAULT_GUARD = PatternGuard("default", CREDENTIALS)
 PERSONAL_GUARD = PatternGuard("personal", (*CREDENTIALS, *PERSONAL_DATA))
 
-BUILT_IN_GUARDS: dict[str, Guard] = {
-    guard.name: guard for guard in (TRACES_GUARD, DEFAULT_GUARD, PERSONAL_GUARD)
-}
+# The guards that are chosen by name; `register_guard` adds those of profiles.
+BUILT_IN_GUARDS: dict[str, Guard] = {guard.name: guard for guard in (DEFAULT_GUARD, PERSONAL_GUARD)}
+
+
+def register_guard(guard: Guard) -> None:
+    """Make a profile's guard available by its name, when the module of the profile is imported."""
+    BUILT_IN_GUARDS[guard.name] = guard
 
 
 def _is_credential(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The rules of the guards: credentials, personal data, and the frozen list of traces.
+"""The rules of the guards: credentials and personal data.
 
 The patterns of built-in rules search flat text (see `flat_text`), in which `"` ends a string, `'`
 is a quote within one, U+0001 is a backslash and a line break is any control character. No pattern
@@ -567,21 +567,4 @@ DESCRIPTIVE_SUFFIXES = (
     *("name", "id", "ref", "type", "kind", "version", "path", "mode", "namespace", "optional"),
     *("required", "length", "min", "max", "_at", "edat", "sat", "expires", "expiry", "count"),
     *("enabled", "algorithm", "policy", "status", "state", "format", "provider", "engine"),
-)
-
-# Contract rule T2, verbatim and frozen.
-TRACE_SUBSTRINGS = (
-    *("Bearer ", "xoxb-", "xoxp-", "xoxa-", "xoxr-", "sk-"),
-    *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "-----BEGIN", "AKIA", "ASIA"),
-    *("api_key=", "apikey=", "api-key:", "password=", "passwd=", "secret=", "token="),
-)
-TRACE_RULES: tuple[Rule, ...] = tuple(
-    Rule(
-        each,
-        re.compile(re.escape(each.lower())),
-        (Literal(each.lower()),),
-        lowercase=True,
-        description=each,
-    )
-    for each in TRACE_SUBSTRINGS
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
 from seriatim.core.canonical import canonical_text, check_json, decode_stored_json
 from seriatim.core.errors import Conflict, InvalidArgument, ValidationError
+from seriatim.core.guard import Guard
 from seriatim.core.ids import id_problem
 from seriatim.core.indexes import (
     IndexedPath,
@@ -18,9 +20,7 @@ from seriatim.core.indexes import (
     resolve_index,
     term_keys,
 )
-from seriatim.core.trace_shapes import TRACE_TYPES
 
-TRACE_STREAM_TYPE = "trace"
 _INT32 = 1 << 31
 
 
@@ -47,16 +47,55 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True):
     schema: dict[str, Any] | None = None  # the JSON schema of the payload
 
 
-TRACE_STREAM_KIND = StreamKind(
-    name=TRACE_STREAM_TYPE,
-    first_seq=0,
-    numbered_by="caller",
-    opening_type="TraceStarted",
-    closing_types=("TraceFinished",),
-    catalogue="closed",
-)
-AGGREGATE_STREAM_KIND = StreamKind(name="aggregate")
-BUILT_IN_KINDS = (TRACE_STREAM_KIND, AGGREGATE_STREAM_KIND)
+class ProfileKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream kind that a profile defines, with the rules for its events.
+
+    The rules hold for every append to a stream of this kind, through any profile.
+
+    Attributes:
+        kind: The stream kind.
+        profile: The name of the profile.
+        event_types: The event types of the kind, if its catalogue is closed.
+        required: The envelope fields that must be set.
+        key_required: Whether each event needs an idempotency key.
+        actor_types: The allowed actor types; empty allows any.
+        floats: Whether payloads may contain floating-point numbers.
+        check_payload: Raises `ValidationError` for the payload of an event type; replaces the
+            schemas of the catalogue.
+        guard: The guard that scans the events, instead of the guard of the log.
+        guarded_fields: The envelope fields that the guard scans, besides payload, tags and key.
+    """
+
+    kind: StreamKind
+    profile: str
+    event_types: tuple[str, ...]
+    required: tuple[str, ...]
+    key_required: bool
+    actor_types: tuple[str, ...]
+    floats: bool
+    check_payload: Callable[[str, Any], None]
+    guard: Guard
+    guarded_fields: tuple[str, ...]
+
+
+DEFAULT_STREAM_KIND = StreamKind(name="aggregate")  # the kind of undeclared stream types
+# By stream type: the kinds that every log has, and those of profiles. `register_kind` adds to both.
+BUILT_IN_KINDS = {DEFAULT_STREAM_KIND.name: DEFAULT_STREAM_KIND}
+PROFILE_KINDS: dict[str, ProfileKind] = {}
+
+
+def register_kind(profile_kind: ProfileKind) -> None:
+    """Register a profile's stream kind, when the module of the profile is imported.
+
+    Raises:
+        Conflict: A different kind with this name is built in.
+    """
+    name = profile_kind.kind.name
+    if BUILT_IN_KINDS.get(name, profile_kind.kind) != profile_kind.kind:
+        raise _redeclared("stream kind", name)
+    PROFILE_KINDS[name] = profile_kind
+    BUILT_IN_KINDS[name] = profile_kind.kind
+    BUILT_IN_KINDS[DEFAULT_STREAM_KIND.name] = BUILT_IN_KINDS.pop(DEFAULT_STREAM_KIND.name)  # last
 
 
 def check_kind(kind: StreamKind) -> None:
@@ -91,8 +130,9 @@ def check_event_type(entry: EventType) -> None:
         raise _bad_declaration("event_version", "must be a whole number from 1")
     if entry.kind is not None and (problem := id_problem(entry.kind)):
         raise _bad_declaration("kind", problem)
-    if entry.kind == TRACE_STREAM_TYPE:
-        raise _bad_declaration("kind", "must not be trace: the trace catalogue is fixed")
+    if entry.kind in PROFILE_KINDS:
+        problem = f"must not be {entry.kind}: the {entry.kind} catalogue is fixed"
+        raise _bad_declaration("kind", problem)
     try:
         check_json(entry.schema)
     except ValidationError as problem:
@@ -118,7 +158,10 @@ class Rules:
         indexes: tuple[StoredIndex, ...] = (),
     ) -> None:
         self.version = version
-        self.kinds = {kind.name: kind for kind in (*BUILT_IN_KINDS, *kinds)}
+        # Without declarations share the dict: `NO_RULES` is made before profiles register kinds.
+        self.kinds = (
+            {**BUILT_IN_KINDS, **{kind.name: kind for kind in kinds}} if kinds else BUILT_IN_KINDS
+        )
         self.requires_expected_seq = any(kind.expected_seq_required for kind in kinds)
         self.types = {(entry.event_type, entry.event_version): entry for entry in types}
         self._versions: dict[str, set[int]] = {}
@@ -130,9 +173,14 @@ class Rules:
             before = self.indexed_paths.get(index.event_type, ())
             self.indexed_paths[index.event_type] = (*before, resolve_index(index))
 
+    @property
+    def declared_kinds(self) -> list[StreamKind]:
+        """The kinds that the log stores, without the built-in ones."""
+        return [kind for kind in self.kinds.values() if BUILT_IN_KINDS.get(kind.name) != kind]
+
     def kind_of(self, stream_type: str) -> StreamKind:
         """Return the kind of a stream type; undeclared types follow the `aggregate` kind."""
-        return self.kinds.get(stream_type, AGGREGATE_STREAM_KIND)
+        return self.kinds.get(stream_type, DEFAULT_STREAM_KIND)
 
     def versions_of(self, event_type: str) -> set[int]:
         """Return the declared versions of an event type; empty if it is not declared."""
@@ -188,6 +236,6 @@ Declaration = StreamKind | EventType | PayloadIndex
 
 def closed_catalogue(rules: Rules, kind: StreamKind) -> tuple[str, ...]:
     """Return the event types that a closed kind accepts."""
-    if kind.name == TRACE_STREAM_TYPE:
-        return TRACE_TYPES
+    if kind.name in PROFILE_KINDS:
+        return PROFILE_KINDS[kind.name].event_types
     return tuple({entry.event_type for entry in rules.types.values() if entry.kind == kind.name})

@@ -23,22 +23,29 @@ from seriatim.core.errors import (
     ValidationError,
 )
 from seriatim.core.event import NewEvent
-from seriatim.core.guard import DEFAULT_GUARD, TRACES_GUARD, Guard, ScannedEvent, violation_error
+from seriatim.core.guard import DEFAULT_GUARD, Guard, ScannedEvent, violation_error
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
 from seriatim.core.indexes import term_keys
-from seriatim.core.kinds import AGGREGATE_STREAM_KIND, NO_RULES, Rules, StreamKind, closed_catalogue
+from seriatim.core.kinds import (
+    DEFAULT_STREAM_KIND,
+    NO_RULES,
+    ProfileKind,
+    Rules,
+    StreamKind,
+    closed_catalogue,
+)
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
 from seriatim.core.request import PreparedEvent
 from seriatim.core.times import parse_us
-from seriatim.core.trace_shapes import check_trace_payload
 
 _KNOWN_MAX = 4096
 _ENVELOPE_BYTES = 256  # approximate size of an event without its payload
 
 
-# The envelope fields that the frozen guard of traces scans (T2).
-_TRACE_GUARDED = (
+# A guard scans every stored text; types and tenants are scanned once, at first use.
+_GUARDED = (
+    "event_id",
     "producer_id",
     "actor_type",
     "actor_id",
@@ -46,9 +53,10 @@ _TRACE_GUARDED = (
     "source_subsystem",
     "correlation_id",
     "causation_id",
+    "request_id",
+    "app_id",
+    "env_id",
 )
-# All other guards scan every stored text; types and tenants are scanned once, at first use.
-_GUARDED = ("event_id", *_TRACE_GUARDED, "request_id", "app_id", "env_id")
 _guarded_of = attrgetter(*_GUARDED)
 _NO_GUARDED = (None,) * len(_GUARDED)
 
@@ -154,7 +162,7 @@ def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None)
     if key is not None and (problem := key_problem(key)):
         raise ValidationError("envelope", "idempotency_key", problem)
     kind = _find_validated_kind(context, event)
-    is_trace = check_envelope(
+    profile_kind = check_envelope(
         event,
         key,
         context.profile_rules,
@@ -164,13 +172,17 @@ def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None)
         known_kind=kind,
     )
     payload = event.payload
-    text = check_and_encode(payload, floats=not is_trace, limits=context.limits)
+    floats = profile_kind is None or profile_kind.floats
+    text = check_and_encode(payload, floats=floats, limits=context.limits)
     if not context.profile_rules.any_payload and not isinstance(payload, dict):
         raise ValidationError("payload", "payload", "must be a JSON object")
-    _check_shape(context, event, is_trace, known=kind is not None)
+    if profile_kind is None:
+        _check_shape(context, event, known=kind is not None)
+    else:
+        profile_kind.check_payload(event.event_type, payload)
     if (size := _byte_count(text)) > context.limits.payload_bytes:
         context.limits.check("payload_bytes", size)
-    _check_guard(context.guard, event, key, text, is_trace=is_trace)
+    _check_guard(context.guard, event, key, text, profile_kind)
     return _make_prepared(context, event, key, text)
 
 
@@ -191,12 +203,7 @@ def _byte_count(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check_shape(
-    context: ValidationContext, event: NewEvent, is_trace: bool, *, known: bool
-) -> None:
-    if is_trace:
-        check_trace_payload(event.event_type, event.payload)
-        return
+def _check_shape(context: ValidationContext, event: NewEvent, *, known: bool) -> None:
     if not known:
         _check_catalogue(context, event)
     if context.validators:
@@ -211,7 +218,7 @@ def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
     if versions and event.event_version not in versions:
         raise ValidationError("shape", "event_version", f"is not declared for {event.event_type!r}")
     stream_type = None if event.stream is None else event.stream[0]
-    kind = AGGREGATE_STREAM_KIND if stream_type is None else context.rules.kind_of(stream_type)
+    kind = DEFAULT_STREAM_KIND if stream_type is None else context.rules.kind_of(stream_type)
     if (
         stream_type is not None
         and kind.catalogue == "closed"
@@ -227,10 +234,11 @@ def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
 
 
 def _check_guard(
-    guard: Guard, event: NewEvent, key: str | None, text: str, *, is_trace: bool
+    guard: Guard, event: NewEvent, key: str | None, text: str, profile_kind: ProfileKind | None
 ) -> None:
-    if is_trace:
-        guard, fields = TRACES_GUARD, _guarded_fields(event, key, _TRACE_GUARDED)
+    if profile_kind is not None:
+        guard = profile_kind.guard
+        fields = _guarded_fields(event, key, profile_kind.guarded_fields)
     # Hot path: building the pairs costs as much as a scan, and most events have none of them.
     elif _guarded_of(event) == _NO_GUARDED and key is None:
         fields = () if event.stream is None else (("stream_id", event.stream[1]),)

@@ -8,7 +8,6 @@ import msgspec
 
 from seriatim.core.errors import (
     EventPart,
-    InvalidArgument,
     InvalidEvent,
     SchemaViolation,
     SeriatimError,
@@ -44,6 +43,15 @@ class ProfileRules(msgspec.Struct, frozen=True, kw_only=True):
         return self.error_types[problem.part](f"event {index}: {problem}", details=details)
 
 
+PROFILES: dict[str, ProfileRules] = {}  # by name; filled by `register_profile`
+
+
+def register_profile(rules: ProfileRules) -> ProfileRules:
+    """Make the rules of a profile available by its name, and return them."""
+    PROFILES[rules.name] = rules
+    return rules
+
+
 _STRICT: Mapping[EventPart, type[SeriatimError]] = {
     "envelope": InvalidEvent,
     "json": InvalidEvent,
@@ -51,29 +59,4 @@ _STRICT: Mapping[EventPart, type[SeriatimError]] = {
     "shape": SchemaViolation,
 }
 
-LOG_PROFILE = ProfileRules(name="log", error_types=_STRICT)
-
-FACTS_PROFILE = ProfileRules(
-    name="facts",
-    error_types=dict.fromkeys(_STRICT, InvalidEvent),
-    any_payload=True,
-    log_sets_time=True,
-)
-
-AGGREGATES_PROFILE = ProfileRules(
-    name="aggregates",
-    error_types=_STRICT,
-    required=("stream", "request_id", "actor_type", "actor_id"),
-    actor_types=("user", "service_principal", "system"),
-    keys_are_unique=False,
-)
-
-TRACES_PROFILE = ProfileRules(
-    name="traces",
-    error_types={
-        "envelope": InvalidArgument,
-        "json": InvalidArgument,
-        "payload": SchemaViolation,
-        "shape": SchemaViolation,
-    },
-)
+LOG_PROFILE = register_profile(ProfileRules(name="log", error_types=_STRICT))

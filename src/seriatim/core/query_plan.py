@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from seriatim.core.ids import tag_key
@@ -14,6 +16,7 @@ MAX_ALTERNATIVES = 64
 MAX_TERMS = 8
 
 IndexKeys = tuple[bytes, ...]
+IndexName = Literal["payload", "tag", "stream", "type", "tenant"]
 
 
 class AccessPath(msgspec.Struct, frozen=True):
@@ -39,6 +42,16 @@ class AccessPath(msgspec.Struct, frozen=True):
     def types(self) -> NameFilter | None:
         """The event types of the filter, or None if it does not restrict them."""
         return _restricted_types(self.filter)
+
+    @property
+    def index(self) -> IndexName:
+        """The index that finds the events; `tenant` is the index of all events of a tenant."""
+        if self.key_alternatives:
+            tags = len(set(self.filter.tags or ()))
+            return "tag" if len(self.key_alternatives[0]) == tags else "payload"
+        if self.filter.streams is not None:
+            return "stream"
+        return "tenant" if self.types is None else "type"
 
 
 class _IndexTerms(msgspec.Struct, frozen=True):

@@ -41,6 +41,7 @@ def make_read_spec(
     recorded_until: str | None = None,
     correlation_id: str | None = None,
     causation_id: str | None = None,
+    actor_id: str | None = None,
     newest_first: bool = False,
 ) -> ReadSpec:
     """Validate the arguments of a read; raises `InvalidArgument` naming the malformed one."""
@@ -74,6 +75,7 @@ def make_read_spec(
         recorded_until_us=recorded[1],
         correlation_id=_text("correlation_id", correlation_id),
         causation_id=_text("causation_id", causation_id),
+        actor_id=_text("actor_id", actor_id),
         newest_first=newest_first,
     )
 

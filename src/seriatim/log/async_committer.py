@@ -60,6 +60,7 @@ class AsyncCommitter:
         self._store = store
         self._committer = committer
         self._queue: AppendQueue[PendingAppend] = AppendQueue(limits)
+        # Another thread may withdraw an append while the loop sends it.
         self._guard = threading.Lock()
         self._pid = os.getpid()
         self._in_flight: dict[Exchange, Sequence[PendingAppend]] = {}
@@ -265,6 +266,7 @@ class LoopWakeups:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._ready: deque[tuple[Waiter, Outcome]] = deque()
+        # Writer threads add outcomes while the loop takes them; held for a few instructions.
         self._lock = threading.Lock()
         self._scheduled = False
 

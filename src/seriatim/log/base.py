@@ -197,6 +197,7 @@ class BaseLog:
         recorded_until: str | None = None,
         correlation_id: str | None = None,
         causation_id: str | None = None,
+        actor_id: str | None = None,
         newest_first: bool = False,
     ) -> Page:
         """Read one page by position.
@@ -235,6 +236,7 @@ class BaseLog:
             recorded_until=recorded_until,
             correlation_id=correlation_id,
             causation_id=causation_id,
+            actor_id=actor_id,
             newest_first=newest_first,
         )
         return self.read_page(spec)
@@ -284,6 +286,7 @@ class BaseLog:
         recorded_until: str | None = None,
         correlation_id: str | None = None,
         causation_id: str | None = None,
+        actor_id: str | None = None,
         newest_first: bool = False,
     ) -> Iterator[EventRecord]:
         """Iterate over records in order, up to the current head.
@@ -305,16 +308,15 @@ class BaseLog:
             recorded_until: Only events whose `recorded_at` is not after this time.
             correlation_id: Only events with this correlation id.
             causation_id: Only events with this causation id.
+            actor_id: Only events of this actor.
             newest_first: Whether to read in descending order.
 
         Raises:
             InvalidArgument: A filter is malformed.
 
         Example:
-            for record in log.read(types=["order.*"], newest_first=True, limit=10):
-                print(record.position, record.event_type)
+            newest = list(log.read(types=["order.*"], newest_first=True, limit=10))
         """
-        checked_limit = check_count("limit", limit)
         batches = self.read_batches(
             batch_size=batch_size,
             scope=scope,
@@ -331,9 +333,10 @@ class BaseLog:
             recorded_until=recorded_until,
             correlation_id=correlation_id,
             causation_id=causation_id,
+            actor_id=actor_id,
             newest_first=newest_first,
         )
-        return flatten_batches(batches, checked_limit)
+        return flatten_batches(batches, check_count("limit", limit))
 
     def read_batches(
         self,
@@ -353,6 +356,7 @@ class BaseLog:
         recorded_until: str | None = None,
         correlation_id: str | None = None,
         causation_id: str | None = None,
+        actor_id: str | None = None,
         newest_first: bool = False,
     ) -> Iterator[list[EventRecord]]:
         """Iterate over batches of records in order, up to the current head.
@@ -385,6 +389,7 @@ class BaseLog:
             recorded_until=recorded_until,
             correlation_id=correlation_id,
             causation_id=causation_id,
+            actor_id=actor_id,
             newest_first=newest_first,
         )
         return self.iterate_batches(spec)

@@ -17,7 +17,7 @@ from seriatim.core.errors import InvalidEvent, LogIdentityChanged
 from seriatim.core.event import RECORD_COLUMNS, EventRecord
 from seriatim.core.ids import ID_BYTES_MAX
 from seriatim.core.indexes import PayloadIndex
-from seriatim.core.kinds import BUILT_IN_KINDS, EventType, StreamKind
+from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.limits import Limits
 from seriatim.core.tenants import check_tenant
 from seriatim.log.batches import iterate_pages
@@ -135,7 +135,7 @@ def export_log(
         head=head,
         tenant_id=tenant_id,
         after=after,
-        kinds=[kind for kind in rules.kinds.values() if kind not in BUILT_IN_KINDS],
+        kinds=rules.declared_kinds,
         types=list(rules.types.values()),
         indexes=[index.declaration for index in rules.indexes],
     )

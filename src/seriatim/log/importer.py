@@ -23,8 +23,8 @@ from seriatim.core.errors import (
     ValidationError,
 )
 from seriatim.core.event import AppendResult, NewEvent, StreamRef
-from seriatim.core.kinds import TRACE_STREAM_TYPE, Declaration, EventType
-from seriatim.core.profile_rules import AGGREGATES_PROFILE, LOG_PROFILE, ProfileRules
+from seriatim.core.kinds import PROFILE_KINDS, Declaration, EventType
+from seriatim.core.profile_rules import LOG_PROFILE, PROFILES, ProfileRules
 from seriatim.core.request import AppendRequest, Condition, ExpectedSeq
 from seriatim.core.tenants import check_tenant
 from seriatim.log.appender import Draft
@@ -123,11 +123,18 @@ def has_shared_keys(append: NumberedLines) -> bool:
 
 
 def may_be_command(append: NumberedLines) -> bool:
-    """Return whether an append may have been made through the aggregates profile."""
+    """Return whether an append may be a command of a profile in which its events share a key."""
+    actor_types = {
+        actor_type
+        for rules in PROFILES.values()
+        if not rules.keys_are_unique
+        for actor_type in rules.actor_types
+    }
     return all(
-        line.stream_type not in (None, TRACE_STREAM_TYPE)
+        line.stream_type is not None
+        and line.stream_type not in PROFILE_KINDS
         and line.request_id is not None
-        and line.actor_type in AGGREGATES_PROFILE.actor_types
+        and line.actor_type in actor_types
         for _, line in append
     )
 

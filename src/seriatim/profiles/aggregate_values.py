@@ -17,8 +17,18 @@ from seriatim.core.event import (
     NewEvent,
 )
 from seriatim.core.ids import id_problem
-from seriatim.core.kinds import TRACE_STREAM_TYPE
-from seriatim.core.profile_rules import AGGREGATES_PROFILE
+from seriatim.core.kinds import PROFILE_KINDS
+from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules, register_profile
+
+AGGREGATES_PROFILE = register_profile(
+    ProfileRules(
+        name="aggregates",
+        error_types=LOG_PROFILE.error_types,
+        required=("stream", "request_id", "actor_type", "actor_id"),
+        actor_types=("user", "service_principal", "system"),
+        keys_are_unique=False,
+    )
+)
 
 
 class AggregateEvent(msgspec.Struct, frozen=True):
@@ -170,8 +180,9 @@ def to_new_event(fields: Mapping[str, Any], index: int) -> NewEvent:
     for name in ("aggregate_type", "aggregate_id"):
         if problem := id_problem(values[name]):
             raise event_error(name, problem, index)
-    if values["aggregate_type"] == TRACE_STREAM_TYPE:
-        raise event_error("aggregate_type", "must not be trace: use the traces profile", index)
+    if (owner := PROFILE_KINDS.get(values["aggregate_type"])) is not None:
+        problem = f"must not be {owner.kind.name}: use the {owner.profile} profile"
+        raise event_error("aggregate_type", problem, index)
     if isinstance(values.get("tags"), list):
         values["tags"] = tuple(values["tags"])
     stream = values.pop("aggregate_type"), values.pop("aggregate_id")

@@ -9,7 +9,6 @@ from types import EllipsisType
 from typing import Any, Literal
 
 from seriatim.core.event import DEFAULT_TENANT, INFRASTRUCTURE_TENANT, NewEvent, StreamRef
-from seriatim.core.profile_rules import AGGREGATES_PROFILE
 from seriatim.core.request import Command, ExpectedSeq
 from seriatim.core.tenants import is_infrastructure
 from seriatim.log.arguments import check_name, invalid_argument
@@ -17,6 +16,7 @@ from seriatim.log.base import BaseLog, Events
 from seriatim.log.batches import Page
 from seriatim.log.signatures import copy_parameters
 from seriatim.profiles.aggregate_values import (
+    AGGREGATES_PROFILE,
     Aggregate,
     AggregateAppendResult,
     AggregateEvent,

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seriatim.core.errors import ConditionalAppendConflict, ValidationError
+from seriatim.core.errors import ConditionalAppendConflict, InvalidEvent, ValidationError
 from seriatim.core.event import COMMITTED_FIELDS, AppendResult, EventRecord, NewEvent, StreamRef
-from seriatim.core.profile_rules import FACTS_PROFILE
+from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules, register_profile
 from seriatim.core.query import MATCH_ALL, Query
 from seriatim.core.request import ExpectedContext
 from seriatim.log.base import Events
@@ -38,6 +38,15 @@ __all__ = [
     "FactStream",
     "Facts",
 ]
+
+FACTS_PROFILE = register_profile(
+    ProfileRules(
+        name="facts",
+        error_types=dict.fromkeys(LOG_PROFILE.error_types, InvalidEvent),
+        any_payload=True,
+        log_sets_time=True,
+    )
+)
 
 _FIELD_NAMES = FieldNames({"expected_version": "expected_context_version"})
 _COMMITTED = COMMITTED_FIELDS | {"sequence_number"}

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from seriatim.core.canonical import canonical_text, decode_stored_json
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import ValidationError
 from seriatim.core.event import COMMITTED_FIELDS, EventRecord, NewEvent
-from seriatim.core.kinds import TRACE_STREAM_TYPE
-from seriatim.core.profile_rules import TRACES_PROFILE
+from seriatim.profiles.trace_rules import TRACES_PROFILE
 from seriatim.store.port import Cursor
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.event import EventRecord, StreamRef
-from seriatim.core.kinds import TRACE_STREAM_KIND, TRACE_STREAM_TYPE
-from seriatim.core.profile_rules import TRACES_PROFILE
 from seriatim.log.arguments import check_name, invalid_argument
 from seriatim.log.base import BaseLog
 from seriatim.log.cursors import check_cursor, make_cursor
@@ -25,6 +24,7 @@ from seriatim.profiles.base import (
     append_method,
     iterate_async,
 )
+from seriatim.profiles.trace_rules import TRACE_STREAM_KIND, TRACES_PROFILE
 from seriatim.profiles.trace_values import (
     EventEnvelope,
     ProjectionCursor,

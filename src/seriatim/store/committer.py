@@ -191,6 +191,8 @@ class Committer:
         self._reset()
 
     def _reset(self) -> None:
+        # Protects the queue and the counts, never a commit: callers can queue appends while a group
+        # is written, and that is what makes the next group large.
         self._ready = threading.Condition(threading.Lock())
         self._queue: AppendQueue[QueuedAppend] = AppendQueue(self._limits)
         self._threads: list[threading.Thread] = []

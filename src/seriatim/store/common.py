@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from seriatim.core.canonical import decode_stored_json
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import idempotency_index_key, key_problem
-from seriatim.core.kinds import TRACE_STREAM_TYPE, Rules
+from seriatim.core.kinds import Rules
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query_plan import AccessPath
 from seriatim.core.request import StoredCommand
@@ -103,6 +104,7 @@ def matches_spec(spec: ReadSpec, record: EventRecord) -> bool:
         and spec.env_id in (None, record.env_id)
         and spec.correlation_id in (None, record.correlation_id)
         and spec.causation_id in (None, record.causation_id)
+        and spec.actor_id in (None, record.actor_id)
         and _within(record.occurred_at, spec.occurred_after_us, spec.occurred_until_us)
         and _within(record.recorded_at, spec.recorded_after_us, spec.recorded_until_us)
     )

@@ -150,6 +150,7 @@ class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
     recorded_until_us: int | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
+    actor_id: str | None = None
     newest_first: bool = False
     max_bytes: int | None = None
 

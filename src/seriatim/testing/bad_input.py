@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from seriatim.core.event import NewEvent
-from seriatim.core.profile_rules import AGGREGATES_PROFILE, FACTS_PROFILE
 from seriatim.factory import Log
+from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
+from seriatim.profiles.facts import FACTS_PROFILE
 from seriatim.testing.factories import (
     assert_all_refused,
     assert_refused,

@@ -7,11 +7,12 @@ from typing import Any
 from seriatim.core.errors import Conflict
 from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.core.indexes import PayloadIndex
-from seriatim.core.kinds import AGGREGATE_STREAM_KIND, TRACE_STREAM_KIND, EventType, StreamKind
+from seriatim.core.kinds import DEFAULT_STREAM_KIND, EventType, StreamKind
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext
 from seriatim.factory import Log
 from seriatim.log.verification import verify
+from seriatim.profiles.trace_rules import TRACE_STREAM_KIND
 from seriatim.testing.factories import (
     assert_all_refused,
     assert_refused,
@@ -72,7 +73,7 @@ class DeclarationContract:
         kind = StreamKind(name="case", closing_types=("won", "lost"), opening_type="opened")
         entry = EventType(event_type="paid", kind="case", schema=SCHEMA)
         for _ in range(2):
-            log.declare(kind, entry, TRACE_STREAM_KIND, AGGREGATE_STREAM_KIND)
+            log.declare(kind, entry, TRACE_STREAM_KIND, DEFAULT_STREAM_KIND)
         log.declare(
             EventType(event_type="paid", kind="case", schema=dict(reversed(SCHEMA.items())))
         )

@@ -10,8 +10,8 @@ import pytest
 
 from seriatim.core.event import AppendResult
 from seriatim.core.ids import event_key
-from seriatim.core.profile_rules import AGGREGATES_PROFILE
 from seriatim.factory import Log
+from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
 from seriatim.testing.factories import (
     assert_refused,
     assert_unchanged,

@@ -147,18 +147,19 @@ class NewestFirstContract:
 
 
 class RelationContract:
-    """E7: reads by `correlation_id` and `causation_id`."""
+    """E7: reads by `correlation_id`, `causation_id` and `actor_id`."""
 
     def _fill(self, log: Log) -> None:
         made = [
-            NewEvent("a", {}, correlation_id="c-1", stream=("s", "1")),
+            NewEvent("a", {}, correlation_id="c-1", stream=("s", "1"), actor_id="p"),
             NewEvent("b", {}, correlation_id="c-1", causation_id="x", stream=("s", "2")),
             NewEvent("a", {}, correlation_id="c-2", causation_id="x"),
-            NewEvent("a", {}),
+            NewEvent("a", {}, actor_id="p"),
             NewEvent("b.c", {}, correlation_id="c-1", causation_id="y", stream=("s", "1")),
         ]
         log.append(made)
-        log.for_tenant("other").append([NewEvent("a", {}, correlation_id="c-1", causation_id="x")])
+        related = NewEvent("a", {}, correlation_id="c-1", causation_id="x", actor_id="p")
+        log.for_tenant("other").append([related])
 
     def test_alone_and_together(self, log: Log) -> None:
         """E7: each id alone, both together, and an unknown id; other tenants are invisible."""
@@ -168,7 +169,11 @@ class RelationContract:
         assert read_newest_first(log, causation_id="x") == [3, 2]
         assert read_newest_first(log, correlation_id="c-1", causation_id="x") == [2]
         assert read_newest_first(log, correlation_id="absent") == []
+        assert read_newest_first(log, actor_id="p") == [4, 1]
+        assert read_newest_first(log, actor_id="p", correlation_id="c-1") == [1]
+        assert read_newest_first(log, actor_id="absent") == []
         assert read_newest_first(log.for_tenant("other"), correlation_id="c-1") == [6]
+        assert read_newest_first(log.for_tenant("other"), actor_id="p") == [6]
 
     def test_with_other_filters(self, log: Log) -> None:
         """E7: the ids combine with types, patterns, streams, numbers and bounds."""
@@ -180,10 +185,15 @@ class RelationContract:
         assert read_newest_first(log, causation_id="y", stream=("s", "1"), since_seq=1) == [5]
         assert read_newest_first(log, correlation_id="c-1", stream=("s", "1"), types=["a"]) == [1]
         assert read_newest_first(log, correlation_id="c-1", after=1, until=4) == [2]
+        assert read_newest_first(log, actor_id="p", types=["a"]) == [4, 1]
+        assert read_newest_first(log, actor_id="p", types=["b.*"]) == []
+        assert read_newest_first(log, actor_id="p", stream=("s", "1")) == [1]
+        assert read_newest_first(log, actor_id="p", stream=("s", "1"), types=["a"]) == [1]
+        assert read_newest_first(log, actor_id="p", after=1) == [4]
 
     def test_bad_ids(self, log: Log) -> None:
         """E3: an invalid id is refused."""
-        for name in ("correlation_id", "causation_id"):
+        for name in ("correlation_id", "causation_id", "actor_id"):
             for wrong in ("\x00", "\ud800", 7):
                 given: dict[str, Any] = {name: wrong}
                 with assert_refused(log, "invalid_argument", argument=name):

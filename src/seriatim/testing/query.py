@@ -8,9 +8,9 @@ import pytest
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import NewEvent
-from seriatim.core.profile_rules import FACTS_PROFILE
 from seriatim.core.query import Filter, Query
 from seriatim.factory import Log
+from seriatim.profiles.facts import FACTS_PROFILE
 from seriatim.testing.factories import assert_all_refused, event, events, positions
 
 _query: Any = Query  # for values that its types forbid

@@ -8,8 +8,8 @@ from typing import Any
 from seriatim.core.canonical import hash_text
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.ids import is_uuid
-from seriatim.core.profile_rules import FACTS_PROFILE
 from seriatim.factory import Log
+from seriatim.profiles.facts import FACTS_PROFILE
 from seriatim.testing.factories import event, events, positions, stream_seqs
 
 FULL: dict[str, Any] = {

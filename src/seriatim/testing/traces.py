@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 from seriatim.core.event import NewEvent
-from seriatim.core.profile_rules import TRACES_PROFILE
 from seriatim.factory import Log
+from seriatim.profiles.trace_rules import TRACES_PROFILE
 from seriatim.testing.factories import (
     TRACE_PAYLOADS,
     assert_all_refused,

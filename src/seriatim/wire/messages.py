@@ -9,7 +9,8 @@ import msgspec
 from seriatim.core.event import StreamRef
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
-from seriatim.store.port import Cursor, Lease, StreamSummary, SubscriptionStatus
+from seriatim.core.query_plan import IndexName
+from seriatim.store.port import Cursor, Finding, Lease, StreamSummary, SubscriptionStatus
 from seriatim.store.readmodel.port import FailureRecord, ProjectionStanding
 from seriatim.wire.problems import Problem
 from seriatim.wire.records import WireEvent, WireRecord
@@ -180,7 +181,7 @@ class StreamsResponse(msgspec.Struct, frozen=True):
 
 
 class QueryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A query, and the range of its snapshot to return."""
+    """A query, and the range of its snapshot to return; `explain` adds the access paths."""
 
     query: dict[str, Any] = {}
     limit: int | None = None
@@ -188,9 +189,26 @@ class QueryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     head: int | None = None
     until: int | None = None
     newest_first: bool = False
+    explain: bool = False
 
 
-class QueryResponse(msgspec.Struct, frozen=True):
+class QueryAccess(msgspec.Struct, frozen=True):
+    """How a filter of a query is answered in a range of positions.
+
+    `index` names the index that finds candidates: `payload` (with tags, if the filter has some),
+    `tag`, `stream`, `type`, or `tenant`, that of all events of the tenant. With `exact` every
+    candidate matches, otherwise the other conditions are evaluated for each. The range is after
+    `after` and up to `until`.
+    """
+
+    filter: int
+    index: IndexName
+    after: int
+    until: int
+    exact: bool
+
+
+class QueryResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a query; the next page has the same `head` and the last position."""
 
     records: list[WireRecord]
@@ -198,6 +216,7 @@ class QueryResponse(msgspec.Struct, frozen=True):
     context_version: int | None
     head: int
     more: bool
+    access: list[QueryAccess] | None = None
 
 
 class SelectBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -344,6 +363,12 @@ class FailuresResponse(msgspec.Struct, frozen=True):
     """Events that a projection could not process, and how each was resolved."""
 
     failures: list[FailureRecord]
+
+
+class DoctorResponse(msgspec.Struct, frozen=True):
+    """The findings of `seriatim doctor`: checks of the log's database."""
+
+    findings: list[Finding]
 
 
 class CountResponse(msgspec.Struct, frozen=True):

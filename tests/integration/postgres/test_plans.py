@@ -141,6 +141,8 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
         lambda: spec(correlation_id="c-3", stream=STREAM),
         "events_correlation",
     ),
+    ("an actor", lambda: spec(actor_id="a-3", newest_first=True), "events_actor"),
+    ("an actor's types", lambda: spec(actor_id="a-3", types=("type-3", "type-2")), "events_actor"),
     (
         "the types of a pattern",
         lambda: (
@@ -205,6 +207,7 @@ def plans_url(postgres_server: PostgresServer, application_template: str) -> Ite
                         tags=(f"tag-{n % 11}",),
                         correlation_id=f"c-{n % 7}" if n % 2 else None,
                         causation_id=f"c-{n % 9}" if n % 3 else None,
+                        actor_id=f"a-{n % 13}" if n % 4 else None,
                     )
                     for n in range(share)
                 ]
@@ -252,6 +255,17 @@ def test_index_answers(
     kinds = {node["Node Type"] for node in found}
     assert not {kind for kind in kinds if "Seq Scan" in kind or "Sort" in kind}, row
     assert index in {node.get("Index Name") for node in found}, row
+
+
+def test_a_stream_bounds_the_read_of_an_actor(connection: psycopg.Connection[Any]) -> None:
+    """F7, E7: an actor's events in a stream are found by the stream's index."""
+    text, parameters = spec(actor_id="a-3", stream=STREAM)
+
+    row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
+
+    assert row is not None
+    indexes = {node.get("Index Name") for node in nodes(row[0][0]["Plan"])} - {None}
+    assert indexes == {"events_stream"}, row
 
 
 def test_index_answers_with_one_tenant_too(connection: psycopg.Connection[Any]) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from seriatim.core.errors import Conflict, InvalidArgument, LeaseLost
 from seriatim.core.event import NewEvent
-from seriatim.core.kinds import TRACE_STREAM_KIND, EventType, StreamKind
+from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import Command
+from seriatim.profiles.trace_rules import TRACE_STREAM_KIND
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Cursor, Store
 from seriatim.store.sqlite.store import SqliteStore

@@ -12,9 +12,9 @@ from seriatim.core.decide import StaleRules
 from seriatim.core.errors import SeriatimError
 from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.kinds import EventType, StreamKind
-from seriatim.core.profile_rules import FACTS_PROFILE
 from seriatim.core.query import MATCH_ALL, Filter, Query
 from seriatim.core.request import AppendRequest, Command, ExpectedContext, ExpectedSeq
+from seriatim.profiles.facts import FACTS_PROFILE
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Outcome, ReadSpec, Store
 from seriatim.store.sqlite import index_scans, queries

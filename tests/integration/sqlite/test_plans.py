@@ -127,6 +127,11 @@ SPECS = [
         "events_by_causation (tenant_id=? AND causation_id=? AND rowid>? AND rowid<?)",
     ),
     (
+        spec(actor_id="a", types=("b",)),
+        "events_by_actor (tenant_id=? AND actor_id=? AND rowid>? AND rowid<?)",
+    ),
+    (spec(actor_id="a", stream=("a", "b")), STREAM),
+    (
         spec(stream=("a", "b"), types=("a",)),
         "events_by_stream_type (stream_key=? AND event_type=? AND rowid>? AND rowid<?)",
     ),

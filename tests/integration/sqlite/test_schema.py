@@ -108,7 +108,8 @@ def test_a_newer_schema_that_this_program_can_share_is_shared(
 ) -> None:
     """F3: a program one version older keeps working through an upgrade."""
     store.close()
-    change(path, "pragma user_version = 4", "update seriatim_schema set version = 4")
+    newer = migrate.SCHEMA_VERSION + 1
+    change(path, f"pragma user_version = {newer}", f"update seriatim_schema set version = {newer}")
     again = SqliteStore(path)
     assert again.head() == 0
     (finding,) = [found for found in again.doctor() if found.check == "schema"]
@@ -120,7 +121,7 @@ def test_a_schema_too_new_is_refused_with_the_cure(store: SqliteStore, path: str
     """F3: an older program meets a clear refusal."""
     store.close()
     change(
-        path, "pragma user_version = 5", "update seriatim_schema set version = 5, works_from = 4"
+        path, "pragma user_version = 6", "update seriatim_schema set version = 6, works_from = 5"
     )
     with pytest.raises(BackendFailure, match="upgrade seriatim") as refusal:
         SqliteStore(path)

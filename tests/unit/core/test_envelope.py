@@ -9,14 +9,12 @@ import pytest
 from seriatim.core.envelope import check_envelope
 from seriatim.core.errors import InvalidArgument, LimitExceeded, ValidationError
 from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
-from seriatim.core.kinds import NO_RULES, Rules, StreamKind
+from seriatim.core.kinds import NO_RULES, PROFILE_KINDS, Rules, StreamKind
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
-from seriatim.core.profile_rules import (
-    AGGREGATES_PROFILE,
-    FACTS_PROFILE,
-    LOG_PROFILE,
-    TRACES_PROFILE,
-)
+from seriatim.core.profile_rules import LOG_PROFILE
+from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
+from seriatim.profiles.facts import FACTS_PROFILE
+from seriatim.profiles.trace_rules import TRACES_PROFILE
 from seriatim.testing.factories import trace_event
 
 
@@ -53,7 +51,7 @@ TEXTS = [
 def test_texts(field: Any) -> None:
     """A1: free texts are strings without NUL and surrogates, of bounded length."""
     for value in ("", "a", "x" * 512):
-        assert check(_new("x", **{field: value})) is False
+        assert check(_new("x", **{field: value})) is None
     for wrong in (1, "a\0", "\ud800", "x" * 513):
         assert flaw(_new("x", **{field: wrong})) == field
 
@@ -107,7 +105,7 @@ def test_valid_envelopes_pass() -> None:
         {"event_id": "e"},
     ]
     for fields in passing:
-        assert check(_new("x", **fields)) is False
+        assert check(_new("x", **fields)) is None
 
 
 def test_one_tenant() -> None:
@@ -169,7 +167,8 @@ def test_aggregates_profile_requires_its_fields() -> None:
 def test_traces() -> None:
     """A7: an event of a trace needs its whole envelope, in every profile."""
     for profile in (LOG_PROFILE, TRACES_PROFILE):
-        assert check(trace_event("TraceStarted", "t", 0), profile=profile) is True
+        checked = check(trace_event("TraceStarted", "t", 0), profile=profile)
+        assert checked is PROFILE_KINDS["trace"]
         for field in (
             *("event_id", "stream_seq", "occurred_at", "producer_id", "source_system"),
             *("actor_type", "actor_id"),

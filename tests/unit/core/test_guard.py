@@ -13,7 +13,6 @@ from seriatim.core.guard import (
     BUILT_IN_GUARDS,
     DEFAULT_GUARD,
     PERSONAL_GUARD,
-    TRACES_GUARD,
     Guard,
     Literal,
     PatternGuard,
@@ -21,7 +20,7 @@ from seriatim.core.guard import (
     ScannedEvent,
     Violation,
 )
-from seriatim.core.guard_rules import TRACE_SUBSTRINGS
+from seriatim.profiles.trace_rules import TRACE_SUBSTRINGS, TRACES_GUARD
 
 # In parts, so that no scanner takes this file for a leak.
 CREDENTIALS = [

@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.guard import (
-    DEFAULT_GUARD,
-    PERSONAL_GUARD,
-    TRACES_GUARD,
-    PatternGuard,
-    ScannedEvent,
-    Violation,
-)
+from seriatim.core.guard import DEFAULT_GUARD, PERSONAL_GUARD, PatternGuard, ScannedEvent, Violation
 from seriatim.core.guard_rules import Rule
+from seriatim.profiles.trace_rules import TRACES_GUARD
 
 SIZE = 100_000  # characters of the JSON text
 MOST = 5.0  # times the cost of plain text

@@ -8,9 +8,8 @@ from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.ids import tag_key
 from seriatim.core.indexes import PayloadIndex, StoredIndex, term_key
 from seriatim.core.kinds import (
-    AGGREGATE_STREAM_KIND,
+    DEFAULT_STREAM_KIND,
     NO_RULES,
-    TRACE_STREAM_KIND,
     EventType,
     Rules,
     StreamKind,
@@ -18,7 +17,7 @@ from seriatim.core.kinds import (
     check_kind,
     closed_catalogue,
 )
-from seriatim.core.trace_shapes import TRACE_TYPES
+from seriatim.profiles.trace_rules import TRACE_STREAM_KIND, TRACE_TYPES
 
 
 def test_the_built_in_kinds() -> None:
@@ -36,9 +35,9 @@ def test_the_built_in_kinds() -> None:
     )
     assert (
         StreamKind(name="aggregate", first_seq=1, numbered_by="log", catalogue="open")
-        == AGGREGATE_STREAM_KIND
+        == DEFAULT_STREAM_KIND
     )
-    for kind in (TRACE_STREAM_KIND, AGGREGATE_STREAM_KIND):
+    for kind in (TRACE_STREAM_KIND, DEFAULT_STREAM_KIND):
         check_kind(kind)
 
 
@@ -47,9 +46,9 @@ def test_undeclared_kinds() -> None:
     rules = Rules((StreamKind(name="case", first_seq=0),), ())
 
     assert rules.kind_of("case").first_seq == 0
-    assert rules.kind_of("other") is AGGREGATE_STREAM_KIND
+    assert rules.kind_of("other") is DEFAULT_STREAM_KIND
     assert NO_RULES.kind_of("trace") is TRACE_STREAM_KIND
-    assert NO_RULES.kind_of("Trace") is AGGREGATE_STREAM_KIND
+    assert NO_RULES.kind_of("Trace") is DEFAULT_STREAM_KIND
 
 
 def test_versions() -> None:

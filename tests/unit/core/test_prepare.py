@@ -1,12 +1,15 @@
 """Validation of a batch: the order of checks, keys, duplicates, shapes, guard and size."""
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from seriatim.core.canonical import hash_text
 from seriatim.core.errors import (
+    Conflict,
     EmptyAppend,
     InvalidArgument,
     InvalidEvent,
@@ -20,10 +23,20 @@ from seriatim.core.event import NewEvent
 from seriatim.core.guard import PERSONAL_GUARD
 from seriatim.core.ids import event_key, idempotency_index_key, stream_key, tag_key
 from seriatim.core.indexes import StoredIndex, term_key
-from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.kinds import (
+    BUILT_IN_KINDS,
+    PROFILE_KINDS,
+    EventType,
+    ProfileKind,
+    Rules,
+    StreamKind,
+    register_kind,
+)
 from seriatim.core.limits import Limits
 from seriatim.core.prepare import ValidationContext, prepare
-from seriatim.core.profile_rules import AGGREGATES_PROFILE, FACTS_PROFILE, TRACES_PROFILE
+from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
+from seriatim.profiles.facts import FACTS_PROFILE
+from seriatim.profiles.trace_rules import TRACES_PROFILE
 from seriatim.testing.factories import trace, trace_event
 
 _new: Any = NewEvent  # for values that its types forbid
@@ -169,6 +182,61 @@ def test_payloads() -> None:
         assert ready.payload in ("[]", '"x"', "1", "null")
     error = refusal([trace_event("TraceStarted", "t", 0, payload=[])], profile_rules=TRACES_PROFILE)
     assert isinstance(error, SchemaViolation)
+
+
+def check_amount(event_type: str, payload: Any) -> None:
+    """Refuse a payment without an amount."""
+    if "amount" not in payload:
+        raise ValidationError("shape", "$.amount", f"is required in {event_type}")
+
+
+@pytest.fixture
+def payments() -> Iterator[StreamKind]:
+    """Register the stream kind of a profile for one test."""
+    kind = StreamKind(name="payment", first_seq=0, catalogue="closed")
+    register_kind(
+        ProfileKind(
+            kind=kind,
+            profile="payments",
+            event_types=("paid",),
+            required=("source_system",),
+            key_required=True,
+            actor_types=("person",),
+            floats=False,
+            check_payload=check_amount,
+            guard=PERSONAL_GUARD,
+            guarded_fields=("source_system",),
+        )
+    )
+    yield kind
+    del BUILT_IN_KINDS["payment"], PROFILE_KINDS["payment"]
+
+
+def test_the_rules_of_a_registered_kind(payments: StreamKind) -> None:
+    """A5, A7: the rules that a profile registers hold for the streams of its kind, and only there.
+
+    The name of the kind does not matter: the core knows no profile by name.
+    """
+    whole = {"stream": ("payment", "1"), "source_system": "s", "actor_type": "person"}
+
+    def refuse(payload: Any = None, key: str | None = "k", **changed: Any) -> Any:
+        error = refusal([_new("paid", payload or {"amount": 1}, **(whole | changed))], key)
+        return error.details.get("field") or error.details["path"]
+
+    prepare(make_context(), [_new("paid", {"amount": 1}, **whole)], "k")
+    assert refuse(source_system=None) == "source_system"
+    assert refuse(key=None) == "idempotency_key"
+    assert refuse(actor_type="user") == "actor_type"
+    assert refuse({"amount": 1.5}) == "$.amount"
+    assert refuse({"total": 1}) == "$.amount"
+    assert refuse({"amount": "ann@acme.io"}) == "$.amount"
+    assert refuse(source_system="ann@acme.io") == "source_system"
+    prepare(make_context(), [_new("paid", {"total": 1.5}, stream=("other", "1"))])
+    assert Rules((), ()).kind_of("payment") is payments
+    with pytest.raises(Conflict):
+        register_kind(
+            msgspec.structs.replace(PROFILE_KINDS["trace"], kind=StreamKind(name="trace"))
+        )
 
 
 def test_the_order_of_checks() -> None:

@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 
 from seriatim.core.errors import EventPart, ValidationError
-from seriatim.core.profile_rules import (
-    AGGREGATES_PROFILE,
-    FACTS_PROFILE,
-    LOG_PROFILE,
-    TRACES_PROFILE,
-)
+from seriatim.core.profile_rules import LOG_PROFILE
+from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
+from seriatim.profiles.facts import FACTS_PROFILE
+from seriatim.profiles.trace_rules import TRACES_PROFILE
 
 CODES = {
     "log": ["invalid_event", "invalid_event", "invalid_event", "schema_violation"],

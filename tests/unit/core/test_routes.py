@@ -135,3 +135,21 @@ def test_index_covers_events_after_its_declaration() -> None:
         AccessPath(mixed, 10, 100, ((x,), (term("a", "x", 1),)), exact=True),
         AccessPath(mixed, 0, 10),
     ]
+
+
+@pytest.mark.parametrize(
+    ("sides", "index"),
+    [
+        ({"types": ["a"], "payload": [{"x": 1}]}, "payload"),
+        ({"types": ["a"], "payload": [{"x": 1}], "tags": ["u"]}, "payload"),
+        ({"types": ["a"], "tags": ["u", "u", "v"]}, "tag"),
+        ({"types": ["a"], "payload": [{"q": 1}]}, "type"),
+        ({"streams": [("order", "7")], "types": ["a"]}, "stream"),
+        ({"types": ["*"], "payload": [{"x": 1}]}, "tenant"),
+        ({}, "tenant"),
+    ],
+)
+def test_the_index_of_an_access_path(sides: dict[str, Any], index: str) -> None:
+    """D3: an access path names the index that finds its candidates."""
+    [route] = found(Filter(**sides))
+    assert route.index == index

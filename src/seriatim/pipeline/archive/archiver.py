@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged, NotFound
 from seriatim.core.event import LogIdentity
-from seriatim.core.kinds import BUILT_IN_KINDS
 from seriatim.factory import open_store
 from seriatim.pipeline.archive.catalog import Archive, open_archive
 from seriatim.pipeline.archive.manifest import (
@@ -254,7 +253,7 @@ class _ArchiveRun:
 def _read_declarations(store: Store) -> ArchivedDeclarations:
     rules = store.rules()
     return ArchivedDeclarations(
-        kinds=[kind for kind in rules.kinds.values() if kind not in BUILT_IN_KINDS],
+        kinds=rules.declared_kinds,
         types=list(rules.types.values()),
         indexes=list(rules.indexes),
     )

@@ -22,7 +22,7 @@ from seriatim.core.consistency import (
     find_stream_problems,
 )
 from seriatim.core.ids import ID_BYTES_MAX, KEY_BYTES_MAX
-from seriatim.core.kinds import AGGREGATE_STREAM_KIND, Rules, StreamKind
+from seriatim.core.kinds import DEFAULT_STREAM_KIND, Rules, StreamKind
 from seriatim.pipeline.archive.segment_tasks import PositionRange
 from seriatim.pipeline.columns import EVENT_COLUMNS, build_spark_schema
 from seriatim.pipeline.digest import build_event_hash, build_word_sums
@@ -246,7 +246,7 @@ class _StreamCheck(msgspec.Struct, frozen=True):
 
     def _check(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         stream_type, position = row["stream_type"], row["position"]
-        kind = self.kinds.get(stream_type, AGGREGATE_STREAM_KIND)
+        kind = self.kinds.get(stream_type, DEFAULT_STREAM_KIND)
         last = None if row["prior"] is None else (row["prior"], row["prior_type"])
         for level, text in find_stream_problems(row["stream_seq"], row["event_type"], last, kind):
             message = f"position {position}: stream ({stream_type}, {row['stream_id']}) {text}"
@@ -255,9 +255,9 @@ class _StreamCheck(msgspec.Struct, frozen=True):
 
 def _build_kind_columns(rules: Rules) -> tuple[Column, Column, Column]:
     """Return expressions for opening type, closing types and first number of an event's kind."""
-    opening: Column = f.lit(AGGREGATE_STREAM_KIND.opening_type).cast("string")
+    opening: Column = f.lit(DEFAULT_STREAM_KIND.opening_type).cast("string")
     closing: Column = f.lit([]).cast("array<string>")
-    first: Column = f.lit(AGGREGATE_STREAM_KIND.first_seq)
+    first: Column = f.lit(DEFAULT_STREAM_KIND.first_seq)
     for kind in rules.kinds.values():
         matches = f.col("stream_type") == kind.name
         opening = f.when(matches, f.lit(kind.opening_type)).otherwise(opening)

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.ids import id_problem
+from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.patterns import NameFilter, pattern_problem
 from seriatim.core.tenants import check_tenant
 from seriatim.core.times import parse_us, time_problem
@@ -59,6 +59,7 @@ class ScanSpec(msgspec.Struct, frozen=True, kw_only=True):
     event_ids: NameFilter | None = None
     correlation_ids: NameFilter | None = None
     causation_ids: NameFilter | None = None
+    actor_ids: NameFilter | None = None
     occurred: Interval = Interval()
     recorded: Interval = Interval()
     key_partition: KeyPartition | None = None
@@ -84,6 +85,7 @@ NAME_COLUMNS = {
     "event_ids": "event_id",
     "correlation_ids": "correlation_id",
     "causation_ids": "causation_id",
+    "actor_ids": "actor_id",
 }
 
 
@@ -103,6 +105,9 @@ SOURCE_OPTIONS = (
     "types",
     "streamType",
     "streamId",
+    "correlationId",
+    "causationId",
+    "actorId",
     "occurredAfter",
     "occurredUntil",
     "recordedAfter",
@@ -198,6 +203,9 @@ def _parse_scan(found: Mapping[str, str]) -> ScanSpec:
         types=_parse_patterns(found, "types"),
         stream_types=_parse_patterns(found, "streamType"),
         stream_ids=_parse_id(found, "streamId"),
+        correlation_ids=_parse_text(found, "correlationId"),
+        causation_ids=_parse_text(found, "causationId"),
+        actor_ids=_parse_text(found, "actorId"),
         occurred=_parse_interval(found, "occurred"),
         recorded=_parse_interval(found, "recorded"),
     )
@@ -242,6 +250,14 @@ def _parse_id(found: Mapping[str, str], option: str) -> NameFilter | None:
     if option not in found:
         return None
     return NameFilter((_check_id(option, found[option]),))
+
+
+def _parse_text(found: Mapping[str, str], option: str) -> NameFilter | None:
+    if option not in found:
+        return None
+    if problem := text_problem(found[option]):
+        raise option_error(option, problem)
+    return NameFilter((found[option],))
 
 
 def _parse_tenant(found: Mapping[str, str]) -> NameFilter | None:

@@ -297,6 +297,7 @@ class PostgresEngine:
         self._closed = False
 
     def _open(self) -> None:
+        # One connection for all threads; reentrant, because transactions call single statements.
         self._lock = threading.RLock()
         self._connection = connect(self._address)
         self._needs_transaction = self._check_isolation()

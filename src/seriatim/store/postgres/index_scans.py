@@ -12,8 +12,8 @@ from typing import Any, LiteralString
 from psycopg.types.json import Jsonb
 
 from seriatim.core.canonical import canonical_text
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.ids import stream_key
-from seriatim.core.kinds import TRACE_STREAM_TYPE
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query_plan import AccessPath
 from seriatim.store.port import ReadSpec
@@ -47,6 +47,7 @@ def build_read_statement(  # noqa: C901 - one condition per argument of a read
         parameters.update(values)
 
     related = spec.correlation_id is not None or spec.causation_id is not None
+    by_id = related or (spec.actor_id is not None and spec.stream is None)
     if spec.stream is not None and related:  # use the index on the id, not that on the stream
         add("e.stream_type = %(stream_type)s", stream_type=spec.stream[0])
         add("e.stream_id = %(stream_id)s", stream_id=spec.stream[1])
@@ -66,11 +67,15 @@ def build_read_statement(  # noqa: C901 - one condition per argument of a read
     for name in ("app_id", "env_id", "correlation_id", "causation_id"):
         if (value := getattr(spec, name)) is not None:
             add(f"e.{name} = %({name})s", **{name: value})
+    if spec.actor_id is not None:
+        # An actor may have more events than a stream: an expression hides the actor's index.
+        actor = "e.actor_id" if spec.stream is None else "e.actor_id || ''"
+        add(f"{actor} = %(actor_id)s", actor_id=spec.actor_id)
     _add_time_ranges(spec, add)
     branches: list[str] = []
     if spec.type_names is not None:
         branches = _build_type_branches(spec.type_names, parameters)
-        if related or spec.tenant_id is None:
+        if by_id or spec.tenant_id is None:
             branches = [f"({' or '.join(branches)})"]
     direction = "desc" if spec.newest_first else "asc"
     source = _build_source(schema, conditions, branches, f"{direction} limit %(limit)s")

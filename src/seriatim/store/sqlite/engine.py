@@ -185,6 +185,7 @@ class SqliteEngine:
     ) -> None:
         self._purpose = purpose
         self._file = DatabaseFile(path, busy_timeout_s)
+        # One connection for all threads; reentrant, because transactions call single statements.
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         with translate_errors(self._file.path):

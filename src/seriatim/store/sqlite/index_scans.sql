@@ -27,6 +27,12 @@ where tenant_id = :tenant and causation_id = :causation_id
 and position > :after and position <= :until {more}
 order by position {direction} limit :limit
 
+-- name: actor
+select {columns} from events indexed by events_by_actor
+where tenant_id = :tenant and actor_id = :actor_id
+and position > :after and position <= :until {more}
+order by position {direction} limit :limit
+
 -- name: stream
 select {columns} from events indexed by events_by_stream
 where stream_key = :stream and stream_seq > :after_seq and stream_seq <= :until_seq {more}

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
-from seriatim.core.kinds import TRACE_STREAM_TYPE, Rules
+from seriatim.core.kinds import Rules
 from seriatim.core.patterns import NameFilter
 from seriatim.core.predicate import PayloadDocument
 from seriatim.core.query import Filter, Matcher, Query
@@ -41,6 +42,7 @@ _CONDITIONS = {
     "recorded_until_us": "events.recorded_us <= :recorded_until_us",
     "correlation_id": "events.correlation_id = :correlation_id",
     "causation_id": "events.causation_id = :causation_id",
+    "actor_id": "events.actor_id = :actor_id",
     "after_seq": "coalesce(events.stream_seq, 0) > :since_seq",
 }
 _SCOPES: dict[str, tuple[str, ...]] = {
@@ -89,11 +91,16 @@ def plan_read_scans(spec: ReadSpec) -> list[IndexScan]:
 
 
 def _choose_scan(spec: ReadSpec) -> tuple[str, bool]:
-    """Return the scan of a read without types, and whether it uses a related id."""
+    """Return the scan of a read without types, and whether it uses the index of an id.
+
+    An actor may have more events than a stream, so a read of a stream uses the stream's index.
+    """
     if spec.correlation_id is not None:
         return "correlation", True
     if spec.causation_id is not None:
         return "causation", True
+    if spec.actor_id is not None and spec.stream is None:
+        return "actor", True
     return "tenant" if spec.stream is None else "stream", False
 
 

@@ -1,12 +1,35 @@
-"""The ten fixed event types of traces and the shapes of their payloads (T1)."""
+"""The rules of traces: their stream kind, the shapes of their payloads (T1) and their guard (T2).
+
+They are registered with the core when this module is imported, and then hold for every append to
+a trace, through any profile.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
-from seriatim.core.errors import ValidationError
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
+from seriatim.core.errors import InvalidArgument, SchemaViolation, ValidationError
+from seriatim.core.guard import PatternGuard, register_guard
+from seriatim.core.guard_rules import Rule
+from seriatim.core.guard_scanner import Literal
 from seriatim.core.json_path import ROOT, child, item
+from seriatim.core.kinds import ProfileKind, StreamKind, register_kind
+from seriatim.core.profile_rules import ProfileRules, register_profile
+
+TRACES_PROFILE = register_profile(
+    ProfileRules(
+        name="traces",
+        error_types={
+            "envelope": InvalidArgument,
+            "json": InvalidArgument,
+            "payload": SchemaViolation,
+            "shape": SchemaViolation,
+        },
+    )
+)
 
 TRACE_ACTORS = ("agent", "person", "role", "system")
 
@@ -118,3 +141,63 @@ def check_trace_payload(event_type: str, payload: dict[str, Any]) -> None:
         raise ValidationError("shape", "event_type", f"must be one of {', '.join(TRACE_TYPES)}")
     if problem := shape(payload):
         raise ValidationError("shape", ROOT + problem[0], problem[1])
+
+
+# Contract rule T2, verbatim and frozen.
+TRACE_SUBSTRINGS = (
+    *("Bearer ", "xoxb-", "xoxp-", "xoxa-", "xoxr-", "sk-"),
+    *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "-----BEGIN", "AKIA", "ASIA"),
+    *("api_key=", "apikey=", "api-key:", "password=", "passwd=", "secret=", "token="),
+)
+TRACE_RULES: tuple[Rule, ...] = tuple(
+    Rule(
+        each,
+        re.compile(re.escape(each.lower())),
+        (Literal(each.lower()),),
+        lowercase=True,
+        description=each,
+    )
+    for each in TRACE_SUBSTRINGS
+)
+TRACES_GUARD = PatternGuard("traces-v1", TRACE_RULES, keys=False, metadata=False)
+
+TRACE_STREAM_KIND = StreamKind(
+    name=TRACE_STREAM_TYPE,
+    first_seq=0,
+    numbered_by="caller",
+    opening_type="TraceStarted",
+    closing_types=("TraceFinished",),
+    catalogue="closed",
+)
+
+register_guard(TRACES_GUARD)
+register_kind(
+    ProfileKind(
+        kind=TRACE_STREAM_KIND,
+        profile=TRACES_PROFILE.name,
+        event_types=TRACE_TYPES,
+        required=(
+            "event_id",
+            "stream_seq",
+            "occurred_at",
+            "producer_id",
+            "source_system",
+            "actor_type",
+            "actor_id",
+        ),
+        key_required=True,
+        actor_types=TRACE_ACTORS,
+        floats=False,
+        check_payload=check_trace_payload,
+        guard=TRACES_GUARD,
+        guarded_fields=(
+            "producer_id",
+            "actor_type",
+            "actor_id",
+            "source_system",
+            "source_subsystem",
+            "correlation_id",
+            "causation_id",
+        ),
+    )
+)

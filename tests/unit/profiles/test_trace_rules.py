@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.core.errors import ValidationError
-from seriatim.core.trace_shapes import TRACE_ACTORS, TRACE_TYPES, check_trace_payload
+from seriatim.profiles.trace_rules import TRACE_ACTORS, TRACE_TYPES, check_trace_payload
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "deal_desk.json"
 

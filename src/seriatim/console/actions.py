@@ -1,0 +1,59 @@
+"""Results of actions: a redirection whose address names the outcome, and its text on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim.console.page import ConsolePage, ConsoleResponse
+
+_COUNT_DIGITS = 12
+# The address holds the name of an outcome, never its text: a link must not put words on a page.
+_OUTCOMES = {
+    "paused": "Paused.",
+    "resumed": "Resumed.",
+    "retried": "Retried",
+    "skipped": "Skipped",
+    "revoked": "The token is revoked.",
+    "quota_set": "The quota is set.",
+    "quota_removed": "The quota is removed: the default applies.",
+    "started": "The job is started.",
+}
+_COUNTED = ("retried", "skipped")
+
+
+def finish_action(
+    page: ConsolePage, path: str, outcome: str, result: Any = None, **params: Any
+) -> ConsoleResponse:
+    """Redirect to a page after an action, with its outcome in the address.
+
+    Args:
+        page: The request.
+        path: The page to display.
+        outcome: A key of `_OUTCOMES`.
+        result: The response of the API: the number of affected things, and whether the action
+            was recorded in the journal.
+        params: Further parameters of the page.
+    """
+    given = result if isinstance(result, dict) else {}
+    count = given.get("count") if outcome in _COUNTED else None
+    unrecorded = None if given.get("recorded", True) else "yes"
+    return page.redirect(path, **params, done=outcome, count=count, unrecorded=unrecorded)
+
+
+def list_notices(page: ConsolePage) -> list[tuple[str, str]]:
+    """Return the colour and text of each notice about the action before this page."""
+    text = _OUTCOMES.get(page.params.get("done", ""))
+    if text is None:
+        return []
+    if page.params["done"] in _COUNTED:
+        text = f"{text} {_read_count(page)} event(s)."
+    notices = [("good", text)]
+    if page.params.get("unrecorded"):
+        msg = "The action succeeded, but could not be recorded in the operators' journal."
+        notices.append(("warn", msg))
+    return notices
+
+
+def _read_count(page: ConsolePage) -> str:
+    given = page.params.get("count", "")
+    return f"{int(given):,}" if given.isdecimal() and len(given) <= _COUNT_DIGITS else "some"

@@ -23,6 +23,12 @@ document.addEventListener("securitypolicyviolation", (event) => {
   console.error("policy violated: " + event.violatedDirective + " by " + event.blockedURI);
 });
 """
+_FIND_UNREACHABLE = """
+[...document.querySelectorAll("a[href], button, input, select, textarea, summary, [role=button]")]
+  .filter((control) => control.checkVisibility() && control.type !== "hidden")
+  .filter((control) => control.tabIndex < 0)
+  .map((control) => control.outerHTML.slice(0, 200))
+"""
 
 
 class Visit:
@@ -107,6 +113,11 @@ class Visit:
         """Return by how many pixels the page is wider than the window."""
         script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         found: int = self.page.evaluate(script)
+        return found
+
+    def unreachable(self) -> list[str]:
+        """Return the visible controls that the Tab key does not reach."""
+        found: list[str] = self.page.evaluate(_FIND_UNREACHABLE)
         return found
 
     def is_hacked(self) -> bool:

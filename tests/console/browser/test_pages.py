@@ -28,6 +28,8 @@ def test_every_page_is_accessible(visit: OPEN_VISIT) -> None:
                 found[f"{address} {scheme} {width}"] = problems
             if overflow := one.overflow():
                 found[f"{address} {width}"] = overflow
+        if unreachable := one.unreachable():
+            found[f"{address} keyboard"] = unreachable
         assert not one.is_hacked(), address
 
     assert found == {}

@@ -211,14 +211,23 @@ REQUESTS: dict[str, RequestFactory] = {
     "GET /v1/projections": lambda _, whose: RequestParts({"name": f"{whose}"}),
     "GET /v1/projections/wait": lambda _, __: RequestParts({"name": "seats", "position": 1}),
     "GET /v1/projections/failures": lambda _, __: RequestParts({"name": "seats"}),
+    "POST /v1/projections/pause": lambda _, __: RequestParts(body={"name": "seats"}),
+    "POST /v1/projections/resume": lambda _, __: RequestParts(body={"name": "seats"}),
+    "POST /v1/projections/retry": lambda _, __: RequestParts(body={"name": "seats", "position": 1}),
+    "POST /v1/projections/skip": lambda _, __: RequestParts(body={"name": "seats", "position": 1}),
     "GET /v1/registry": lambda _, __: RequestParts({"finished": "true"}),
     "GET /v1/dead-letters": lambda _, whose: RequestParts({"event_id": f"{whose}-dead"}),
+    "GET /v1/registry/entries": lambda _, whose: RequestParts({"event_id": f"{whose}-dead"}),
+    "GET /v1/registry/count": lambda _, whose: RequestParts({"event_id": f"{whose}-dead"}),
     "POST /v1/dead-letters/retry": lambda _, whose: RequestParts(
         body={"event_id": f"{whose}-dead"}
     ),
     "POST /v1/dead-letters/skip": lambda _, whose: RequestParts(
         body={"event_id": f"{whose}-dead", "reason": "seen"}
     ),
+    "POST /v1/handlers/pause": lambda _, __: RequestParts(body={"handler": "mailer"}),
+    "POST /v1/handlers/resume": lambda _, __: RequestParts(body={"handler": "mailer"}),
+    "GET /v1/operations": lambda _, whose: RequestParts({"tenant_id": whose}),
     "GET /v1/declarations": lambda _, __: RequestParts(),
     "POST /v1/declarations": lambda _, __: RequestParts(body={"kinds": [{"name": "order"}]}),
     "GET /v1/doctor": lambda _, __: RequestParts(),

@@ -19,6 +19,7 @@ from tests.service.tenant_data import OURS, SECRET, THEIRS, create_dead_letter
 
 MAILER = handler("mailer", effect="keyed", on_poison="stop")(lambda _event, _context: None)
 ACTS = {"retry": {}, "skip": {"reason": "seen"}}
+MANY = {"all": True, "expected_count": 0, "reason": "seen"}
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_handler_goes_on_when_its_own_stop_is_dealt_with(
     """K2: only resolving the event that stopped a handler lets it run again."""
     stop(service, tmp_path, OURS, THEIRS)
     ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
-    body = {"all": True, **ACTS[act]}
+    body = {"all": True, "expected_count": 1, "reason": "seen"}
 
     assert ours("POST", f"/v1/dead-letters/{act}", body).json == {"count": 1}
     assert known(tmp_path).status == "stopped"
@@ -98,7 +99,7 @@ def test_a_stop_is_reported_only_to_its_tenant(service: RunningService, tmp_path
     assert shown(ours) == shown(theirs) == ("paused", "")
 
 
-@pytest.mark.parametrize("path", ["/v1/registry", "/v1/dead-letters"])
+@pytest.mark.parametrize("path", ["/v1/registry", "/v1/dead-letters", "/v1/registry/entries"])
 def test_no_response_reveals_the_address_of_a_registry(
     service: RunningService, tmp_path: Path, path: str
 ) -> None:
@@ -123,7 +124,7 @@ def test_a_named_event_that_is_not_there(service: RunningService, tmp_path: Path
 
     for answer in (absent, foreign, done):
         assert (answer.status, answer.code) == (404, "not_found")
-    none = ours("POST", path, {"all": True, "event_type": "nothing.*", **ACTS[act]})
+    none = ours("POST", path, {**MANY, "event_type": "nothing.*"})
     assert (none.status, none.json) == (200, {"count": 0})
 
 
@@ -138,7 +139,9 @@ def test_dead_letters_by_a_pattern(service: RunningService, tmp_path: Path) -> N
 
     assert [len(found[pattern].json["entries"]) for pattern in ("*", "x.*")] == [1, 0]
     assert (found["x*"].status, found["x*"].code) == (400, "invalid_argument")
-    retried = ours("POST", "/v1/dead-letters/retry", {"all": True, "event_type": "*"})
+    retried = ours(
+        "POST", "/v1/dead-letters/retry", {**MANY, "event_type": "*", "expected_count": 1}
+    )
     assert retried.json == {"count": 1}
 
 
@@ -159,3 +162,41 @@ def test_skip_takes_what_the_command_takes(service: RunningService, tmp_path: Pa
     for name in ("claimed", "blocked"):
         skipped = ours("POST", "/v1/dead-letters/skip", {"event_id": name, "reason": "given up"})
         assert skipped.json == {"count": 1}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_many_events_need_their_count_and_a_reason(
+    service: RunningService, tmp_path: Path, act: str
+) -> None:
+    """N4: an act on all that match states their number; another one is refused with the actual."""
+    stop(service, tmp_path, OURS, THEIRS)
+    ours = make_caller(service, tenant_id=OURS)
+    path = f"/v1/dead-letters/{act}"
+    uncounted = ours("POST", path, {"all": True, "reason": "seen"})
+    unexplained = ours("POST", path, {"all": True, "expected_count": 1, "reason": " "})
+    wrong = ours("POST", path, {"all": True, "expected_count": 2, "reason": "seen"})
+
+    assert (uncounted.status, uncounted.json["details"]) == (400, {"argument": "expected_count"})
+    assert (unexplained.status, unexplained.json["details"]) == (400, {"argument": "reason"})
+    assert (wrong.status, wrong.code) == (409, "conflict")
+    assert wrong.json["details"] == {"expected_count": 2, "actual_count": 1}
+    counted = ours("GET", "/v1/registry/count", status="dead").json
+    assert (counted["count"], counted["retryable"], len(counted["counts"])) == (1, 1, 1)
+    body = {"all": True, "status": "dead", "expected_count": 1, "reason": "seen"}
+    assert ours("POST", path, body).json == {"count": 1}
+
+
+def test_entries_by_status(service: RunningService, tmp_path: Path) -> None:
+    """G5, K2: unfinished events are listed by status, with attempts, times and the last error."""
+    stop(service, tmp_path, OURS, THEIRS)
+    ours = make_caller(service, tenant_id=OURS)
+    [dead] = ours("GET", "/v1/registry/entries", status="dead").json["entries"]
+    [one] = ours("GET", "/v1/registry/entries", event_id=f"{OURS}-dead").json["entries"]
+
+    assert dead == one
+    assert (dead["event_id"], dead["attempts"], dead["error"]) == (f"{OURS}-dead", 1, f"no {OURS}")
+    assert dead["first_at"] <= dead["updated_at"]
+    assert ours("GET", "/v1/registry/entries", status="blocked").json == {"entries": []}
+    for wrong in ({"status": "done"}, {"limit": 0}, {"limit": 1001}, {"after": -2}):
+        refused = ours("GET", "/v1/registry/entries", **wrong)
+        assert (refused.status, refused.code) == (400, "invalid_argument")

@@ -64,7 +64,7 @@ def test_dead_letters(service: RunningService, monkeypatch: pytest.MonkeyPatch) 
     assert (code, done) == (0, [{"retried": 1}])
     assert ran(service, monkeypatch, "dlq", "list") == (0, [])
     code, done = ran(
-        service, monkeypatch, "dlq", "drop", "--all", "--reason", "old", tenant_id=THEIRS
+        service, monkeypatch, "dlq", "drop", "--all", "--yes", "--reason", "old", tenant_id=THEIRS
     )
     assert (code, done) == (0, [{"skipped": 1}])
 
@@ -100,9 +100,15 @@ def test_registry(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> N
     assert code == 0
     assert [one["name"] for one in known["handlers"]] == ["mailer"]
     assert [(one["status"], one["count"]) for one in known["counts"]] == [("dead", 1)]
-    assert ran(service, monkeypatch, "registry", "pause", "mailer")[0] == 2
-    assert ran(service, monkeypatch, "registry", "waiting")[0] == 2
-    code, done = ran(service, monkeypatch, "registry", "retry", "--all")
+    assert ran(service, monkeypatch, "registry", "prune", "mailer", "--days", "1")[0] == 2
+    assert ran(service, monkeypatch, "registry", "pause", "mailer")[0] == 3
+    assert ran(service, monkeypatch, "registry", "pause", "mailer", tenant_id="*") == (0, [])
+    assert ran(service, monkeypatch, "registry", "resume", "mailer", tenant_id="*") == (0, [])
+    assert ran(service, monkeypatch, "registry", "waiting") == (0, [])
+    assert ran(service, monkeypatch, "registry", "retry", "--all", "--reason", "fixed")[0] == 2
+    code, done = ran(
+        service, monkeypatch, "registry", "retry", "--all", "--yes", "--reason", "fixed"
+    )
     assert (code, done) == (0, [{"retried": 1}])
 
 

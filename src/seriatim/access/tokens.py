@@ -133,3 +133,14 @@ def token_from_row(row: tuple[Any, ...]) -> Token:
         revoked_at=None if revoked is None else format_us(revoked),
         last_used_at=None if used is None else format_us(used),
     )
+
+
+def describe_token(token: Token) -> dict[str, Any]:
+    """Return what the operators' journal records about a token, without its secret."""
+    return {
+        "token_id": token.token_id,
+        "subject": token.subject if token.service else None,
+        "rights": token.rights,
+        "types": token.types,
+        "expires_at": token.expires_at,
+    }

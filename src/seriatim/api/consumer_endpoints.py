@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from seriatim.api.http import HttpRequest
+from seriatim.api.operator_endpoints import make_operator
 from seriatim.api.service import Service
 from seriatim.core.error_summary import sanitize_reason
 from seriatim.core.errors import Conflict, Forbidden, LogIdentityChanged, NotFound
 from seriatim.core.limits import limit_error
+from seriatim.core.operation import Operator
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.log.arguments import check_name, check_position, invalid_argument
+from seriatim.log.operator_journal import check_reason
 from seriatim.log.projections import Projections
 from seriatim.log.subscription import read_subscription_statuses
 from seriatim.store.port import Cursor, Lease, make_lease_name
 from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
 from seriatim.wire.messages import (
+    CountResponse,
     CursorBody,
     CursorResponse,
     CursorsResponse,
@@ -27,6 +32,9 @@ from seriatim.wire.messages import (
     FailuresResponse,
     LeaseBody,
     LeaseResponse,
+    ProjectionBody,
+    ProjectionRetryBody,
+    ProjectionSkipBody,
     ProjectionsResponse,
     ReleaseBody,
     RenewBody,
@@ -317,3 +325,94 @@ async def list_projection_failures(
     except (Conflict, NotFound):
         raise _projection_not_found(params.name) from None
     return FailuresResponse(_own_failures(failures, tenant_id))
+
+
+async def pause_projection(
+    service: Service, request: HttpRequest, body: ProjectionBody
+) -> CountResponse:
+    """Stop a projection at its current position until it is resumed."""
+    return await _operate(
+        service,
+        request,
+        body.name,
+        lambda projections, operator: CountResponse(
+            1, projections.pause(body.name, reason=body.reason, operator=operator)
+        ),
+    )
+
+
+async def resume_projection(
+    service: Service, request: HttpRequest, body: ProjectionBody
+) -> CountResponse:
+    """Resume a paused projection."""
+    return await _operate(
+        service,
+        request,
+        body.name,
+        lambda projections, operator: CountResponse(
+            1, projections.resume(body.name, reason=body.reason, operator=operator)
+        ),
+    )
+
+
+async def retry_projection_failures(
+    service: Service, request: HttpRequest, body: ProjectionRetryBody
+) -> CountResponse:
+    """Retry the failure at a position, or all failures, in the current or the next run.
+
+    Without a position, `expected_count` and `reason` are required, and a request is refused with
+    `conflict` if there are more or fewer failures.
+    """
+    if body.position is None:
+        check_reason(body.reason, required=True)
+        if body.expected_count is None:
+            raise invalid_argument("expected_count", "is required without a position")
+    else:
+        check_position("position", body.position)
+
+    def retry(projections: Projections, operator: Operator) -> CountResponse:
+        count, recorded = projections.retry(
+            body.name,
+            body.position,
+            expected_count=body.expected_count,
+            reason=body.reason,
+            operator=operator,
+        )
+        return CountResponse(count, recorded)
+
+    return await _operate(service, request, body.name, retry)
+
+
+async def skip_projection_failure(
+    service: Service, request: HttpRequest, body: ProjectionSkipBody
+) -> CountResponse:
+    """Skip a failed event, now and in every rebuild; its key continues after it."""
+    check_position("position", body.position)
+    return await _operate(
+        service,
+        request,
+        body.name,
+        lambda projections, operator: CountResponse(
+            1, projections.skip(body.name, body.position, reason=body.reason, operator=operator)
+        ),
+    )
+
+
+async def _operate(
+    service: Service,
+    request: HttpRequest,
+    name: str,
+    act: Callable[[Projections, Operator], CountResponse],
+) -> CountResponse:
+    """Act on a projection of the tenant; one of another tenant is reported as missing."""
+    tenant_id, operator = request.tenant_id, make_operator(request)
+
+    def run() -> CountResponse:
+        projections = service.view(tenant_id).projections
+        try:
+            projections.find(name)
+        except (Conflict, NotFound):
+            raise _projection_not_found(name) from None
+        return act(projections, operator)
+
+    return await service.run_for_tenant(tenant_id, run)

@@ -1,16 +1,18 @@
-"""Endpoints for operators: handlers, dead letters, declarations, the epoch, old commands."""
+"""Endpoints for operators: the journal, handlers, dead letters, declarations, epoch, commands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from seriatim.api.http import HttpRequest
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
+from seriatim.core.operation import ActionName, Operator, OperatorAction
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.delivery.entries import (
     RETRYABLE_STATUSES,
@@ -23,13 +25,20 @@ from seriatim.delivery.entries import (
     format_stop_reason,
 )
 from seriatim.delivery.registry import Registry
-from seriatim.log.arguments import check_position, invalid_argument
+from seriatim.log.arguments import check_name, check_position, invalid_argument
+from seriatim.log.operator_journal import (
+    check_expected_count,
+    check_reason,
+    read_journal,
+    record_action,
+)
 from seriatim.wire.messages import (
     CountResponse,
     DeclarationsResponse,
     DeclareBody,
     DoctorResponse,
     LogInfo,
+    OperationsResponse,
     PurgeBody,
     TokenInfo,
 )
@@ -71,23 +80,142 @@ class EntriesResponse(msgspec.Struct, frozen=True):
     entries: list[Entry]
 
 
+EntryStatus = Literal["claimed", "failed", "blocked", "dead", "unknown"]
+
+
+class StatusParams(msgspec.Struct, frozen=True):
+    """Unfinished events by handler, status, event, type or stream, after a position."""
+
+    handler: str | None = None
+    status: EntryStatus | None = None
+    event_id: str | None = None
+    event_type: str | None = None
+    stream_type: str | None = None
+    stream_id: str | None = None
+    after: int = -1
+    limit: int = 100
+
+
+class CountParams(msgspec.Struct, frozen=True):
+    """Unfinished events by handler, status, event, type or stream."""
+
+    handler: str | None = None
+    status: EntryStatus | None = None
+    event_id: str | None = None
+    event_type: str | None = None
+    stream_type: str | None = None
+    stream_id: str | None = None
+
+
+class EntryCountResponse(msgspec.Struct, frozen=True):
+    """The number of events that match, in all and by handler and status.
+
+    `retryable` is how many of them a retry affects: those that are failed, dead or unknown.
+    """
+
+    count: int
+    retryable: int
+    counts: list[StatusCount]
+
+
 class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
-    """One event to retry, or all events that match the filters."""
+    """One event to retry, or all events that match the filters.
+
+    `all` needs `expected_count`, the number that `GET /v1/registry/count` returns as `retryable`
+    for the same filters, and a `reason`.
+    """
 
     handler: str | None = None
     event_id: str | None = None
     event_type: str | None = None
     all: bool = False
+    stream_type: str | None = None
+    stream_id: str | None = None
+    status: Literal["failed", "dead", "unknown"] | None = None
+    expected_count: int | None = None
+    reason: str = ""
 
 
 class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
-    """One event to skip, or all events that match the filters, and the reason."""
+    """One event to skip, or all events that match the filters, and the reason.
+
+    `all` needs `expected_count`, the number that `GET /v1/registry/count` returns as `count` for
+    the same filters.
+    """
 
     reason: str
     handler: str | None = None
     event_id: str | None = None
     event_type: str | None = None
     all: bool = False
+    stream_type: str | None = None
+    stream_id: str | None = None
+    status: EntryStatus | None = None
+    expected_count: int | None = None
+
+
+class HandlerBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A handler to pause or resume, and the reason."""
+
+    handler: str
+    reason: str = ""
+
+
+class OperationParams(msgspec.Struct, frozen=True):
+    """Actions before a position, newest first; those of one tenant, or `*` for those on all."""
+
+    tenant_id: str | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+def record_request(
+    service: Service,
+    request: HttpRequest,
+    action: ActionName,
+    target: dict[str, Any],
+    *,
+    count: int = 1,
+    reason: str = "",
+    tenant_id: str | None = None,
+) -> bool:
+    """Record an action that a request has performed; return whether it could be recorded.
+
+    The tenant is that of the request unless another is given. It blocks: call it in a thread.
+    """
+    return record_action(
+        service.log,
+        OperatorAction(
+            action=action,
+            operator=make_operator(request),
+            tenant_id=request.tenant_id if tenant_id is None else tenant_id,
+            target={name: value for name, value in target.items() if value is not None},
+            count=count,
+            reason=reason,
+        ),
+    )
+
+
+def make_operator(request: HttpRequest) -> Operator:
+    """Return the caller of a request as the operator of an action."""
+    confined = not _is_for_all_tenants(request)
+    return Operator(request.caller.subject, "http", confined=confined)
+
+
+async def list_operations(
+    service: Service, request: HttpRequest, params: OperationParams
+) -> OperationsResponse:
+    """List the actions of operators, newest first.
+
+    A token for one tenant sees the actions that affect that tenant alone.
+    """
+    tenant_id = params.tenant_id
+    if not _is_for_all_tenants(request):
+        tenant_id = request.caller.resolve_tenant(tenant_id)
+    read = partial(
+        read_journal, service.log, tenant_id=tenant_id, before=params.before, limit=params.limit
+    )
+    return OperationsResponse(await service.run_for_tenant(request.tenant_id, read))
 
 
 async def _run_in_registry(
@@ -173,42 +301,156 @@ async def list_dead_letters(
     )
 
 
-def _make_filter(request: HttpRequest, body: RetryBody | SkipBody, status: Any) -> EntryFilter:
+async def list_entries(
+    service: Service, request: HttpRequest, params: StatusParams
+) -> EntriesResponse:
+    """List unfinished events of handlers.
+
+    Each has its status, its number of attempts, the time of the first and of the last one, and
+    the last error. The registry does not store earlier errors.
+    """
+    if not 1 <= params.limit <= _PAGE_MAX:
+        raise invalid_argument("limit", f"must be from 1 to {_PAGE_MAX}")
+    check_position("after", params.after + 1)
+    selection = _select_unfinished(request, params, params.after)
+    read = _run_in_registry(
+        service, request, lambda registry: registry.entries(selection, params.limit)
+    )
+    return EntriesResponse(await read)
+
+
+async def count_entries(
+    service: Service, request: HttpRequest, params: CountParams
+) -> EntryCountResponse:
+    """Count unfinished events of handlers, before an action on all of them."""
+    selection = _select_unfinished(request, params)
+    counts = await _run_in_registry(
+        service, request, lambda registry: registry.count_entries(selection)
+    )
+    retryable = sum(one.count for one in counts if one.status in RETRYABLE_STATUSES)
+    return EntryCountResponse(sum(one.count for one in counts), retryable, counts)
+
+
+def _select_unfinished(
+    request: HttpRequest, params: StatusParams | CountParams, after: int = -1
+) -> EntryFilter:
+    return EntryFilter(
+        handler=params.handler,
+        tenant_id=request.tenant_id,
+        event_id=params.event_id,
+        event_type=params.event_type,
+        stream_type=params.stream_type,
+        stream_id=params.stream_id,
+        status=params.status or UNFINISHED_STATUSES,
+        after=after,
+    )
+
+
+def _make_filter(
+    request: HttpRequest, body: RetryBody | SkipBody, statuses: tuple[str, ...]
+) -> EntryFilter:
     if (body.event_id is None) == (not body.all):
         raise invalid_argument("event_id", "name one event, or set all to true")
+    if body.all and body.expected_count is None:
+        msg = "is required with all: the number of events to affect, as GET /v1/registry/count says"
+        raise invalid_argument("expected_count", msg)
+    check_reason(body.reason, required=body.all)
     return EntryFilter(
         handler=body.handler,
         tenant_id=request.tenant_id,
         event_id=body.event_id,
         event_type=body.event_type,
-        status=status,
+        stream_type=body.stream_type,
+        stream_id=body.stream_id,
+        status=statuses if body.status is None else (body.status,),
     )
 
 
 async def retry_dead_letters(
     service: Service, request: HttpRequest, body: RetryBody
 ) -> CountResponse:
-    """Retry failed, dead and unknown events at once."""
-    entry_filter = _make_filter(request, body, RETRYABLE_STATUSES)
+    """Retry failed, dead and unknown events at once.
+
+    A request for all that match is refused with `conflict` if their number is not `expected_count`.
+    """
+    selection = _make_filter(request, body, RETRYABLE_STATUSES)
     restart = _is_for_all_tenants(request)
-    return CountResponse(
-        await _run_in_registry(
-            service, request, lambda registry: registry.retry(entry_filter, restart=restart)
-        )
+    return await _apply(
+        service,
+        request,
+        body,
+        selection,
+        lambda registry: registry.retry(selection, restart=restart),
     )
 
 
 async def skip_events(service: Service, request: HttpRequest, body: SkipBody) -> CountResponse:
-    """Mark unfinished events as done, with a reason that is stored."""
-    entry_filter = _make_filter(request, body, UNFINISHED_STATUSES)
+    """Mark unfinished events as done, with a reason that is stored.
+
+    A request for all that match is refused with `conflict` if their number is not `expected_count`.
+    """
+    selection = _make_filter(request, body, UNFINISHED_STATUSES)
     restart = _is_for_all_tenants(request)
-    return CountResponse(
-        await _run_in_registry(
-            service,
-            request,
-            lambda registry: registry.skip(entry_filter, body.reason, restart=restart),
-        )
+    return await _apply(
+        service,
+        request,
+        body,
+        selection,
+        lambda registry: registry.skip(selection, body.reason, restart=restart),
     )
+
+
+async def _apply(
+    service: Service,
+    request: HttpRequest,
+    body: RetryBody | SkipBody,
+    selection: EntryFilter,
+    act: Callable[[Registry], int],
+) -> CountResponse:
+    """Check the expected count, act on the selected events, and record the action."""
+    action: ActionName = "events_retried" if isinstance(body, RetryBody) else "events_skipped"
+
+    def run(registry: Registry) -> CountResponse:
+        if body.expected_count is not None:
+            actual = sum(one.count for one in registry.count_entries(selection))
+            check_expected_count(body.expected_count, actual)
+        count = act(registry)
+        recorded = not count or record_request(
+            service, request, action, selection.describe(), count=count, reason=body.reason
+        )
+        return CountResponse(count, recorded)
+
+    return await _run_in_registry(service, request, run)
+
+
+async def pause_handler(service: Service, request: HttpRequest, body: HandlerBody) -> CountResponse:
+    """Stop a handler from claiming events until it is resumed, for all tenants."""
+    return await _set_status(service, request, body, "paused")
+
+
+async def resume_handler(
+    service: Service, request: HttpRequest, body: HandlerBody
+) -> CountResponse:
+    """Resume a handler that was paused or has stopped, for all tenants."""
+    return await _set_status(service, request, body, "ready")
+
+
+async def _set_status(
+    service: Service, request: HttpRequest, body: HandlerBody, status: Literal["paused", "ready"]
+) -> CountResponse:
+    name = check_name("handler", body.handler)
+    reason = check_reason(body.reason)
+    action: ActionName = "handler_paused" if status == "paused" else "handler_resumed"
+
+    def run(registry: Registry) -> CountResponse:
+        registry.set_status(name, status, reason if status == "paused" else "")
+        target = {"handler": name}
+        return CountResponse(
+            1,
+            record_request(service, request, action, target, reason=reason, tenant_id=ALL_TENANTS),
+        )
+
+    return await _run_in_registry(service, request, run)
 
 
 # -- the log

@@ -25,6 +25,7 @@ from seriatim.cli.command_session import (
     command_session,
 )
 from seriatim.cli.maintenance import audit, doctor, init, verify
+from seriatim.cli.operations import operations
 from seriatim.cli.output import Terminal, write_json
 from seriatim.cli.publish import publish, reconcile
 from seriatim.cli.read import query, read, streams, tail
@@ -108,6 +109,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "tail": tail,
     "streams": streams,
     "subscriptions": subscriptions,
+    "operations": operations,
     "query": query,
     "import": import_,
     "export": export,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -24,7 +24,19 @@ from seriatim.cli.command_session import (
     load_object,
     observe_command,
 )
+from seriatim.cli.operations import (
+    ActionReason,
+    Confirmed,
+    confirm_count,
+    mark_unrecorded,
+    record_command,
+)
 from seriatim.cli.output import escape_unprintable, format_pairs, make_table, write_json
+from seriatim.cli.projection_operations import (
+    LocalOperations,
+    ProjectionOperations,
+    RemoteOperations,
+)
 from seriatim.cli.spark_session import (
     ArchiveLocation,
     SparkMaster,
@@ -44,6 +56,7 @@ from seriatim.factory import (
     redact_url,
 )
 from seriatim.log.arguments import invalid_argument
+from seriatim.log.operator_journal import check_reason
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
@@ -138,6 +151,7 @@ def rebuild(
             "--accept", help="Switch even if the result differs from the existing read model."
         ),
     ] = False,
+    reason: ActionReason = "",
     target: ReadModelUrl = None,
     all_tenants: AllTenants = False,
     archive: ArchiveLocation = None,
@@ -149,8 +163,17 @@ def rebuild(
     """Fold the whole log into a new read model, compare it with the old one, and switch."""
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
         read_model = _locate(command, target, all_tenants=all_tenants)
+        check_reason(reason)
         with _open_projector(command, path, read_model, master, archive) as job:
-            _print_proof(command, job.rebuild(accept=accept))
+            proof = job.rebuild(accept=accept)
+            record_command(
+                command,
+                "projection_rebuilt",
+                {"projection": job.projection.name, "accept": accept},
+                reason=reason,
+                tenant_id=read_model.tenant_id,
+            )
+            _print_proof(command, proof)
 
 
 @app.command("verify", epilog=exit_codes.format_exit_codes())
@@ -220,10 +243,7 @@ def _raise_no_projections(target: str) -> ReadModel:
 
 def _print_remote_status(command: CommandSession, target: str | None, failures: str | None) -> None:
     """Print the projections that a service keeps next to its log."""
-    if target is not None:
-        raise invalid_argument(
-            "target", "cannot be given for a service, which knows its read model: leave it out"
-        )
+    _refuse_target(target)
     with command.open() as log:
         if failures is not None:
             _print_failures(command, log.projections.failures(failures))
@@ -242,24 +262,23 @@ def _make_row(standing: ProjectionStanding) -> dict[str, Any]:
     return row
 
 
-def _make_command(
-    operation: Callable[[ReadModel, str], object], result: str
-) -> Callable[..., None]:
+def _make_command(action: Literal["pause", "resume"], result: str) -> Callable[..., None]:
     def run_operation(
         ctx: typer.Context,
         name: ProjectionName,
+        reason: ActionReason = "",
         target: ReadModelUrl = None,
         all_tenants: AllTenants = False,
         url: LogUrl = None,
         tenant: TenantOption = None,
         as_json: JsonOutput = False,
     ) -> None:
-        with _open_read_model(ctx, CommonOptions(url, tenant, as_json), target, all_tenants) as (
+        with _open_operations(ctx, CommonOptions(url, tenant, as_json), target, all_tenants) as (
             command,
-            model,
+            projections,
         ):
-            operation(model, name)
-            _print_result(command, name, result)
+            recorded = getattr(projections, action)(name, reason)
+            _print_result(command, name, result, recorded)
 
     return run_operation
 
@@ -268,9 +287,9 @@ app.command(
     "pause",
     epilog=exit_codes.format_exit_codes(),
     help="Stop a projection at its current position.",
-)(_make_command(operations.pause, "paused"))
+)(_make_command("pause", "paused"))
 app.command("resume", epilog=exit_codes.format_exit_codes(), help="Resume a paused projection.")(
-    _make_command(operations.resume, "resumed; the current or next run continues")
+    _make_command("resume", "resumed; the current or next run continues")
 )
 
 
@@ -284,6 +303,8 @@ def retry(
             metavar="POSITION", help="The position of the event. [default: all failed events]"
         ),
     ] = None,
+    reason: ActionReason = "",
+    yes: Confirmed = False,
     target: ReadModelUrl = None,
     all_tenants: AllTenants = False,
     url: LogUrl = None,
@@ -291,12 +312,19 @@ def retry(
     as_json: JsonOutput = False,
 ) -> None:
     """Retry failed events, in the current run or the next one."""
-    with _open_read_model(ctx, CommonOptions(url, tenant, as_json), target, all_tenants) as (
+    with _open_operations(ctx, CommonOptions(url, tenant, as_json), target, all_tenants) as (
         command,
-        model,
+        projections,
     ):
-        count = operations.retry(model, name, position)
-        _print_result(command, name, f"{count} to be retried by the current or next run")
+        check_reason(reason, required=position is None)
+        expected = None
+        if position is None:
+            expected = projections.count_retryable(name)
+            question = f"retry {expected:,} failures"
+            confirm_count(command, question, expected, confirmed=yes)
+        count, recorded = projections.retry(name, position, reason, expected)
+        result = f"{count} to be retried by the current or next run"
+        _print_result(command, name, result, recorded)
 
 
 @app.command("skip", epilog=exit_codes.format_exit_codes())
@@ -304,6 +332,7 @@ def skip(
     ctx: typer.Context,
     name: ProjectionName,
     position: Annotated[int, typer.Argument(metavar="POSITION", help="The position of the event.")],
+    reason: ActionReason = "",
     target: ReadModelUrl = None,
     all_tenants: AllTenants = False,
     url: LogUrl = None,
@@ -311,12 +340,12 @@ def skip(
     as_json: JsonOutput = False,
 ) -> None:
     """Skip a failed event, now and in every rebuild; its key continues with later events."""
-    with _open_read_model(ctx, CommonOptions(url, tenant, as_json), target, all_tenants) as (
+    with _open_operations(ctx, CommonOptions(url, tenant, as_json), target, all_tenants) as (
         command,
-        model,
+        projections,
     ):
-        operations.skip(model, name, position)
-        _print_result(command, name, f"skips position {position}")
+        recorded = projections.skip(name, position, reason)
+        _print_result(command, name, f"skips position {position}", recorded)
 
 
 class _ReadModelLocation(msgspec.Struct, frozen=True):
@@ -336,14 +365,28 @@ def _locate(
 
 
 @contextmanager
-def _open_read_model(
+def _open_operations(
     ctx: typer.Context, common: CommonOptions, target: str | None, all_tenants: bool
-) -> Iterator[tuple[CommandSession, ReadModel]]:
+) -> Iterator[tuple[CommandSession, ProjectionOperations]]:
+    """Open the projections of a service, or those of a read model in a database."""
     with command_session(ctx, common) as command:
+        if is_service(command.url):
+            _refuse_target(target, all_tenants=all_tenants)
+            with command.open() as log:
+                yield command, RemoteOperations(log.projections, command)
+            return
         read_model = _locate(command, target, all_tenants=all_tenants)
         model = find_read_model(read_model.target) or _raise_no_projections(read_model.target)
         with closing(model):
-            yield command, model
+            yield command, LocalOperations(model, read_model.tenant_id, command)
+
+
+def _refuse_target(target: str | None, *, all_tenants: bool = False) -> None:
+    if target is not None or all_tenants:
+        raise invalid_argument(
+            "target" if target is not None else "all-tenants",
+            "cannot be given for a service, which knows its read models: leave it out",
+        )
 
 
 @contextmanager
@@ -401,9 +444,9 @@ def load_projection(path: str) -> Projection:
 # -- output
 
 
-def _print_result(command: CommandSession, name: str, result: str) -> None:
+def _print_result(command: CommandSession, name: str, result: str, recorded: bool) -> None:
     if command.as_json:
-        write_json({"projection": name, "done": result})
+        write_json(mark_unrecorded({"projection": name, "done": result}, recorded))
     else:
         command.stdout.print(Text(escape_unprintable(f"{name}: {result}")))
 

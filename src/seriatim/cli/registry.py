@@ -18,12 +18,21 @@ from seriatim.cli.command_session import (
     TenantOption,
     command_session,
 )
+from seriatim.cli.local_registry import LocalRegistry
+from seriatim.cli.operations import (
+    ActionReason,
+    Confirmed,
+    confirm_count,
+    mark_unrecorded,
+)
 from seriatim.cli.output import escape_unprintable, format_pairs, make_table, write_json
 from seriatim.cli.remote_registry import RegistryOperations, RemoteRegistry
 from seriatim.core.errors import NotFound
 from seriatim.delivery.entries import RETRYABLE_STATUSES, UNFINISHED_STATUSES, Entry, EntryFilter
 from seriatim.factory import is_service, open_registry, registry_url
 from seriatim.log.arguments import invalid_argument
+from seriatim.log.operator_journal import check_reason
+from seriatim.wire.messages import CountResponse
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -83,9 +92,10 @@ def _open_registry(
     with command_session(ctx, common) as command:
         found: RegistryOperations
         if registry is None and is_service(command.url):
-            found = RemoteRegistry(command.open())
+            found = RemoteRegistry(command.open(), command)
         else:
-            found = open_registry(registry or registry_url(command.url), create=False)
+            at = registry or registry_url(command.url)
+            found = LocalRegistry(open_registry(at, create=False), command)
         with closing(found) as operations:
             yield command, operations
 
@@ -225,13 +235,29 @@ dlq_app.command("list", epilog=exit_codes.format_exit_codes())(
 )
 
 
-def _print_count(command: CommandSession, name: str, count: int) -> None:
+def _print_count(command: CommandSession, name: str, result: CountResponse) -> None:
     if command.as_json:
-        write_json({name: count})
+        write_json(mark_unrecorded({name: result.count}, result.recorded))
     else:
-        command.stdout.print(f"{name}: {count:,}")
-    if not count:
+        command.stdout.print(f"{name}: {result.count:,}")
+    if not result.count:
         raise typer.Exit(exit_codes.FOUND_PROBLEMS)
+
+
+def _count_matching(
+    command: CommandSession,
+    operations: RegistryOperations,
+    selection: EntryFilter,
+    verb: str,
+    *,
+    confirmed: bool,
+) -> int | None:
+    """Count the events of an action on all that match and ask; None for an action on one event."""
+    if selection.event_id is not None:
+        return None
+    count = operations.count(selection)
+    confirm_count(command, f"{verb} {count:,} events", count, confirmed=confirmed)
+    return count
 
 
 def _make_retry_command(statuses: tuple[str, ...], help: str) -> Any:
@@ -240,6 +266,8 @@ def _make_retry_command(statuses: tuple[str, ...], help: str) -> Any:
         argument: EventArgument = None,
         event: EventId = None,
         all_: AllMatching = False,
+        yes: Confirmed = False,
+        reason: ActionReason = "",
         handler: HandlerName = None,
         event_type: EventTypeFilter = None,
         stream: StreamFilter = None,
@@ -260,7 +288,10 @@ def _make_retry_command(statuses: tuple[str, ...], help: str) -> Any:
                 stream,
                 status=statuses,
             )
-            _print_count(command, "retried", operations.retry(selection))
+            check_reason(reason, required=all_)
+            count = _count_matching(command, operations, selection, "retry", confirmed=yes)
+            result = operations.retry(selection, reason=reason, expected_count=count)
+            _print_count(command, "retried", result)
 
     run_command.__doc__ = help
     return run_command
@@ -273,6 +304,7 @@ def _make_skip_command(statuses: tuple[str, ...], help: str) -> Any:
         argument: EventArgument = None,
         event: EventId = None,
         all_: AllMatching = False,
+        yes: Confirmed = False,
         handler: HandlerName = None,
         event_type: EventTypeFilter = None,
         stream: StreamFilter = None,
@@ -293,7 +325,10 @@ def _make_skip_command(statuses: tuple[str, ...], help: str) -> Any:
                 stream,
                 status=statuses,
             )
-            _print_count(command, "skipped", operations.skip(selection, reason))
+            check_reason(reason, required=True)
+            count = _count_matching(command, operations, selection, "skip", confirmed=yes)
+            result = operations.skip(selection, reason=reason, expected_count=count)
+            _print_count(command, "skipped", result)
 
     run_command.__doc__ = help
     return run_command
@@ -389,6 +424,7 @@ def pause(
 def resume(
     ctx: typer.Context,
     handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
+    reason: ActionReason = "",
     registry: RegistryUrl = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -396,7 +432,7 @@ def resume(
 ) -> None:
     """Resume a handler that was paused or has stopped."""
     with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (_, operations):
-        operations.set_status(handler, "ready")
+        operations.set_status(handler, "ready", reason)
 
 
 @app.command("reset", epilog=exit_codes.format_exit_codes())
@@ -476,6 +512,7 @@ def prune(
             "effect is repeated.",
         ),
     ] = False,
+    reason: ActionReason = "",
     registry: RegistryUrl = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -489,8 +526,8 @@ def prune(
         command,
         operations,
     ):
-        count = operations.prune(handler, days * 86_400, streamless=streamless)
+        result = operations.prune(handler, days * 86_400, streamless=streamless, reason=reason)
         if command.as_json:
-            write_json({"forgotten": count})
+            write_json(mark_unrecorded({"forgotten": result.count}, result.recorded))
         else:
-            command.stdout.print(f"forgotten: {count:,}")
+            command.stdout.print(f"forgotten: {result.count:,}")

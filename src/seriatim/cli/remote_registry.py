@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any, NoReturn, Protocol
 
 import msgspec
 
+from seriatim.cli.command_session import CommandSession
+from seriatim.cli.operations import warn_unrecorded
 from seriatim.client.store import HttpStore
-from seriatim.core.errors import InvalidArgument, NotFound
-from seriatim.delivery.admin import check_entry_found
-from seriatim.delivery.entries import DeclaredHandler, Entry, EntryFilter, HandlerLog, StatusCount
+from seriatim.core.errors import InvalidArgument
+from seriatim.delivery.entries import (
+    UNFINISHED_STATUSES,
+    DeclaredHandler,
+    Entry,
+    EntryFilter,
+    HandlerLog,
+    StatusCount,
+)
 from seriatim.delivery.reset import ResetReport
 from seriatim.factory import Log
 from seriatim.log.arguments import invalid_argument
-from seriatim.wire import messages
+from seriatim.wire.messages import CountResponse
 
 _PAGE_SIZE = 1000
 
@@ -38,20 +46,30 @@ class RegistryOperations(Protocol):
         """Return at most `limit` entries that match a selection, in the order of the log."""
         ...
 
-    def retry(self, selection: EntryFilter) -> int:
-        """Make the selected events due for a retry; return their number."""
+    def count(self, selection: EntryFilter) -> int:
+        """Count the entries that match a selection."""
         ...
 
-    def skip(self, selection: EntryFilter, reason: str) -> int:
-        """Mark the selected events as skipped; return their number."""
+    def retry(
+        self, selection: EntryFilter, *, reason: str, expected_count: int | None
+    ) -> CountResponse:
+        """Make the selected events due for a retry."""
         ...
 
-    def set_status(self, handler: str, status: str, reason: str = "") -> Any:
+    def skip(
+        self, selection: EntryFilter, *, reason: str, expected_count: int | None
+    ) -> CountResponse:
+        """Mark the selected events as skipped."""
+        ...
+
+    def set_status(self, handler: str, status: str, reason: str = "") -> None:
         """Pause or resume a handler."""
         ...
 
-    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
-        """Delete entries finished more than `older_s` seconds ago; return their number."""
+    def prune(
+        self, handler: str, older_s: float, *, streamless: bool = False, reason: str = ""
+    ) -> CountResponse:
+        """Delete entries finished more than `older_s` seconds ago."""
         ...
 
     def reset(
@@ -82,12 +100,34 @@ class _EntryPage(msgspec.Struct, frozen=True):
     entries: list[Entry]
 
 
+class _EntryCount(msgspec.Struct, frozen=True):
+    count: int
+
+
+def _params(selection: EntryFilter) -> dict[str, Any]:
+    return {
+        "handler": selection.handler,
+        "event_id": selection.event_id,
+        "event_type": selection.event_type,
+        "stream_type": selection.stream_type,
+        "stream_id": selection.stream_id,
+    }
+
+
+def _statuses(selection: EntryFilter) -> tuple[str | None, ...]:
+    """Return the statuses to request, one by one; None requests every unfinished one."""
+    if selection.status is None or selection.status == UNFINISHED_STATUSES:
+        return (None,)
+    return (selection.status,) if isinstance(selection.status, str) else selection.status
+
+
 class RemoteRegistry:
     """One tenant's part of the registry that a service keeps next to its log."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, command: CommandSession) -> None:
         if not isinstance(log.store, HttpStore):
             raise invalid_argument("url", "must be the URL of a service")
+        self._command = command
         self._log = log
         self._store = log.store
         self._tenant_id = log.tenant_id
@@ -111,81 +151,75 @@ class RemoteRegistry:
         return status
 
     def entries(self, selection: EntryFilter, limit: int = 100) -> list[Entry]:
-        """Return dead letters, the only entries that a service lists."""
-        if selection.status not in ("dead", ("dead",)):
-            self._require_database("listing events other than dead letters")
+        """Return at most `limit` unfinished entries that match a selection."""
         found: dict[tuple[str, str], Entry] = {}
-        after = selection.after
-        while len(found) < limit:
-            params = {
-                "handler": selection.handler,
-                "event_id": selection.event_id,
-                "event_type": selection.event_type,
-                "stream_type": selection.stream_type,
-                "stream_id": selection.stream_id,
-                "after": after,
-                "limit": min(_PAGE_SIZE, limit),
-            }
-            page: list[Entry] = self._get("/v1/dead-letters", params, _EntryPage).entries
-            found |= {(entry.handler, entry.event_id): entry for entry in page}
-            # Several handlers can have a dead letter at one position, and a page may end between
+        for status in _statuses(selection):
+            for entry in self._read_entries(selection, status, limit):
+                found[entry.handler, entry.event_id] = entry
+        entries = sorted(found.values(), key=lambda one: (one.position, one.handler, one.event_id))
+        return entries[:limit]
+
+    def _read_entries(
+        self, selection: EntryFilter, status: str | None, limit: int
+    ) -> Iterator[Entry]:
+        after, size = selection.after, min(_PAGE_SIZE, limit)
+        read = 0
+        while read < limit:
+            params = _params(selection) | {"status": status, "after": after, "limit": size}
+            page: list[Entry] = self._get("/v1/registry/entries", params, _EntryPage).entries
+            yield from page
+            read += len(page)
+            # Several handlers can have an entry at one position, and a page may end between
             # them: the last position is read again.
-            if len(page) < min(_PAGE_SIZE, limit) or page[-1].position - 1 <= after:
-                break
+            if len(page) < size or page[-1].position - 1 <= after:
+                return
             after = page[-1].position - 1
-        return list(found.values())[:limit]
 
-    def retry(self, selection: EntryFilter) -> int:
-        """Make the selected events due for a retry; return their number."""
-        return self._apply("/v1/dead-letters/retry", selection, {})
+    def count(self, selection: EntryFilter) -> int:
+        """Count the unfinished entries that match a selection."""
+        return sum(
+            self._get(
+                "/v1/registry/count", _params(selection) | {"status": status}, _EntryCount
+            ).count
+            for status in _statuses(selection)
+        )
 
-    def skip(self, selection: EntryFilter, reason: str) -> int:
-        """Mark the selected events as skipped for a reason; return their number."""
-        return self._apply("/v1/dead-letters/skip", selection, {"reason": reason})
+    def retry(
+        self, selection: EntryFilter, *, reason: str, expected_count: int | None
+    ) -> CountResponse:
+        """Make the selected events due for a retry."""
+        return self._apply("/v1/dead-letters/retry", selection, reason, expected_count)
 
-    def _apply(self, path: str, selection: EntryFilter, fields: dict[str, Any]) -> int:
-        if selection.status == ("dead",):
-            total = self._apply_to_dead_letters(path, selection, fields)
-            check_entry_found(selection, total, ("dead",))
-            return total
-        if selection.stream_type is not None:
-            self._require_database("filtering by --stream")
-        body = {
-            "handler": selection.handler,
-            "event_id": selection.event_id,
-            "event_type": selection.event_type,
+    def skip(
+        self, selection: EntryFilter, *, reason: str, expected_count: int | None
+    ) -> CountResponse:
+        """Mark the selected events as skipped."""
+        return self._apply("/v1/dead-letters/skip", selection, reason, expected_count)
+
+    def _apply(
+        self, path: str, selection: EntryFilter, reason: str, expected_count: int | None
+    ) -> CountResponse:
+        status = selection.status if isinstance(selection.status, str) else None
+        if isinstance(selection.status, tuple) and len(selection.status) == 1:
+            (status,) = selection.status
+        body = _params(selection) | {
+            "status": status,
             "all": selection.event_id is None,
-            **fields,
+            "expected_count": expected_count,
+            "reason": reason,
         }
         return self._post(path, body)
 
-    def _apply_to_dead_letters(
-        self, path: str, selection: EntryFilter, fields: dict[str, Any]
-    ) -> int:
-        """Apply the operation to each dead letter by its id.
+    def set_status(self, handler: str, status: str, reason: str = "") -> None:
+        """Pause or resume a handler; this needs a token for all tenants."""
+        action = "pause" if status == "paused" else "resume"
+        self._post(f"/v1/handlers/{action}", {"handler": handler, "reason": reason})
 
-        Without an id the route would apply it to events in any unfinished state.
-        """
-        total = 0
-        while dead := self.entries(selection, _PAGE_SIZE):
-            done = 0
-            for entry in dead:
-                with suppress(NotFound):  # another operator was faster
-                    body = {"handler": entry.handler, "event_id": entry.event_id, **fields}
-                    done += self._post(path, body)
-            total += done
-            if not done or len(dead) < _PAGE_SIZE:
-                break
-        return total
-
-    def set_status(self, handler: str, status: str, reason: str = "") -> NoReturn:
+    def prune(
+        self, handler: str, older_s: float, *, streamless: bool = False, reason: str = ""
+    ) -> NoReturn:
         """Raise `InvalidArgument`: handlers are shared by all tenants."""
-        del handler, status, reason
-        self._require_database("pausing and resuming handlers")
-
-    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> NoReturn:
-        """Raise `InvalidArgument`: handlers are shared by all tenants."""
-        del handler, older_s, streamless
+        del handler, older_s, streamless, reason
         self._require_database("pruning")
 
     def reset(
@@ -210,9 +244,12 @@ class RemoteRegistry:
         raw = self._store.http.get(path, params, tenant_id=self._tenant_id)
         return self._store.decode(raw, kind)
 
-    def _post(self, path: str, body: dict[str, Any]) -> int:
+    def _post(self, path: str, body: dict[str, Any]) -> CountResponse:
         raw = self._store.http.post(path, body, tenant_id=self._tenant_id)
-        return int(self._store.decode(raw, messages.CountResponse).count)
+        found: CountResponse = self._store.decode(raw, CountResponse)
+        if not found.recorded:
+            warn_unrecorded(self._command)
+        return found
 
     def _require_database(self, operation: str) -> NoReturn:
         msg = (

@@ -12,6 +12,7 @@ import typer
 from seriatim.access.quotas import Quota
 from seriatim.access.rights import RIGHTS
 from seriatim.access.store import AccessStore
+from seriatim.access.tokens import describe_token
 from seriatim.cli import exit_codes
 from seriatim.cli.command_session import (
     AccessUrl,
@@ -22,12 +23,14 @@ from seriatim.cli.command_session import (
     TenantOption,
     command_session,
 )
+from seriatim.cli.operations import ActionReason, mark_unrecorded, record_command
 from seriatim.cli.output import escape_unprintable, make_table, write_json
 from seriatim.core.errors import NotFound
 from seriatim.core.event import DEFAULT_TENANT
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.factory import access_url, open_access
 from seriatim.log.arguments import invalid_argument
+from seriatim.log.operator_journal import check_reason
 
 app = typer.Typer(no_args_is_help=True, help="Tokens that give access to the service.")
 quota_app = typer.Typer(
@@ -95,6 +98,7 @@ def create(
     types: Types = None,
     expires: ExpiresAfter = None,
     note: Note = "",
+    reason: ActionReason = "",
     at: AccessUrl = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -104,6 +108,7 @@ def create(
     with _open_access(ctx, CommonOptions(url, tenant, as_json), at) as (command, access):
         if all_tenants and command.tenant is not None:
             raise invalid_argument("tenant", "cannot be combined with --all-tenants")
+        check_reason(reason)
         tenant_id = ALL_TENANTS if all_tenants else command.tenant or DEFAULT_TENANT
         text, token = access.create(
             subject=service,
@@ -113,8 +118,15 @@ def create(
             expires_in_s=None if expires is None else _parse_duration(expires),
             note=note,
         )
+        recorded = record_command(
+            command,
+            "token_created",
+            describe_token(token),
+            reason=reason,
+            tenant_id=tenant_id,
+        )
         if command.as_json:
-            write_json({"token": text, **msgspec.to_builtins(token)})
+            write_json(mark_unrecorded({"token": text, **msgspec.to_builtins(token)}, recorded))
             return
         command.notice(f"token {token.token_id} is displayed only this once")
         command.stdout.print(text, soft_wrap=True)
@@ -169,6 +181,7 @@ def revoke(
     token_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id of the token, as in `token list`.")
     ],
+    reason: ActionReason = "",
     at: AccessUrl = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -179,9 +192,18 @@ def revoke(
         command,
         access,
     ):
+        check_reason(reason)
         access.revoke(token_id)
+        token = access.token(token_id)
+        recorded = record_command(
+            command,
+            "token_revoked",
+            describe_token(token),
+            reason=reason,
+            tenant_id=token.tenant_id,
+        )
         if command.as_json:
-            write_json({"revoked": token_id})
+            write_json(mark_unrecorded({"revoked": token_id}, recorded))
         else:
             command.stdout.print(f"revoked: {token_id}", markup=False)
 
@@ -196,6 +218,7 @@ def set_quota(
     bytes_: Annotated[
         float, typer.Option("--bytes-per-second", min=0, help="Bytes per second; 0 sets no limit.")
     ] = 0.0,
+    reason: ActionReason = "",
     at: AccessUrl = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -206,9 +229,17 @@ def set_quota(
         limits = Quota(
             tenant_id=command.tenant or DEFAULT_TENANT, events_per_s=events, bytes_per_s=bytes_
         )
+        check_reason(reason)
         access.set_quota(limits)
+        recorded = record_command(
+            command,
+            "quota_set",
+            {"events_per_s": events, "bytes_per_s": bytes_},
+            reason=reason,
+            tenant_id=limits.tenant_id,
+        )
         if command.as_json:
-            write_json(limits)
+            write_json(mark_unrecorded(msgspec.structs.asdict(limits), recorded))
         else:
             command.stdout.print(
                 f"{escape_unprintable(limits.tenant_id)}: {_format_quota(limits)}", markup=False
@@ -242,6 +273,7 @@ def list_quotas(
 @quota_app.command("remove", epilog=exit_codes.format_exit_codes())
 def remove_quota(
     ctx: typer.Context,
+    reason: ActionReason = "",
     at: AccessUrl = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -252,12 +284,14 @@ def remove_quota(
         command,
         access,
     ):
+        check_reason(reason)
         tenant_id = command.tenant or DEFAULT_TENANT
         if not access.remove_quota(tenant_id):
             msg = f"the tenant {tenant_id!r:.80} has no quota of its own"
             raise NotFound(msg, details={"tenant_id": tenant_id})
+        recorded = record_command(command, "quota_removed", {}, reason=reason, tenant_id=tenant_id)
         if command.as_json:
-            write_json({"removed": tenant_id})
+            write_json(mark_unrecorded({"removed": tenant_id}, recorded))
         else:
             command.stdout.print(f"removed: {escape_unprintable(tenant_id)}", markup=False)
 

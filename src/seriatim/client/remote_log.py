@@ -13,8 +13,9 @@ from seriatim.client.http_client import HttpClient, retry_delays
 from seriatim.client.store import HttpStore
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import BackendFailure, ProjectionTimeout, SeriatimError
+from seriatim.core.operation import Operator
 from seriatim.core.query import Query, check_query
-from seriatim.log.arguments import check_name, check_position, check_timeout
+from seriatim.log.arguments import check_name, check_position, check_timeout, invalid_argument
 from seriatim.log.base import BaseLog
 from seriatim.log.batches import Batch, Page
 from seriatim.log.projections import Projections
@@ -174,6 +175,10 @@ class RemoteProjections(Projections):
         """Return the progress of a projection."""
         return self._progress(name, 0, _NO_WAIT_S)
 
+    def find(self, name: str) -> Progress:
+        """Return the progress of a projection."""
+        return self.get_progress(name)
+
     def _progress(self, name: str, position: int, timeout_s: float) -> Progress:
         params = {
             "name": check_name("name", name),
@@ -196,6 +201,52 @@ class RemoteProjections(Projections):
         found: list[FailureRecord] = self._get(
             "/v1/projections/failures", params, messages.FailuresResponse
         ).failures
+        return found
+
+    def pause(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
+        """Stop a projection at its current position; see `Projections.pause`."""
+        return self._operate("pause", {"name": name, "reason": reason}, operator).recorded
+
+    def resume(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
+        """Resume a paused projection; see `Projections.resume`."""
+        return self._operate("resume", {"name": name, "reason": reason}, operator).recorded
+
+    def retry(
+        self,
+        name: str,
+        position: int | None = None,
+        *,
+        expected_count: int | None = None,
+        reason: str = "",
+        operator: Operator | None = None,
+    ) -> tuple[int, bool]:
+        """Retry failures; without a position, the service requires the count and a reason."""
+        body = {
+            "name": name,
+            "position": position,
+            "expected_count": expected_count,
+            "reason": reason,
+        }
+        found = self._operate("retry", body, operator)
+        return found.count, found.recorded
+
+    def skip(
+        self, name: str, position: int, *, reason: str = "", operator: Operator | None = None
+    ) -> bool:
+        """Skip a failed event; see `Projections.skip`."""
+        body = {"name": name, "position": position, "reason": reason}
+        return self._operate("skip", body, operator).recorded
+
+    def _operate(
+        self, action: str, body: dict[str, Any], operator: Operator | None
+    ) -> messages.CountResponse:
+        """Act on a projection; the service records the subject of the token as the operator."""
+        if operator is not None:
+            raise invalid_argument("operator", "cannot be given to a service: it is the token's")
+        raw = self._store.http.post(
+            f"/v1/projections/{action}", body, tenant_id=self._log.tenant_id
+        )
+        found: messages.CountResponse = self._store.decode(raw, messages.CountResponse)
         return found
 
     def _get(self, path: str, params: dict[str, Any], kind: type[Any], wait_s: float = 0.0) -> Any:

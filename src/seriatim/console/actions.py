@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from seriatim.console.page import ConsolePage, ConsoleResponse
+from seriatim.core.errors import InvalidArgument
 
-_COUNT_DIGITS = 12
+_DIGITS_MAX = 18
 # The address holds the name of an outcome, never its text: a link must not put words on a page.
 _OUTCOMES = {
     "paused": "Paused.",
@@ -46,7 +47,7 @@ def list_notices(page: ConsolePage) -> list[tuple[str, str]]:
     if text is None:
         return []
     if page.params["done"] in _COUNTED:
-        text = f"{text} {_read_count(page)} event(s)."
+        text = f"{text} {_read_affected(page)} event(s)."
     notices = [("good", text)]
     if page.params.get("unrecorded"):
         msg = "The action succeeded, but could not be recorded in the operators' journal."
@@ -54,6 +55,23 @@ def list_notices(page: ConsolePage) -> list[tuple[str, str]]:
     return notices
 
 
-def _read_count(page: ConsolePage) -> str:
+def _read_affected(page: ConsolePage) -> str:
     given = page.params.get("count", "")
-    return f"{int(given):,}" if given.isdecimal() and len(given) <= _COUNT_DIGITS else "some"
+    return f"{int(given):,}" if _is_number(given) else "some"
+
+
+def read_count(page: ConsolePage, name: str) -> int:
+    """Return a number of a form.
+
+    Raises:
+        InvalidArgument: It is not a whole number.
+    """
+    given = page.form.get(name, "")
+    if not _is_number(given):
+        msg = f"{name} must be a whole number"
+        raise InvalidArgument(msg, details={"argument": name})
+    return int(given)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX

@@ -21,7 +21,7 @@ from seriatim.core.times import parse_us
 
 _PAGE = 100
 _TIMED_MAX = 20  # projections whose lag in time is read: one read each
-_HANDLER_STATUSES = ("failed", "blocked", "claimed", "expired", "dead", "unknown")
+HANDLER_STATUSES = ("failed", "blocked", "claimed", "expired", "dead", "unknown")
 
 MarkColor = Literal["good", "warn", "bad", ""]
 
@@ -125,11 +125,8 @@ async def read_lag_time(page: ConsolePage, position: int) -> str:
 async def read_subscriptions(page: ConsolePage) -> list[ConsumerRow]:
     """Return the durable subscriptions of the tenant, for operators."""
     found = await read_optional(page, "/v1/subscriptions", limit=_PAGE)
-    return (
-        []
-        if found is None
-        else [_make_subscription_row(page, one) for one in found["subscriptions"]]
-    )
+    listed = [] if found is None else found["subscriptions"]
+    return [_make_subscription_row(page, one) for one in listed]
 
 
 def _make_subscription_row(page: ConsolePage, status: dict[str, Any]) -> ConsumerRow:
@@ -208,7 +205,7 @@ def _make_handler_row(
         lag=0 if waiting is None else waiting[1],
         trend=describe_trend(samples),
         failures=counts.get("dead", 0) + counts.get("unknown", 0),
-        counts={status: counts.get(status, 0) for status in _HANDLER_STATUSES},
+        counts={status: counts.get(status, 0) for status in HANDLER_STATUSES},
         reason=handler["reason"],
         declaration=handler["declaration"],
     )

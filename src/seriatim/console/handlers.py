@@ -2,6 +2,195 @@
 
 from __future__ import annotations
 
-from seriatim.console.page import PageRoute
+from typing import Any
 
-ROUTES: tuple[PageRoute, ...] = ()
+from seriatim.console.actions import finish_action, list_notices, read_count
+from seriatim.console.consumers import HANDLER_STATUSES, HandlerRow, draw_lag, read_handlers
+from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.core.errors import Conflict, InvalidArgument, NotFound, SeriatimError
+from seriatim.core.tenants import ALL_TENANTS
+
+_PAGE = 50
+_FILTERS = ("status", "event_type", "stream_type", "stream_id", "event_id")
+_ACTIONS = {"retry": "retried", "skip": "skipped"}
+
+
+async def show_handlers(page: ConsolePage) -> ConsoleResponse:
+    """List the handlers, and the number of their events in each state."""
+    page.history.watch(page.request.tenant_id)
+    rows = await read_handlers(page)
+    return await page.render("handlers.html", handlers=rows, statuses=HANDLER_STATUSES)
+
+
+async def show_handler(page: ConsolePage) -> ConsoleResponse:
+    """Show one handler, and its unfinished events that match the filters."""
+    page.history.watch(page.request.tenant_id)
+    return await _render_handler(page, page.params.get("name", ""), read_filters(page.params))
+
+
+async def _render_handler(
+    page: ConsolePage, name: str, filters: dict[str, str], error: SeriatimError | None = None
+) -> ConsoleResponse:
+    row = await _find_handler(page, name)
+    after = page.params.get("after", "-1")
+    found = await page.get(
+        "/v1/registry/entries", handler=name, after=after, limit=_PAGE + 1, **filters
+    )
+    entries = found["entries"]
+    more = len(entries) > _PAGE
+    following = ""
+    if more:
+        last = entries[_PAGE - 1]["position"]
+        following = page.url("/handler", name=name, **filters, after=last)
+    return await page.render(
+        "handler.html",
+        status=200 if error is None else page.app.service.problem(error, "").status,
+        row=row,
+        filters=filters,
+        entries=entries[:_PAGE],
+        following=following,
+        first=page.url("/handler", name=name, **filters) if "after" in page.params else "",
+        chart=draw_lag(page, "handler", name),
+        may_pause=page.caller.tenant_id == ALL_TENANTS,
+        statuses=HANDLER_STATUSES,
+        notices=list_notices(page),
+        error="" if error is None else error.message,
+    )
+
+
+async def _find_handler(page: ConsolePage, name: str) -> HandlerRow:
+    rows = await read_handlers(page)
+    row = next((one for one in rows or () if one.name == name), None)
+    if row is None:
+        raise NotFound("there is no such handler", details={"handler": name})
+    return row
+
+
+async def show_entry(page: ConsolePage) -> ConsoleResponse:
+    """Show the attempts of a handler to process one event, as far as the registry stores them."""
+    name, event_id = page.params.get("name", ""), page.params.get("event_id", "")
+    found = await page.get("/v1/registry/entries", handler=name, event_id=event_id, limit=1)
+    if not found["entries"]:
+        msg = "this event is finished, or the handler has not received it"
+        raise NotFound(msg, details={"handler": name, "event_id": event_id})
+    return await page.render("handler_entry.html", entry=found["entries"][0])
+
+
+def read_filters(given: Any) -> dict[str, str]:
+    """Return the filters of an address or a form that are not empty."""
+    return {name: value for name in _FILTERS if (value := given.get(name, "").strip())}
+
+
+# -- actions on one event
+
+
+async def retry_one(page: ConsolePage) -> ConsoleResponse:
+    """Retry one event at once."""
+    return await _act_on_one(page, "retry")
+
+
+async def skip_one(page: ConsolePage) -> ConsoleResponse:
+    """Mark one event as done, with a reason."""
+    return await _act_on_one(page, "skip")
+
+
+async def _act_on_one(page: ConsolePage, action: str) -> ConsoleResponse:
+    name = page.form.get("name", "")
+    body = {
+        "handler": name,
+        "event_id": page.form.get("event_id", ""),
+        "reason": page.form.get("reason", "").strip(),
+    }
+    try:
+        result = await page.post(f"/v1/dead-letters/{action}", body)
+    except InvalidArgument as error:
+        return await _render_handler(page, name, {"event_id": body["event_id"]}, error)
+    return finish_action(page, "/handler", _ACTIONS[action], result, name=name)
+
+
+# -- actions on all events that match (N4)
+
+
+async def confirm(page: ConsolePage) -> ConsoleResponse:
+    """Ask before all events that match are retried or skipped, with their number."""
+    action, name = page.params.get("action", ""), page.params.get("name", "")
+    return await _render_confirmation(page, action, name, read_filters(page.params))
+
+
+async def _render_confirmation(
+    page: ConsolePage,
+    action: str,
+    name: str,
+    filters: dict[str, str],
+    error: SeriatimError | None = None,
+) -> ConsoleResponse:
+    if action not in _ACTIONS:
+        raise NotFound("there is no such action")
+    found = await page.get("/v1/registry/count", handler=name, **filters)
+    return await page.render(
+        "handler_confirm.html",
+        status=200 if error is None else page.app.service.problem(error, "").status,
+        action=action,
+        name=name,
+        filters=filters,
+        count=found["retryable" if action == "retry" else "count"],
+        counts=found["counts"],
+        error="" if error is None else error.message,
+    )
+
+
+async def act_on_all(page: ConsolePage) -> ConsoleResponse:
+    """Retry or skip all events that match, if there are as many as the confirmation named."""
+    action, name = page.form.get("action", ""), page.form.get("name", "")
+    filters = read_filters(page.form)
+    if action not in _ACTIONS:
+        raise NotFound("there is no such action")
+    body: dict[str, Any] = {
+        "handler": name,
+        "all": True,
+        "expected_count": read_count(page, "expected_count"),
+        "reason": page.form.get("reason", "").strip(),
+        **filters,
+    }
+    if event_id := filters.get("event_id"):  # one event at most: no other filter is needed
+        body = {"handler": name, "event_id": event_id, "reason": body["reason"]}
+    try:
+        result = await page.post(f"/v1/dead-letters/{action}", body)
+    except (Conflict, InvalidArgument) as error:  # another number of events by now, or no reason
+        return await _render_confirmation(page, action, name, filters, error)
+    return finish_action(page, "/handler", _ACTIONS[action], result, name=name)
+
+
+async def pause(page: ConsolePage) -> ConsoleResponse:
+    """Stop a handler from claiming events, for all tenants."""
+    return await _set_status(page, "pause", "paused")
+
+
+async def resume(page: ConsolePage) -> ConsoleResponse:
+    """Resume a handler that was paused or has stopped, for all tenants."""
+    return await _set_status(page, "resume", "resumed")
+
+
+async def _set_status(page: ConsolePage, action: str, outcome: str) -> ConsoleResponse:
+    name = page.form.get("name", "")
+    body = {"handler": name, "reason": page.form.get("reason", "").strip()}
+    try:
+        result = await page.post(f"/v1/handlers/{action}", body)
+    except InvalidArgument as error:
+        return await _render_handler(page, name, {}, error)
+    return finish_action(page, "/handler", outcome, result, name=name)
+
+
+ROUTES: tuple[PageRoute, ...] = (
+    PageRoute(
+        method="GET", path="/handlers", show=show_handlers, title="Handlers", right="operate"
+    ),
+    PageRoute(method="GET", path="/handler", show=show_handler),
+    PageRoute(method="GET", path="/handler/entry", show=show_entry),
+    PageRoute(method="GET", path="/handler/confirm", show=confirm),
+    PageRoute(method="POST", path="/handler/retry", show=retry_one),
+    PageRoute(method="POST", path="/handler/skip", show=skip_one),
+    PageRoute(method="POST", path="/handler/all", show=act_on_all),
+    PageRoute(method="POST", path="/handler/pause", show=pause),
+    PageRoute(method="POST", path="/handler/resume", show=resume),
+)

@@ -63,9 +63,11 @@ class RegistryAdmin:
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
         """Count events by handler and status."""
-        selection = EntryFilter(
-            tenant_id=tenant_id, status=None if finished else UNFINISHED_STATUSES
-        )
+        status = None if finished else UNFINISHED_STATUSES
+        return self.count_entries(EntryFilter(tenant_id=tenant_id, status=status))
+
+    def count_entries(self, entry_filter: EntryFilter) -> list[StatusCount]:
+        """Count the entries that a filter selects, by handler and status."""
         return [
             StatusCount(
                 handler=handler,
@@ -74,7 +76,7 @@ class RegistryAdmin:
                 first_position=position,
                 updated_at=format_us(updated_us),
             )
-            for handler, status, count, position, updated_us in self._select("counts", selection)
+            for handler, status, count, position, updated_us in self._select("counts", entry_filter)
         ]
 
     def entries(self, entry_filter: EntryFilter, limit: int = 100) -> list[Entry]:

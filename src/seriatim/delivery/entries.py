@@ -98,6 +98,14 @@ class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
     # Exclusive lower bound of the position; -1 also matches invalid messages, which have 0.
     after: int = -1
 
+    def describe(self) -> dict[str, Any]:
+        """Return the fields that filter, without the tenant, for the operators' journal."""
+        fields = msgspec.structs.asdict(self)
+        del fields["tenant_id"]
+        if self.after < 0:
+            del fields["after"]
+        return {name: value for name, value in fields.items() if value is not None}
+
     def to_sql(self) -> tuple[str, dict[str, Any]]:
         """Return the SQL condition and its parameters.
 

@@ -671,6 +671,10 @@ class Registry:
         """Count events by handler and status; counting finished ones takes longer."""
         return self._admin.counts(finished=finished, tenant_id=tenant_id)
 
+    def count_entries(self, entry_filter: EntryFilter) -> list[StatusCount]:
+        """Count the entries that a filter selects, by handler and status."""
+        return self._admin.count_entries(entry_filter)
+
     def entries(self, entry_filter: EntryFilter, limit: int = 100) -> list[Entry]:
         """Return the entries that a filter selects, in the order of the log."""
         return self._admin.entries(entry_filter, limit)

@@ -1,4 +1,4 @@
-"""Read your own writes from read models: wait for a projection, or require that it is current."""
+"""The projections of a log: wait for one, require that it is current, pause it, retry failures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seriatim.core.backoff import Backoff
 from seriatim.core.errors import (
     Conflict,
+    Forbidden,
     InvalidArgument,
     LogIdentityChanged,
     NotFound,
@@ -20,10 +22,18 @@ from seriatim.core.errors import (
     SeriatimError,
 )
 from seriatim.core.event import LogIdentity
+from seriatim.core.operation import ActionName, Operator, OperatorAction
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.log.arguments import check_name, check_position, check_timeout, invalid_argument
 from seriatim.log.async_iteration import AsyncExecutor
 from seriatim.log.cursors import find_cursor_problem
+from seriatim.log.operator_journal import (
+    check_expected_count,
+    check_reason,
+    local_operator,
+    record_action,
+)
+from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
 
@@ -84,7 +94,7 @@ class ReadModelConnections:
 
 
 class Projections:
-    """The progress of a log's projections, for readers of their tables."""
+    """The progress of a log's projections, and the actions of their operators."""
 
     def __init__(self, log: BaseLog, target: str) -> None:
         self._log = log
@@ -182,6 +192,148 @@ class Projections:
         self.get_progress(name)
         return self._model(name).failures(name)
 
+    # -- operators
+
+    def pause(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
+        """Stop a projection at its current position until it is resumed.
+
+        Args:
+            name: The projection.
+            reason: Why, for the operators' journal.
+            operator: Who does it; by default the user of this process.
+
+        Returns:
+            Whether the action was recorded in the operators' journal.
+
+        Raises:
+            NotFound: There is no such projection.
+            Forbidden: It covers all tenants, and the operator is one tenant's.
+
+        Example:
+            for standing in log.projections.status():
+                log.projections.pause(standing.name, reason="deploying")
+        """
+        model = self._own_model(name, operator, whole=True)
+        check_reason(reason)
+        operations.pause(model, name)
+        return self._record("projection_paused", {"projection": name}, operator, reason)
+
+    def resume(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
+        """Resume a paused projection; see `pause`.
+
+        Example:
+            for standing in log.projections.status():
+                log.projections.resume(standing.name)
+        """
+        model = self._own_model(name, operator, whole=True)
+        check_reason(reason)
+        operations.resume(model, name)
+        return self._record("projection_resumed", {"projection": name}, operator, reason)
+
+    def retry(
+        self,
+        name: str,
+        position: int | None = None,
+        *,
+        expected_count: int | None = None,
+        reason: str = "",
+        operator: Operator | None = None,
+    ) -> tuple[int, bool]:
+        """Retry failures in the current run or the next one.
+
+        Args:
+            name: The projection.
+            position: The position of one failed event; None for all.
+            expected_count: How many failures the action must affect, or it is refused.
+            reason: Why, for the operators' journal.
+            operator: Who does it; by default the user of this process.
+
+        Returns:
+            The number of failures, and whether the action was recorded in the operators' journal.
+
+        Raises:
+            NotFound: There is no such projection or failure.
+            Conflict: There are more or fewer failures than expected.
+
+        Example:
+            for standing in log.projections.status():
+                log.projections.retry(standing.name, reason="the fold is fixed")
+        """
+        model, tenant_id = self._own_model(name, operator), self._tenant_of(operator)
+        check_reason(reason)
+        if expected_count is not None:
+            actual = len(operations.find_retryable(model, name, position, tenant_id))
+            check_expected_count(expected_count, actual)
+        count = operations.retry(model, name, position, tenant_id)
+        target = {"projection": name} | ({} if position is None else {"position": position})
+        action: ActionName = "projection_failures_retried"
+        return count, not count or self._record(action, target, operator, reason, count)
+
+    def skip(
+        self, name: str, position: int, *, reason: str = "", operator: Operator | None = None
+    ) -> bool:
+        """Skip a failed event, now and in every rebuild; its key continues after it.
+
+        Args:
+            name: The projection.
+            position: The position of the failed event.
+            reason: Why, for the operators' journal.
+            operator: Who does it; by default the user of this process.
+
+        Returns:
+            Whether the action was recorded in the operators' journal.
+
+        Raises:
+            NotFound: There is no such projection or failure.
+
+        Example:
+            for standing in log.projections.status():
+                for one in log.projections.failures(standing.name):
+                    log.projections.skip(standing.name, one.failure.position, reason="bad data")
+        """
+        model, tenant_id = self._own_model(name, operator), self._tenant_of(operator)
+        check_reason(reason)
+        operations.skip(model, name, check_position("position", position), tenant_id)
+        target = {"projection": name, "position": position}
+        return self._record("projection_failure_skipped", target, operator, reason)
+
+    def _own_model(self, name: str, operator: Operator | None, *, whole: bool = False) -> ReadModel:
+        """Return the read model of a projection that the operator may act on.
+
+        With `whole` the action affects every tenant of the projection.
+        """
+        found = self.find(name)
+        if whole and found.tenant_id == ALL_TENANTS and self._tenant_of(operator) is not None:
+            msg = f"projection {name} covers all tenants: use a token for all tenants"
+            raise Forbidden(msg, details={"projection": name})
+        return self._model(name)
+
+    def _tenant_of(self, operator: Operator | None) -> str | None:
+        """Return the tenant whose failures an operator may resolve, None for all."""
+        return self._log.tenant_id if operator is not None and operator.confined else None
+
+    def _record(
+        self,
+        action: ActionName,
+        target: dict[str, Any],
+        operator: Operator | None,
+        reason: str,
+        count: int = 1,
+    ) -> bool:
+        return record_action(
+            self._log,
+            OperatorAction(
+                action=action,
+                operator=operator or local_operator(),
+                tenant_id=self._log.tenant_id,
+                target=target,
+                count=count,
+                reason=reason,
+            ),
+        )
+
+    # -- progress
+
     def check_position(self, position: object) -> None:
         """Raise `InvalidArgument` for a position after the head, which a wait might never reach."""
         if check_position("position", position) > self._log.head():
@@ -195,12 +347,7 @@ class Projections:
             Conflict: It belongs to another tenant.
             LogIdentityChanged: The log was restored or replaced since it last ran.
         """
-        found = self._model(check_name("name", name)).progress(name)
-        if found is None:
-            raise _not_found(name)
-        if found.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
-            msg = f"projection {name} belongs to another tenant"
-            raise Conflict(msg, details={"projection": name, "tenant_id": self._log.tenant_id})
+        found = self.find(name)
         seen = LogIdentity(found.log_id, found.epoch)
         problem = find_cursor_problem(self._log.store, seen, found.position, found.last_event_id)
         if problem is not None:
@@ -209,6 +356,25 @@ class Projections:
                 f"run seriatim project rebuild {name} to rebuild its read model"
             )
             raise LogIdentityChanged(msg, details={"projection": name})
+        return found
+
+    def find(self, name: str) -> Progress:
+        """Return the progress of a projection, also if the log was restored since it last ran.
+
+        Raises:
+            NotFound: There is no such projection.
+            Conflict: It belongs to another tenant.
+
+        Example:
+            for standing in log.projections.status():
+                print(log.projections.find(standing.name).owner)
+        """
+        found = self._model(check_name("name", name)).progress(name)
+        if found is None:
+            raise _not_found(name)
+        if found.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
+            msg = f"projection {name} belongs to another tenant"
+            raise Conflict(msg, details={"projection": name, "tenant_id": self._log.tenant_id})
         return found
 
     def _model(self, name: str) -> ReadModel:
@@ -252,6 +418,30 @@ class AsyncProjections:
     async def failures(self, name: str) -> list[FailureRecord]:
         """Return the failures of a projection; see `Projections.failures`."""
         return await self._execute(self._projections.failures, name)
+
+    async def pause(self, name: str, *, reason: str = "") -> bool:
+        """Stop a projection at its current position; see `Projections.pause`."""
+        return await self._execute(partial(self._projections.pause, name, reason=reason))
+
+    async def resume(self, name: str, *, reason: str = "") -> bool:
+        """Resume a paused projection; see `Projections.resume`."""
+        return await self._execute(partial(self._projections.resume, name, reason=reason))
+
+    async def retry(
+        self,
+        name: str,
+        position: int | None = None,
+        *,
+        expected_count: int | None = None,
+        reason: str = "",
+    ) -> tuple[int, bool]:
+        """Retry failures in the current run or the next one; see `Projections.retry`."""
+        call = partial(self._projections.retry, name, position, reason=reason)
+        return await self._execute(partial(call, expected_count=expected_count))
+
+    async def skip(self, name: str, position: int, *, reason: str = "") -> bool:
+        """Skip a failed event; see `Projections.skip`."""
+        return await self._execute(partial(self._projections.skip, name, position, reason=reason))
 
 
 def poll_delays() -> Iterator[float]:

@@ -9,6 +9,7 @@ import msgspec
 from seriatim.core.event import StreamRef
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
+from seriatim.core.operation import Operation
 from seriatim.core.query_plan import IndexName
 from seriatim.store.port import Cursor, Finding, Lease, StreamSummary, SubscriptionStatus
 from seriatim.store.readmodel.port import FailureRecord, ProjectionStanding
@@ -371,13 +372,47 @@ class DoctorResponse(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
 
-class CountResponse(msgspec.Struct, frozen=True):
-    """A number of affected items."""
+class ProjectionBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A projection to pause or resume, and the reason."""
+
+    name: str
+    reason: str = ""
+
+
+class ProjectionRetryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The failures of a projection to retry: one by position, or `expected_count` in all."""
+
+    name: str
+    position: int | None = None
+    expected_count: int | None = None
+    reason: str = ""
+
+
+class ProjectionSkipBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The position of a failed event that a projection is to skip, and the reason."""
+
+    name: str
+    position: int
+    reason: str = ""
+
+
+class CountResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A number of affected items.
+
+    `recorded` is false if the action succeeded but could not be recorded in the journal.
+    """
 
     count: int
+    recorded: bool = True
 
 
 class DoneResponse(msgspec.Struct, frozen=True):
     """The operation succeeded."""
 
     done: bool = True
+
+
+class OperationsResponse(msgspec.Struct, frozen=True):
+    """Actions of operators, newest first; the next page has `before` = the last position."""
+
+    operations: list[Operation]

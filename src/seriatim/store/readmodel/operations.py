@@ -33,13 +33,16 @@ def resume(model: ReadModel, name: str) -> None:
         model.set_status(name, "ready")
 
 
-def retry(model: ReadModel, name: str, position: int | None = None) -> int:
+def retry(
+    model: ReadModel, name: str, position: int | None = None, tenant_id: str | None = None
+) -> int:
     """Request a retry of failures; the current run or the next one performs it.
 
     Args:
         model: The read model.
         name: The projection.
         position: The position of one failure; None for all.
+        tenant_id: Only failures of this tenant's events; None for all.
 
     Returns:
         The number of failures to be retried.
@@ -49,7 +52,7 @@ def retry(model: ReadModel, name: str, position: int | None = None) -> int:
         Conflict: The key of the failed event is unknown; a rebuild is required.
 
     """
-    to_retry = [one for one in find_failures(model, name, position) if one.status != "passed"]
+    to_retry = find_retryable(model, name, position, tenant_id)
     if position is not None and not to_retry:
         msg = f"projection {name} skips position {position}: there is no failure to retry"
         raise NotFound(msg, details={"projection": name, "position": position})
@@ -69,9 +72,9 @@ def retry(model: ReadModel, name: str, position: int | None = None) -> int:
     return len(to_retry)
 
 
-def skip(model: ReadModel, name: str, position: int) -> None:
+def skip(model: ReadModel, name: str, position: int, tenant_id: str | None = None) -> None:
     """Skip the event at a position, now and in every rebuild; its key continues after it."""
-    for one in find_failures(model, name, position):
+    for one in find_failures(model, name, position, tenant_id):
         model.set_failure_status(
             name, position, "passed", again=one.status != "stopped" and bool(one.failure.key)
         )
@@ -79,7 +82,17 @@ def skip(model: ReadModel, name: str, position: int) -> None:
             model.set_status(name, "ready")
 
 
-def find_failures(model: ReadModel, name: str, position: int | None = None) -> list[FailureRecord]:
+def find_retryable(
+    model: ReadModel, name: str, position: int | None = None, tenant_id: str | None = None
+) -> list[FailureRecord]:
+    """Return the failures that `retry` affects: those that no operator has skipped."""
+    found = find_failures(model, name, position, tenant_id)
+    return [one for one in found if one.status != "passed"]
+
+
+def find_failures(
+    model: ReadModel, name: str, position: int | None = None, tenant_id: str | None = None
+) -> list[FailureRecord]:
     """Return the failures of a projection, or the one at a position.
 
     Raises:
@@ -88,7 +101,9 @@ def find_failures(model: ReadModel, name: str, position: int | None = None) -> l
     """
     get_progress(model, name)
     found = [
-        one for one in model.failures(name) if position is None or one.failure.position == position
+        one
+        for one in model.failures(name)
+        if position in (None, one.failure.position) and tenant_id in (None, one.failure.tenant_id)
     ]
     if position is not None and not found:
         msg = f"projection {name} has no failure at position {position}"

@@ -1,0 +1,181 @@
+"""The pages of handlers: entries by state, and actions on one or on all that match."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from seriatim.core.event import NewEvent
+from seriatim.core.handler import Delivery
+from seriatim.delivery.entries import EntryFilter
+from tests.console.console_service import ConsoleService, Visitor
+from tests.service.tenant_data import MAILER, OURS, SECRET, THEIRS
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def operator(console_anywhere: ConsoleService) -> Visitor:
+    """An operator of one tenant."""
+    return console_anywhere.sign_in(tenant_id=OURS)
+
+
+def fail_events(console: ConsoleService, count: int, error: str = "no mail server") -> None:
+    """Append events of a tenant and let the handler fail on each for good."""
+    log = console.service.view(OURS)
+    with closing(console.service.registry()) as registry:
+        for number in range(count):
+            [record] = log.append([NewEvent("mail.sent", {"n": number})]).records
+            [claim] = registry.claim_all(MAILER, [Delivery.of(record, log=log.identity())])
+            registry.mark_failed(MAILER, claim, error)
+
+
+def count_dead(console: ConsoleService, tenant: str = OURS) -> int:
+    """Return the number of dead letters of a tenant."""
+    with closing(console.service.registry()) as registry:
+        selection = EntryFilter(handler=MAILER.name, tenant_id=tenant, status="dead")
+        return len(registry.entries(selection, 1000))
+
+
+def test_handlers_are_listed_with_counts_by_state(operator: Visitor) -> None:
+    """N1: one row per handler, one column per state; counts are links."""
+    page = operator.get("/handlers")
+
+    assert page.status == 200
+    assert "mailer" in page.text
+    assert "/console/handler?name=mailer&amp;status=dead" in page.html
+    assert SECRET not in page.html
+
+
+def test_a_handler_lists_unfinished_events(
+    console_anywhere: ConsoleService, operator: Visitor
+) -> None:
+    """N5: filters are in the address; another tenant's entries are not listed."""
+    fail_events(console_anywhere, 1, HOSTILE)
+    page = operator.get("/handler", name="mailer", status="dead")
+    assert "no acme" in page.text
+    assert HOSTILE not in page.html
+    assert "&lt;script&gt;alert(1)" in page.html
+    assert SECRET not in page.html
+
+    filtered = operator.get("/handler", name="mailer", event_type="mail.*").text
+    assert "mail.sent" in filtered
+    assert "no acme" not in filtered
+    assert "No unfinished events" in operator.get("/handler", name="mailer", status="failed").text
+    assert operator.get("/handler", name="absent").status == 404
+
+
+def test_a_list_continues_on_the_next_page(console: ConsoleService) -> None:
+    """N5: pages are bounded, and each has an address."""
+    fail_events(console, 60)
+    operator = console.sign_in(tenant_id=OURS)
+    first = operator.get("/handler", name="mailer", status="dead")
+    assert first.html.count("<details>") == 50
+    [following] = [
+        part.partition('"')[0].replace("&amp;", "&")
+        for part in first.html.split('href="/console')
+        if "after=" in part.partition('"')[0]
+    ]
+    second = operator.get(following)
+    assert second.html.count("<details>") == 11
+    assert "First page" in second.text
+
+
+def test_the_attempts_of_one_event_have_a_page(operator: Visitor) -> None:
+    """N1: attempts, first and last time, and the last error, as the registry stores them."""
+    page = operator.get("/handler/entry", name="mailer", event_id=f"{OURS}-dead")
+
+    assert page.status == 200
+    assert "Attempts 1" in page.text
+    assert "no acme" in page.text
+    absent = operator.get("/handler/entry", name="mailer", event_id=f"{THEIRS}-dead")
+    assert absent.status == 404
+
+
+def test_one_event_is_retried(console_anywhere: ConsoleService, operator: Visitor) -> None:
+    """N4: one event, recorded in the journal."""
+    page = operator.get("/handler", name="mailer")
+    fields = {"name": "mailer", "event_id": f"{OURS}-dead", "reason": "server is back"}
+    done = operator.submit("/handler/retry", page, **fields)
+
+    assert "Retried 1 event(s)." in done.text
+    assert count_dead(console_anywhere) == 0
+    assert "server is back" in operator.get("/journal").text
+
+
+def test_one_event_is_skipped_with_a_reason(
+    console_anywhere: ConsoleService, operator: Visitor
+) -> None:
+    """G5: skipping needs a reason."""
+    page = operator.get("/handler", name="mailer")
+    fields = {"name": "mailer", "event_id": f"{OURS}-dead"}
+    refused = operator.submit("/handler/skip", page, **fields)
+    assert refused.status == 400
+    assert 'role="alert"' in refused.html
+    assert count_dead(console_anywhere) == 1
+
+    done = operator.submit("/handler/skip", page, **fields, reason="sent by hand")
+    assert "Skipped 1 event(s)." in done.text
+    assert count_dead(console_anywhere) == 0
+    assert count_dead(console_anywhere, THEIRS) == 1
+
+
+@pytest.mark.parametrize("action", ["retry", "skip"])
+def test_all_that_match_are_acted_on_after_a_confirmation(
+    console_anywhere: ConsoleService, operator: Visitor, action: str
+) -> None:
+    """N4: the count first, then a confirmation that names it; nothing else is affected."""
+    fail_events(console_anywhere, 3)
+    filters = {"name": "mailer", "event_type": "mail.*", "status": "dead"}
+    asked = operator.get("/handler/confirm", action=action, **filters)
+    assert f"{action.capitalize()} 3 event(s)" in asked.text
+
+    fields = {"action": action, "expected_count": 3, "reason": "fixed", **filters}
+    done = operator.submit("/handler/all", asked, **fields)
+    assert "3 event(s)." in done.text
+    assert count_dead(console_anywhere) == 1
+    assert count_dead(console_anywhere, THEIRS) == 1
+
+
+def test_a_changed_count_is_refused_and_asked_again(
+    console_anywhere: ConsoleService, operator: Visitor
+) -> None:
+    """N4: events that failed after the confirmation are not acted on unseen."""
+    asked = operator.get("/handler/confirm", action="retry", name="mailer")
+    fail_events(console_anywhere, 2)
+    fields = {"action": "retry", "name": "mailer", "expected_count": 1, "reason": "fixed"}
+    refused = operator.submit("/handler/all", asked, **fields)
+
+    assert refused.status == 409
+    assert "Retry 3 event(s)" in refused.text
+    assert count_dead(console_anywhere) == 3
+
+
+def test_a_handler_is_paused_for_all_tenants_only_by_their_operator(
+    console: ConsoleService,
+) -> None:
+    """K2: a handler belongs to all tenants."""
+    theirs = console.sign_in(tenant_id=OURS)
+    page = theirs.get("/handler", name="mailer")
+    assert "Pause for all tenants" not in page.text
+    assert theirs.submit("/handler/pause", page, name="mailer").status == 403
+
+    whole = console.sign_in()
+    page = whole.get("/handler", name="mailer", tenant=OURS)
+    paused = whole.submit("/handler/pause", page, name="mailer", reason="a fix", tenant=OURS)
+    assert "Paused." in paused.text
+    assert "a fix" in paused.text
+    resumed = whole.submit("/handler/resume", paused, name="mailer", tenant=OURS)
+    assert "Resumed." in resumed.text
+
+
+def test_a_reader_sees_no_handlers(console: ConsoleService) -> None:
+    """N2: the pages of handlers need the right to operate."""
+    reader = console.sign_in(tenant_id=OURS, rights=["read"])
+    assert "no acme" not in reader.get("/handlers").html
+    assert "/console/handlers" not in reader.get("/").html
+    assert reader.get("/handler", name="mailer").status in (403, 404)
+    for path in ("/handler/entry", "/handler/confirm"):
+        fields = {"name": "mailer", "event_id": f"{OURS}-dead", "action": "retry"}
+        assert reader.get(path, **fields).status == 403

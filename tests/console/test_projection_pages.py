@@ -1,0 +1,145 @@
+"""The pages of projections: status, failures, and actions with a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from seriatim.core.event import NewEvent
+from tests.console.console_service import ConsoleService, Visitor
+from tests.service.tenant_data import OURS, SECRET, THEIRS
+
+
+@pytest.fixture
+def operator(console_anywhere: ConsoleService) -> Visitor:
+    """An operator of one tenant."""
+    return console_anywhere.sign_in(tenant_id=OURS)
+
+
+def test_a_projection_has_a_page_with_its_failures(operator: Visitor) -> None:
+    """N1: status, lag in events and in time, and each failure with a link to its event."""
+    assert "/console/projection?name=seats" in operator.get("/projections").html
+    page = operator.get("/projection", name="seats")
+
+    assert page.status == 200
+    assert "running" in page.text
+    assert "lag in events" in page.text
+    assert "key parked" in page.text
+    assert "/console/event?id=" in page.html
+    assert SECRET not in page.html
+
+
+def test_a_projection_is_paused_and_resumed(
+    console_anywhere: ConsoleService, operator: Visitor
+) -> None:
+    """N4: pause and resume with a reason, which the journal records."""
+    page = operator.get("/projection", name="seats")
+    paused = operator.submit("/projection/pause", page, name="seats", reason="a deployment")
+    assert "Paused." in paused.text
+    [standing] = console_anywhere.service.view(OURS).projections.status()
+    assert standing.status == "paused"
+
+    resumed = operator.submit("/projection/resume", paused, name="seats", reason="done")
+    assert "Resumed." in resumed.text
+    [standing] = console_anywhere.service.view(OURS).projections.status()
+    assert standing.status == "ready"
+    journal = operator.get("/journal").text
+    assert "a deployment" in journal
+    assert "projection_paused" in journal
+
+
+def test_one_failure_is_retried_or_skipped(
+    console_anywhere: ConsoleService, operator: Visitor
+) -> None:
+    """N4: an action on one failure."""
+    page = operator.get("/projection", name="seats")
+    retried = operator.submit("/projection/retry", page, name="seats", position=1)
+    assert "Retried 1 event(s)." in retried.text
+    assert "retried next" in retried.text
+
+    skipped = operator.submit("/projection/skip", page, name="seats", position=1, reason="known")
+    assert "Skipped 1 event(s)." in skipped.text
+    [failure] = console_anywhere.service.view(OURS).projections.failures("seats")
+    assert failure.status == "passed"
+
+
+def test_all_failures_are_retried_after_a_confirmation(operator: Visitor) -> None:
+    """N4: the count first, then a confirmation that names it; a reason is required."""
+    asked = operator.get("/projection/retry-all", name="seats")
+    assert "This retries 1 failed event(s)." in asked.text
+
+    fields = {"name": "seats", "expected_count": 1}
+    refused = operator.submit("/projection/retry-all", asked, **fields)
+    assert refused.status == 400
+    assert "reason" in refused.text
+    assert 'role="alert"' in refused.html
+    done = operator.submit("/projection/retry-all", asked, **fields, reason="fixed")
+    assert "Retried 1 event(s)." in done.text
+
+
+def test_another_number_of_failures_is_refused(operator: Visitor) -> None:
+    """N4: nothing is done if the number has changed since the confirmation."""
+    asked = operator.get("/projection/retry-all", name="seats")
+    fields = {"name": "seats", "expected_count": 7, "reason": "fixed"}
+    refused = operator.submit("/projection/retry-all", asked, **fields)
+
+    assert refused.status == 409
+    assert "this would affect 1, not 7" in refused.text
+
+
+def test_a_reader_sees_no_failures_and_may_not_act(console: ConsoleService) -> None:
+    """N2: actions need the right to operate, whatever the browser sends."""
+    reader = console.sign_in(tenant_id=OURS, rights=["read"])
+    page = reader.get("/projection", name="seats")
+    assert page.status == 200
+    assert '<form method="post"' not in page.html
+
+    token = console.sign_in(tenant_id=OURS).get("/projection", name="seats")
+    assert reader.submit("/projection/pause", token, name="seats").status == 403
+    [standing] = console.service.view(OURS).projections.status()
+    assert standing.status == "ready"
+
+
+def test_a_forged_action_is_refused(console: ConsoleService) -> None:
+    """N2: a form without the session's request token does nothing."""
+    operator = console.sign_in(tenant_id=OURS)
+    assert operator.submit("/projection/pause", name="seats").status == 403
+    [standing] = console.service.view(OURS).projections.status()
+    assert standing.status == "ready"
+
+
+def test_another_tenants_projections_are_not_visible(console: ConsoleService) -> None:
+    """K2: the tenant of a form or an address does not widen a token."""
+    operator = console.sign_in(tenant_id=OURS)
+    page = operator.get("/projection", name="seats")
+    assert operator.get("/projection", name="seats", tenant=THEIRS).status == 403
+    assert operator.submit("/projection/pause", page, name="seats", tenant=THEIRS).status == 403
+    assert operator.get("/projection", name="absent").status == 404
+    assert operator.get("/projection").status == 404
+
+
+@pytest.mark.parametrize("position", ["", "-1", "x", "1e3", "9" * 40, "١"])
+def test_malformed_positions_are_refused(console: ConsoleService, position: str) -> None:
+    """L3: a form is checked as the API checks its requests."""
+    operator = console.sign_in(tenant_id=OURS)
+    page = operator.get("/projection", name="seats")
+    answer = operator.submit("/projection/retry", page, name="seats", position=position)
+
+    assert answer.status == 400
+
+
+def test_an_address_puts_no_words_on_a_page(console: ConsoleService) -> None:
+    """N3: notices come from a fixed list, not from the address."""
+    page = console.sign_in(tenant_id=OURS).get(
+        "/projection", name="seats", done="retried", count="<b>send money</b>", unrecorded="x"
+    )
+    assert "send money" not in page.text
+    assert "Retried some event(s)." in page.text
+    assert "could not be recorded" in page.text
+
+
+def test_lag_in_time_is_the_age_of_the_first_waiting_event(console: ConsoleService) -> None:
+    """N1: lag in time is shown while events of the tenant wait."""
+    console.service.view(OURS).append([NewEvent("noted", {})])
+    page = console.sign_in(tenant_id=OURS).get("/projection", name="seats")
+
+    assert " ms lag in time" in page.text or " s lag in time" in page.text

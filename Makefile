@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo test check lint format bench-append bench-pipeline bench-delivery bench-service bench-report mutations reference screenshots verify-assets lock wheel-check clean
+.PHONY: help env demo console test check lint format bench-append bench-pipeline bench-delivery bench-service bench-report mutations reference screenshots verify-assets lock wheel-check clean
 
 # The first Python on the PATH that is new enough; only looked for when the environment is built.
 PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -34,6 +34,11 @@ $(READY): requirements.lock pyproject.toml
 
 demo: $(READY) ## Demonstrate Seriatim in about a minute
 	@$(BIN)/seriatim demo
+
+console: $(READY) ## Serve the console on a log that the demo has written, until Ctrl-C
+	@test -f build/demo/demo.db || { rm -rf build/demo && mkdir -p build/demo \
+		&& $(BIN)/seriatim demo --url sqlite:///build/demo/demo.db; }
+	@$(BIN)/seriatim console --url sqlite:///build/demo/demo.db $(CONSOLE_ARGS)
 
 test: lint wheel-check ## Everything CI runs: ruff, mypy, wheel, pytest; stops at the first failure
 	@echo "== pytest: core, every branch"

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 import seriatim
-from seriatim.cli import archive, exit_codes, lake, project, registry, tokens
+from seriatim.cli import archive, exit_codes, lake, project, registry, tokens, trace
 from seriatim.cli.append import append
 from seriatim.cli.command_session import (
     CommandSession,
@@ -24,6 +24,7 @@ from seriatim.cli.command_session import (
     TenantOption,
     command_session,
 )
+from seriatim.cli.console import console
 from seriatim.cli.maintenance import audit, doctor, init, verify
 from seriatim.cli.operations import operations
 from seriatim.cli.output import Terminal, write_json
@@ -120,11 +121,13 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "reconcile": reconcile,
     "work": work,
     "serve": serve,
+    "console": console,
     "demo": demo,
 }
 for name, function in _COMMANDS.items():
     app.command(name, epilog=exit_codes.format_exit_codes())(function)
 
+app.add_typer(trace.app, name="trace")
 app.add_typer(project.app, name="project")
 app.add_typer(registry.app, name="registry")
 app.add_typer(registry.dlq_app, name="dlq")

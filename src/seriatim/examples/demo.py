@@ -75,6 +75,7 @@ def summarize_demo(report: DemoReport, seconds: float) -> Panel:
     text = Text.assemble(
         (f"{held} of {count} claims held", f"bold {style}"),
         f" in {seconds:.0f} s. The log is kept. To inspect it:\n",
-        (f"seriatim streams --url {redact_url(report.url)}", "cyan"),
+        (f"seriatim streams --url {redact_url(report.url)}\n", "cyan"),
+        (f"seriatim console --url {redact_url(report.url)}", "cyan"),
     )
     return Panel(text, border_style=style)

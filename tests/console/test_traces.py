@@ -1,0 +1,211 @@
+"""Pages about decision traces: the list, the timeline and the drawn graph."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import seriatim
+from tests.console.page_visits import VisitedService, run_visited_service
+from tests.console.trace_samples import (
+    DEAL_DESK,
+    DEAL_ID,
+    append_step,
+    finish_trace,
+    observe_entity,
+    start_trace,
+)
+from tests.fixtures.postgres_server import PostgresServer
+
+HOSTILE = "<script>alert(1)</script>\u202e\" onload='x' javascript:alert(1)"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def console(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VisitedService]:
+    """A console on a log with traces of two tenants."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('traces')}/log.db"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        name = f"console_traces_{next(_numbers)}"
+        url = server.create_database(name, request.getfixturevalue("postgres_template"))
+    with seriatim.open(url) as log:
+        for envelope in DEAL_DESK:
+            log.traces.append_event(envelope)
+        start_trace(log, "open-1", title="Still open")
+        start_trace(log, "lost-1", title="Given up")
+        finish_trace(log, "lost-1", 1, "abandoned")
+    with seriatim.open(url, tenant_id="acme") as log:
+        start_trace(log, "acme-1", title="Of acme")
+    with run_visited_service(url) as service:
+        yield service
+    if request.param == "postgres":
+        server.drop_database(name)
+
+
+def test_list_has_outcome_and_workflow(console: VisitedService) -> None:
+    """N1: traces are listed with outcome and workflow, newest first, of one tenant."""
+    page = console.visitor().get("/traces")
+
+    titles = ["Given up", "Still open", "Healthcare customer discount approval"]
+    assert [page.html.index(title) for title in titles] == sorted(map(page.html.index, titles))
+    assert re.findall(r'class="mark[^"]*">([a-z ]+)<', page.html) == [
+        "abandoned",
+        "open",
+        "success",
+    ]
+    assert "deal_approval" in page.text
+    assert "Of acme" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("filters", "titles"),
+    [
+        ({"workflow": "refund"}, {"Given up", "Still open"}),
+        ({"outcome": "open"}, {"Still open"}),
+        ({"outcome": "success"}, {"Healthcare customer discount approval"}),
+        ({"text": "HEALTHCARE"}, {"Healthcare customer discount approval"}),
+        ({"text": "lost-1"}, {"Given up"}),
+        ({"workflow": "none"}, set()),
+    ],
+)
+def test_filters(console: VisitedService, filters: dict[str, str], titles: set[str]) -> None:
+    """N5: filters are in the address, and rows match them."""
+    page = console.visitor().get("/traces", **filters)
+    all_titles = {"Given up", "Still open", "Healthcare customer discount approval"}
+
+    assert {title for title in all_titles if title in page.text} == titles
+    assert ("No traces." in page.text) == (not titles)
+
+
+def test_tenants_see_their_own_traces(console: VisitedService) -> None:
+    """N2: the token of a tenant sees the traces of that tenant alone."""
+    acme = console.visitor(tenant_id="acme", rights=["read"], subject=None)
+
+    listed = acme.get("/traces").text
+    assert "Of acme" in listed
+    assert "Still open" not in listed
+    assert acme.get("/trace", id="acme-1").status == 200
+    assert acme.get("/trace", id=DEAL_ID).status == 404
+    assert acme.get("/traces", tenant="default").status == 403
+
+
+def test_one_trace(console: VisitedService) -> None:
+    """N1: a trace has its timeline, its drawn graph and the same as a table; precedents link."""
+    page = console.visitor().get("/trace", id=DEAL_ID)
+
+    assert page.status == 200
+    assert page.html.count('<rect class="node') == 10
+    assert page.html.count('<path class="edge"') == 8
+    assert "policy · allow" in page.text
+    assert "approved exception exc:healthcare_extra_discount, by person" in page.text
+    assert "exception exc:healthcare_extra_discount decided by this" in page.text
+    precedent = page.link("<title>trace eeeeeeee")
+    assert "/console/trace?" in precedent
+    assert "id=eeeeeeee-eeee-eeee-eeee-eeeeeeeeeeee" in precedent
+    for event in DEAL_DESK:
+        assert f"id={event['event_id']}" in page.html
+
+
+def test_unknown_trace(console: VisitedService) -> None:
+    """N1: an unknown trace is not found, and a page without an id says what is missing."""
+    visitor = console.visitor()
+
+    assert visitor.get("/trace", id="none").status == 404
+    assert visitor.get("/trace").status == 400
+    assert visitor.get("/traces", until="x").status == 400
+
+
+def test_restricted_types(console: VisitedService) -> None:
+    """K4, N2: a token for some event types sees their part of a trace, and no outcome."""
+    some = console.visitor(rights=["read"], types=["PolicyEvaluated", "PrecedentCited"])
+    first = console.visitor(rights=["read"], types=["TraceStarted"])
+
+    page = some.get("/trace", id=DEAL_ID)
+    listed = first.get("/traces")
+
+    assert "The first event of this trace is not among" in page.text
+    assert "Healthcare" not in page.text
+    assert page.html.count('<rect class="node') == 3
+    assert "Healthcare" in listed.text
+    assert "not visible" in listed.text
+    assert "success" not in re.sub(r"<select.*?</select>", "", listed.html, flags=re.DOTALL)
+
+
+@pytest.fixture
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisitedService]:
+    """A console on an empty SQLite log."""
+    with run_visited_service(f"sqlite:///{tmp_path_factory.mktemp('quick')}/log.db") as service:
+        yield service
+
+
+def test_hostile_contents_are_text(quick: VisitedService) -> None:
+    """N3: markup, quotes and long names in every field are shown as text."""
+    log = quick.service.log
+    trace_id = "t<i>\"'&javascript:alert(1)"
+    start_trace(log, trace_id, HOSTILE, HOSTILE + "x" * 10_000)
+    observe_entity(log, trace_id, 1, HOSTILE)
+    cited = {"cited_trace_id": "javascript:alert(1)<b>", "reason": HOSTILE * 1000}
+    append_step(log, trace_id, 2, "PrecedentCited", cited)
+    visitor = quick.visitor()
+
+    listed = visitor.get("/traces")
+    page = visitor.get(listed.link("&lt;script&gt;"))
+
+    for one in (listed, page):
+        assert one.status == 200
+        assert "<script>alert" not in one.html
+        assert not re.search(r"<[^>]* onload", one.html)
+        assert not re.search(r"(href|action)=\"javascript:", one.html)
+        assert " style=" not in one.html
+        assert len(one.html) < 100_000
+    assert "&lt;script&gt;alert(1)" in page.html
+    assert page.html.count('<rect class="node') == 5
+
+
+def test_large_traces_are_bounded(quick: VisitedService) -> None:
+    """N1: drawing, timeline and table are bounded, and say so; the rest is on further pages."""
+    log = quick.service.log
+    start_trace(log, "large")
+    for number in range(1, 610):
+        observe_entity(log, "large", number, f"i-{number}")
+    visitor = quick.visitor()
+
+    page = visitor.get("/trace", id="large")
+    timeline = visitor.get("/trace", id="large", step=600)
+    last = visitor.get("/trace", id="large", node=600)
+
+    assert page.html.count('<rect class="node') == 500
+    assert "The drawing has the first 500 nodes; 112 more are in the table." in page.text
+    assert page.html.count("<tr>") == 2 + 2 * 100
+    assert timeline.html.count("<tr>") == 2 + 100 + 10
+    assert last.html.count("<tr>") == 2 + 100 + 12
+    assert "related item i-100, 0 facts" in visitor.get(page.link("Next")).text
+
+
+def test_long_lists_have_pages(quick: VisitedService) -> None:
+    """N1, N5: a page lists 50 traces; its link to older ones continues without gap or repeat."""
+    log = quick.service.log
+    for number in range(120):
+        start_trace(log, f"t-{number:03}", "even" if number % 2 == 0 else "odd")
+    visitor = quick.visitor()
+
+    page = visitor.get("/traces")
+    seen = re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
+    while "Older" in page.html:
+        page = visitor.get(page.link("Older"))
+        seen += re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
+    odd = visitor.get("/traces", workflow="odd")
+    more = visitor.get(odd.link("Older"))
+
+    assert seen == [f"t-{number:03}" for number in reversed(range(120))]
+    assert odd.html.count("<tr>") == 1 + 50
+    assert re.findall(r"<bdi>(t-\d+)</bdi>", more.html) == [
+        f"t-{number:03}" for number in range(19, 0, -2)
+    ]

@@ -30,12 +30,15 @@ IN_STYLES = {
     "another file": re.compile(r"@import|url\(", re.IGNORECASE),
     "another host": FORBIDDEN["another host"],
 }
+DRAWING = "{{ chart|safe }}"  # SVG of console/drawings.py, which escapes its texts
 XML_NAMES = "http://www.w3.org/2000/svg"  # a name, which nothing is loaded from
 
 
 def find(path: Path, patterns: dict[str, re.Pattern[str]]) -> list[str]:
     """Return the lines of a file with something forbidden."""
-    lines = path.read_text(encoding="utf-8").replace(XML_NAMES, "").splitlines()
+    lines = (
+        path.read_text(encoding="utf-8").replace(XML_NAMES, "").replace(DRAWING, "").splitlines()
+    )
     return [
         f"{path.relative_to(ROOT)}:{number}: {what}: {line.strip()[:100]}"
         for number, line in enumerate(lines, start=1)

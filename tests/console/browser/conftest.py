@@ -6,18 +6,30 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from playwright.sync_api import Browser
 
+import seriatim
 from tests.console.browser.console_visit import Visit
-from tests.console.browser.hostile_events import make_hostile_events
+from tests.console.browser.hostile_events import (
+    DIRECTION,
+    IMAGE,
+    QUOTES,
+    SCRIPT,
+    make_hostile_events,
+)
+from tests.console.trace_samples import DEAL_DESK, observe_entity, start_trace
 from tests.fixtures.chromium import run_browser
 from tests.fixtures.postgres_server import PostgresServer
+from tests.fixtures.service import RunningService
 from tests.service.http_calls import make_event
 from tests.service.service_process import ServiceProcess, run_service_process
+from tests.service.tenant_data import fill as fill_tenants
 
+PRECEDENT = "eeeeeeee-eeee-eeee-eeee-eeeeeeeeeeee"  # of the deal desk
 OPEN_VISIT = Callable[..., Visit]
 _numbers = itertools.count(1)
 
@@ -47,9 +59,23 @@ def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
             name = f"browser_{next(_numbers)}"
             url = server.create_database(name, request.getfixturevalue("postgres_template"))
             stack.callback(server.drop_database, name)
+        prepare(url)
         one = stack.enter_context(run_service_process(url))
         fill(one)
         yield one
+
+
+def prepare(url: str) -> None:
+    """Give the tenants projections, dead letters, cursors and traces."""
+    with seriatim.open(url) as log:
+        views = SimpleNamespace(view=log.for_tenant)
+        fill_tenants(cast("RunningService", SimpleNamespace(service=views)), url)
+    with seriatim.open(url, tenant_id="acme") as log:
+        for envelope in DEAL_DESK:
+            log.traces.append_event(envelope)
+        start_trace(log, PRECEDENT)
+        start_trace(log, f"trace {SCRIPT}", workflow=IMAGE, title=DIRECTION)
+        observe_entity(log, f"trace {SCRIPT}", 1, QUOTES)
 
 
 def fill(service: ServiceProcess) -> None:

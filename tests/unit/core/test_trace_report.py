@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from seriatim.core.trace_shapes import TRACE_TYPES
 
 import seriatim
 from seriatim.core.decision_graph import Graph
@@ -17,7 +18,6 @@ from seriatim.core.trace_report import (
     build_tree,
     label_of,
 )
-from seriatim.core.trace_shapes import TRACE_TYPES
 
 DEAL_DESK = json.loads((Path(__file__).parents[2] / "vectors" / "deal_desk.json").read_text())
 ENTITY = {"entity_type": "deal", "entity_id": "d-1"}

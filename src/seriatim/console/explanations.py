@@ -1,7 +1,152 @@
-"""Why an append is accepted, replayed or refused, and look-ups of receipts."""
+"""Why: dry runs of appends, and receipts by idempotency key or command."""
 
 from __future__ import annotations
 
-from seriatim.console.page import PageRoute
+from typing import Any
 
-ROUTES: tuple[PageRoute, ...] = ()
+import msgspec
+
+from seriatim.api.http import HttpResponse
+from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.core.errors import InvalidArgument, NotFound, SeriatimError
+from seriatim.core.kinds import TRACE_STREAM_TYPE
+
+_FAILURE = 500  # from this status on, an error is not about the form
+_EVENTS = 100  # of one receipt
+_EXAMPLE = """{
+  "events": [
+    {"event_type": "seat.reserved", "payload": {"seat": "12A"}, "stream": ["show", "s-1"]}
+  ],
+  "idempotency_key": "order-7"
+}"""
+# What each check of an append refuses, in the order of the checks.
+_CHECKS = {
+    "arguments": "conditions, command and number of events",
+    "envelope": "fields of the events",
+    "json": "payloads are JSON objects",
+    "schema": "declared types and schemas",
+    "limits": "sizes",
+    "guard": "secrets and personal data",
+    "command": "key of the command",
+    "idempotency": "idempotency keys and event ids",
+    "conditions": "expected stream or context",
+    "sequence": "sequence numbers, open streams",
+}
+# Details of problems that are shown under another name.
+_DETAIL_NAMES = {
+    "index": "event number, from 0",
+    "fields": "differing fields",
+    "expected": "expected",
+    "actual": "actual",
+    "rule": "rule of the guard",
+    "path": "path",
+}
+# Fields that a response omits if they are empty.
+_EXPLANATION: dict[str, Any] = {
+    "problem": None,
+    "first_position": None,
+    "stream_seqs": [],
+    "response": None,
+    "id_mismatch": [],
+    "events": [],
+}
+# The routes that find an append, and their parameters; the first one is required.
+_LOOKUPS = {
+    "/v1/appends": ("idempotency_key", "producer_id"),
+    "/v1/commands": ("key", "endpoint", "actor"),
+}
+
+
+class FormProblem(msgspec.Struct, frozen=True):
+    """An error that belongs to a form, shown beside it."""
+
+    status: int
+    code: str
+    detail: str
+    details: dict[str, Any]
+
+
+async def show_why(page: ConsolePage) -> ConsoleResponse:
+    """Show the forms, and the receipt that the address names."""
+    receipt, problem = None, None
+    try:
+        receipt = await _find_receipt(page)
+    except (InvalidArgument, NotFound) as error:
+        problem = _make_problem(page, error)
+    status = 200 if problem is None else problem.status
+    return await _render(page, status, receipt=receipt, receipt_problem=problem)
+
+
+async def explain(page: ConsolePage) -> ConsoleResponse:
+    """Explain the append request of the form; nothing is stored."""
+    try:
+        found = await page.post("/v1/explain", _make_body(page))
+    except SeriatimError as error:
+        problem = _make_problem(page, error)
+        if problem.status >= _FAILURE:
+            raise
+        return await _render(page, problem.status, explain_problem=problem)
+    steps = [{"index": None} | step for step in found["steps"]]
+    return await _render(page, 200, explanation=_EXPLANATION | found | {"steps": steps})
+
+
+async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse:
+    shown: dict[str, Any] = {
+        "receipt": None,
+        "receipt_problem": None,
+        "explanation": None,
+        "explain_problem": None,
+        "example": _EXAMPLE,
+        "checks": _CHECKS,
+        "names": _DETAIL_NAMES,
+        "events_max": _EVENTS,
+    }
+    return await page.render("why.html", status=status, **(shown | values))
+
+
+def _make_problem(page: ConsolePage, error: SeriatimError) -> FormProblem:
+    problem = page.app.service.problem(error, page.request.request_id)
+    return FormProblem(problem.status, problem.code, problem.detail, problem.details)
+
+
+def _make_body(page: ConsolePage) -> Any:
+    """Return the pasted request; byte for byte, unless an actor is added to its events.
+
+    Raises:
+        InvalidArgument: It is not JSON, or not an object with a list of events.
+    """
+    text = page.form.get("request", "").encode()
+    try:
+        body = msgspec.json.decode(text)
+        if not page.form.get("actor"):
+            return msgspec.Raw(text)
+        for event in body["events"]:
+            _set_actor(event, page.form["actor"])
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        msg = "paste the JSON body of an append: an object with a list of events"
+        raise InvalidArgument(msg, details={"argument": "request"}) from None
+    return body
+
+
+def _set_actor(event: dict[str, Any], actor_id: str) -> None:
+    """Set the actor as the service does for the events of a token with this subject."""
+    if event.get("actor_type") is None and event.get("actor_id") is None:
+        stream = event.get("stream") or [event.get("stream_type")]
+        kind = "system" if stream[0] == TRACE_STREAM_TYPE else "service_principal"
+        event |= {"actor_type": kind, "actor_id": actor_id}
+
+
+async def _find_receipt(page: ConsolePage) -> Any:
+    """Return the append that the address names, or None if it names none."""
+    for path, fields in _LOOKUPS.items():
+        given = {name: page.params.get(name) for name in fields}
+        if given[fields[0]]:
+            found = await page.get(path, **given)
+            return {"request_hash": None, "response": None} | found
+    return None
+
+
+ROUTES: tuple[PageRoute, ...] = (
+    PageRoute(method="GET", path="/why", show=show_why, title="Why?"),
+    PageRoute(method="POST", path="/why", show=explain),
+)

@@ -35,6 +35,7 @@ from seriatim.console.sessions import (
     SessionSigner,
     local_id,
 )
+from seriatim.core.builtin_folds import BUILTIN_FOLDS
 from seriatim.core.errors import (
     BackendFailure,
     Forbidden,
@@ -43,6 +44,7 @@ from seriatim.core.errors import (
     Unauthorized,
 )
 from seriatim.core.limits import KIB, MIB
+from seriatim.core.projection import Projection
 
 logger = logging.getLogger("seriatim.console")
 
@@ -74,11 +76,14 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
         sign_in_code: Opens a session once, without a token; for `seriatim console`.
         operate: Whether such a session may operate, beside reading.
         session_s: The lifetime of a session in seconds.
+        projections: Declared projections whose states can be displayed event by event, besides
+            the shipped ones.
     """
 
     sign_in_code: str | None = None
     operate: bool = False
     session_s: float = SESSION_S
+    projections: tuple[Projection, ...] = ()
 
 
 def new_sign_in_code() -> str:
@@ -181,6 +186,7 @@ class Console:
             request_token=self._signer.request_token(cookie),
             navigation=self._navigation,
             history=self._history,
+            projections=(*BUILTIN_FOLDS, *self._settings.projections),
         )
         return await app.service.queue.run(request.tenant_id, partial(route.show, page))
 

@@ -2,6 +2,278 @@
 
 from __future__ import annotations
 
-from seriatim.console.page import PageRoute
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any, cast
 
-ROUTES: tuple[PageRoute, ...] = ()
+import msgspec
+
+from seriatim.console.calls import CallContext, event_calls
+from seriatim.console.causes import read_cause_tree
+from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.console.pager import (
+    EventPage,
+    find_position,
+    parse_moment,
+    parse_number,
+    read_event_page,
+)
+from seriatim.console.renderer import format_inline_json, format_number, shorten
+from seriatim.console.swimlanes import lay_out_swimlanes
+from seriatim.core.canonical import canonical_text, hash_text
+from seriatim.core.errors import Forbidden, InvalidArgument, NotFound, SeriatimError
+
+ROWS_MAX = 200  # kept in a page that follows the log
+_FILTERS = (
+    "types",
+    "stream_type",
+    "stream_id",
+    "correlation_id",
+    "causation_id",
+    "recorded_after",
+    "recorded_until",
+)
+_TAIL_FILTERS = ("types", "stream_type", "stream_id")
+_RELATED = 100  # events of one append, or of one correlation
+_SMALL_FRAME = 16 * 1024  # bytes; a larger message of a tail is formatted in a thread
+_ENVELOPE = (
+    "event_version",
+    "occurred_at",
+    "recorded_at",
+    "producer_id",
+    "source_system",
+    "source_subsystem",
+    "actor_type",
+    "actor_id",
+    "request_id",
+    "idempotency_key",
+    "app_id",
+    "env_id",
+)
+
+
+async def show_events(page: ConsolePage) -> ConsoleResponse:
+    """Show a page of events that match the filters of the address."""
+    given = {name: page.params.get(name, "").strip() for name in _FILTERS}
+    newest_first = page.params.get("order") != "oldest"
+    error, status, found = "", 200, EventPage([])
+    head = (await page.get("/v1/log"))["head"]
+    try:
+        if (target := await _find_jump(page, newest_first=newest_first)) is not None:
+            return page.redirect("/events", **_kept(page), **target)
+        found = await read_event_page(page, dict(given), newest_first=newest_first)
+    except (InvalidArgument, NotFound) as problem:
+        error, status = problem.message, _status_of(page, problem)
+    followable = newest_first and not any(given[name] for name in _FILTERS[3:])
+    live = followable and found.at_start and page.params.get("live") == "1" and not error
+    return await page.render(
+        "events.html",
+        status=status,
+        error=error,
+        filters=given,
+        kept=_kept(page),
+        newest_first=newest_first,
+        found=found,
+        head=head,
+        followable=followable,
+        live=live,
+        rows_max=ROWS_MAX,
+        known_types=[],
+        tail={name: given[name] for name in _TAIL_FILTERS},
+    )
+
+
+def _kept(page: ConsolePage) -> dict[str, str]:
+    """Return the filters and the order of the address, without the place in the list."""
+    names = (*_FILTERS, "order")
+    return {name: value for name in names if (value := page.params.get(name, "").strip())}
+
+
+async def _find_jump(page: ConsolePage, *, newest_first: bool) -> dict[str, int] | None:
+    """Return the place in the list of a position or time to jump to, None if none is given."""
+    position = parse_number(page, "position")
+    moment = parse_moment(page.params.get("time", ""), "time")
+    if position is not None:
+        return {"until": position} if newest_first else {"after": max(0, position - 1)}
+    if moment is not None:
+        last = await find_position(page, moment)
+        return {"until": last} if newest_first else {"after": last}
+    return None
+
+
+def _status_of(page: ConsolePage, error: SeriatimError) -> int:
+    return page.app.service.problem(error, page.request.request_id).status
+
+
+# -- the live tail
+
+
+async def follow_events(page: ConsolePage) -> ConsoleResponse:
+    """Stream new events as rows, in the order of the log; `Last-Event-ID` continues a stream."""
+    names = (*_TAIL_FILTERS, "after", "keep_alive_s")
+    params = {name: page.params[name] for name in names if page.params.get(name)}
+    stream = await page.stream("/v1/tail", params)
+    return msgspec.structs.replace(stream, chunks=_stream_rows(page, stream.chunks))
+
+
+async def _stream_rows(
+    page: ConsolePage, chunks: AsyncIterator[bytes]
+) -> AsyncGenerator[bytes, None]:
+    """Replace the events of a tail by the text of their rows: browsers round large integers."""
+    buffer = bytearray()
+    async with aclosing(cast("AsyncGenerator[bytes, None]", chunks)) as source:
+        async for chunk in source:
+            buffer += chunk
+            while (end := buffer.find(b"\n\n")) >= 0:
+                frame = bytes(buffer[:end])
+                del buffer[: end + 2]
+                if len(frame) <= _SMALL_FRAME:
+                    yield format_frame(page, frame)
+                    continue
+                yield await page.app.service.run_for_tenant(
+                    page.request.tenant_id, partial(format_frame, page, frame)
+                )
+
+
+def format_frame(page: ConsolePage, frame: bytes) -> bytes:
+    """Return a message of a tail with rows instead of events; other messages are unchanged."""
+    start, event, data = frame.partition(b"\nevent: append\ndata: ")
+    if not event:
+        return frame + b"\n\n"
+    records = msgspec.json.decode(data)["records"]
+    rows = msgspec.json.encode([format_row(page, record) for record in records])
+    return start + b"\nevent: rows\ndata: " + rows + b"\n\n"
+
+
+def format_row(page: ConsolePage, event: dict[str, Any]) -> dict[str, str]:
+    """Return the texts and links of the row of an event, as in `events_table`."""
+    stream = event["stream_type"] is not None
+    name = f"{shorten(event['stream_type'], 24)} / {shorten(event['stream_id'], 40)}"
+    address = page.url("/stream", type=event["stream_type"], id=event["stream_id"])
+    return {
+        "key": str(event["position"]),
+        "position": format_number(event["position"]),
+        "address": page.url("/event", id=event["event_id"]),
+        "recorded_at": event["recorded_at"],
+        "time": event["recorded_at"][:19].replace("T", " "),
+        "type": shorten(event["event_type"], 48),
+        "stream": name if stream else "",
+        "stream_address": address if stream else "",
+        "seq": "" if event["stream_seq"] is None else str(event["stream_seq"]),
+        "actor": shorten(event["actor_id"] or "", 24),
+        "payload": format_inline_json(event["payload"]),
+    }
+
+
+# -- one event
+
+
+async def show_event(page: ConsolePage) -> ConsoleResponse:
+    """Show one event: envelope, payload, append, stream, causes, correlation and consumers."""
+    event = await _read_event(page)
+    neighbours = await _read_neighbours(page, event)
+    correlated = await _read_correlated(page, event)
+    actual = await page.app.service.run_for_tenant(
+        page.request.tenant_id, lambda: hash_text(canonical_text(event["payload"]))
+    )
+    return await page.render(
+        "event.html",
+        event=event,
+        envelope=[(name, event[name]) for name in _ENVELOPE if event[name] is not None],
+        actual_hash=actual,
+        append=await _read_append(page, event),
+        before=neighbours[0],
+        after=neighbours[1],
+        tree=await read_cause_tree(page, event),
+        correlated=correlated,
+        related_max=_RELATED,
+        lanes=lay_out_swimlanes(correlated, event["event_id"]) if correlated else None,
+        consumers=await read_consumers(page, event),
+        calls=event_calls(CallContext.of(page), event["event_id"]),
+    )
+
+
+async def _read_event(page: ConsolePage) -> dict[str, Any]:
+    """Return the event that the address names by id or by position."""
+    found: dict[str, Any]
+    position = parse_number(page, "position")
+    if position is None:
+        found = (await page.get("/v1/event", event_id=page.params.get("id", "")))["record"]
+        return found
+    part = await page.get("/v1/events", after=max(0, position - 1), until=position, limit=1)
+    if not part["records"]:
+        msg = f"there is no event at position {position} that you may read"
+        raise NotFound(msg, details={"position": position})
+    found = part["records"][0]
+    return found
+
+
+async def _read_append(page: ConsolePage, event: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the events of the same append, at most `_RELATED`."""
+    first = event["append_position"]
+    found = await page.get("/v1/events", after=first - 1, until=first + _RELATED - 1)
+    return [one for one in found["records"] if one["append_position"] == first]
+
+
+async def _read_neighbours(
+    page: ConsolePage, event: dict[str, Any]
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return the events before and after an event in its stream."""
+    if event["stream_type"] is None:
+        return None, None
+    stream = {"stream_type": event["stream_type"], "stream_id": event["stream_id"]}
+    at = event["position"]
+    after = await page.get("/v1/events", **stream, after=at, limit=1)
+    before = await page.get("/v1/events", **stream, until=at - 1, limit=1, newest_first=True)
+    return next(iter(before["records"]), None), next(iter(after["records"]), None)
+
+
+async def _read_correlated(page: ConsolePage, event: dict[str, Any]) -> list[dict[str, Any]]:
+    correlation_id = event["correlation_id"]
+    if correlation_id is None:
+        return []
+    found = await page.get("/v1/events", correlation_id=correlation_id, limit=_RELATED)
+    records: list[dict[str, Any]] = found["records"]
+    return records
+
+
+class ConsumerState(msgspec.Struct, frozen=True):
+    """A consumer, and whether its cursor has passed an event."""
+
+    kind: str
+    name: str
+    passed: bool
+    position: int
+    note: str = ""
+
+
+async def read_consumers(page: ConsolePage, event: dict[str, Any]) -> list[ConsumerState]:
+    """Return the consumers that the caller may see, and whether they have passed an event."""
+    position, found = event["position"], []
+    try:
+        for one in (await page.get("/v1/projections"))["projections"]:
+            cursor, note = one["position"], one["status"]
+            found.append(ConsumerState("projection", one["name"], cursor >= position, cursor, note))
+    except (Forbidden, NotFound):
+        pass  # a token that is restricted to event types does not see projections
+    if not page.can("operate"):
+        return found
+    for one in (await page.get("/v1/subscriptions"))["subscriptions"]:
+        cursor = one["position"]
+        found.append(ConsumerState("subscription", one["name"], cursor >= position, cursor))
+    try:
+        letters = await page.get("/v1/dead-letters", event_id=event["event_id"])
+    except NotFound:  # the log has no registry
+        return found
+    return found + [
+        ConsumerState("handler", one["handler"], False, position, f"dead letter: {one['error']}")
+        for one in letters["entries"]
+    ]
+
+
+ROUTES: tuple[PageRoute, ...] = (
+    PageRoute(method="GET", path="/events", show=show_events, title="Events"),
+    PageRoute(method="GET", path="/events/live", show=follow_events),
+    PageRoute(method="GET", path="/event", show=show_event),
+)

@@ -14,10 +14,12 @@ from seriatim.api.http import HttpRequest, HttpResponse, HttpStream
 from seriatim.console.history import History
 from seriatim.console.renderer import Renderer
 from seriatim.core.errors import InvalidArgument
+from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
 
 PREFIX = "/console"
 _FIELDS_MAX = 200
+_SMALL_BODY = 32 * 1024  # bytes that are decoded on the event loop
 
 ConsoleResponse = HttpResponse | HttpStream
 PageFunction = Callable[["ConsolePage"], Awaitable[ConsoleResponse]]
@@ -53,6 +55,7 @@ class ConsolePage:
         request_token: The value that forms of this session send back.
         navigation: The entries of the navigation.
         history: The last hour of the log in this process.
+        projections: Declared projections whose states can be displayed event by event.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class ConsolePage:
         request_token: str,
         navigation: tuple[PageRoute, ...],
         history: History,
+        projections: tuple[Projection, ...] = (),
     ) -> None:
         self.app = app
+        self.projections = projections
         self.request = request
         self.params = parse_fields(request.query)
         self.form = form
@@ -101,7 +106,7 @@ class ConsolePage:
             for item in (value if isinstance(value, list) else [value])
         ]
         query = urlencode(fields).encode()
-        return decode_response(await self.app.call(self.request.derive("GET", path, query)))
+        return await self._decode(await self.app.call(self.request.derive("GET", path, query)))
 
     async def post(self, path: str, body: Any) -> Any:
         """Call a route of the API with POST, and return its response as plain values.
@@ -110,7 +115,16 @@ class ConsolePage:
             SeriatimError: The call failed.
         """
         raw = msgspec.json.encode(body)
-        return decode_response(await self.app.call(self.request.derive("POST", path, b"", raw)))
+        response = await self.app.call(self.request.derive("POST", path, b"", raw))
+        return await self._decode(response)
+
+    async def _decode(self, response: ConsoleResponse) -> Any:
+        """Decode a response; a large one in a thread of the tenant."""
+        if isinstance(response, HttpStream) or len(response.body) <= _SMALL_BODY:
+            return decode_response(response)
+        return await self.app.service.run_for_tenant(
+            self.request.tenant_id, decode_response, response
+        )
 
     async def stream(self, path: str, params: Mapping[str, str]) -> HttpStream:
         """Call a route that streams, such as a tail."""

@@ -40,4 +40,95 @@
     };
     setTimeout(refresh, seconds * 1000);
   }
+
+  // A live tail: <div data-live="address" data-after="7" data-rows="#id"> adds a row for each new
+  // event to the top of a table. Events arrive in the order of the log and are added once: rows up
+  // to the newest displayed position are skipped. A new connection continues after the last
+  // position that was received, so no event is lost.
+  for (const live of document.querySelectorAll("[data-live]")) followEvents(live);
+
+  function followEvents(live) {
+    const state = live.querySelector("[role=status]");
+    const button = live.querySelector("[data-live-button]");
+    const rows = document.querySelector(`${live.dataset.rows} tbody`);
+    const most = Number(live.dataset.max);
+    let newest = BigInt(live.dataset.newest);
+    let last = live.dataset.after;
+    let source = null;
+    let timer = 0;
+
+    const report = (text, on) => {
+      state.textContent = text;
+      live.dataset.state = on ? "on" : "off";
+    };
+    const disconnect = () => {
+      clearTimeout(timer);
+      if (source) source.close();
+      source = null;
+    };
+    const reconnect = (text) => {
+      disconnect();
+      report(text, false);
+      timer = setTimeout(connect, 2000);
+    };
+    const connect = () => {
+      disconnect();
+      const address = new URL(live.dataset.live, location.href);
+      address.searchParams.set("after", last);
+      source = new EventSource(address);
+      source.onopen = () => report("following", true);
+      // The browser would connect again itself, but gives up for good on an error response.
+      source.onerror = () => reconnect("connection lost, trying again");
+      source.addEventListener("problem", (event) => {
+        const problem = JSON.parse(event.data);
+        reconnect(`${problem.title}, trying again`);
+      });
+      source.addEventListener("rows", (event) => {
+        last = event.lastEventId;
+        for (const row of JSON.parse(event.data)) {
+          const position = BigInt(row.key);
+          if (position <= newest) continue;
+          newest = position;
+          rows.querySelector("td[colspan]")?.parentElement.remove();
+          rows.prepend(makeRow(row));
+        }
+        while (rows.childElementCount > most) rows.lastElementChild.remove();
+      });
+    };
+    button.addEventListener("click", () => {
+      if (button.textContent === "Pause") {
+        disconnect();
+        report("paused", false);
+        button.textContent = "Resume";
+      } else {
+        button.textContent = "Pause";
+        connect();
+      }
+    });
+    connect();
+  }
+
+  function makeRow(row) {
+    const line = document.createElement("tr");
+    line.className = "new";
+    const add = (kind, text, address) => {
+      const cell = line.insertCell();
+      if (kind) cell.className = kind;
+      const inner = address ? cell.appendChild(document.createElement("a")) : cell;
+      if (address) inner.href = address;
+      inner.textContent = text;
+      return cell;
+    };
+    add("number", row.position, row.address);
+    const moment = document.createElement("time");
+    moment.dateTime = row.recorded_at;
+    moment.textContent = row.time;
+    add("time", "").append(moment);
+    add("", row.type);
+    add("id", row.stream, row.stream_address);
+    add("number", row.seq);
+    add("", row.actor);
+    add("payload", row.payload);
+    return line;
+  }
 })();

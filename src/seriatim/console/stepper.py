@@ -1,0 +1,165 @@
+"""Step through the state of a stream: the fold of a projection, event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from seriatim.core import json_path
+from seriatim.core.canonical import canonical_text, decode_stored_json
+from seriatim.core.column_types import COLUMN_TYPES
+from seriatim.core.event import RECORD_COLUMNS, EventRecord, StreamRef
+from seriatim.core.fold import Fold, TenantKey
+from seriatim.core.ids import compose_key
+from seriatim.core.patterns import NameFilter
+from seriatim.core.projection import STREAM_KEY, Projection, Table
+
+FIELDS_MAX = 200  # of one state in the page
+_STREAM_ID = "stream_id"
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """A field of the state before and after an event, as JSON; None where it does not exist."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the event changed the field."""
+        return self.before != self.after
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The effect of one event on the state.
+
+    Attributes:
+        event: The event.
+        changes: All fields of the state before or after the event.
+        applied: Whether the projection processes events of this type.
+        failure: Why the fold failed, if it did.
+        left_out: The number of fields that are not displayed.
+    """
+
+    event: EventRecord
+    changes: list[FieldChange]
+    applied: bool
+    failure: str = ""
+    left_out: int = 0
+
+
+def to_event_record(fields: Mapping[str, Any]) -> EventRecord:
+    """Return the record of an event from a response of the API, with its canonical payload."""
+    values = [fields[name] for name in RECORD_COLUMNS]
+    values[RECORD_COLUMNS.index("payload")] = canonical_text(fields["payload"])
+    values[RECORD_COLUMNS.index("tags")] = tuple(fields["tags"])
+    return EventRecord(*values)
+
+
+def find_key(projection: Projection, stream: StreamRef) -> str | None:
+    """Return the key whose events are exactly those of a stream, None if there is no such key.
+
+    The events of other keys, such as a path in the payload, are in several streams.
+    """
+    types = projection.stream_types
+    if projection.is_frame or (types is not None and stream[0] not in types):
+        return None
+    if projection.key == STREAM_KEY:
+        return compose_key(*stream)
+    if projection.key == _STREAM_ID and types is not None and len(set(types)) == 1:
+        return stream[1]
+    return None
+
+
+class Stepper:
+    """Fold the events of one key, and keep the steps of a range.
+
+    Args:
+        projection: The projection.
+        tenant_id: The tenant of the events.
+        key: The key of the events.
+        first: The number of the first step to keep, from 0.
+        count: How many steps to keep.
+    """
+
+    def __init__(
+        self, projection: Projection, tenant_id: str, key: str, *, first: int, count: int
+    ) -> None:
+        self.fold = Fold(projection)
+        self.steps: list[Step] = []
+        self._owner: TenantKey = tenant_id, key
+        self._types = NameFilter.parse(projection.events)
+        self._kept = range(first, first + count)
+        self._number = 0
+
+    def run(self, events: Iterable[EventRecord]) -> None:
+        """Apply events in ascending order of position."""
+        for event in events:
+            kept = self._number in self._kept
+            before = self.state() if kept else {}
+            failures = len(self.fold.failures)
+            applied = self._types.allows(event.event_type)
+            if applied:
+                self.fold.add(self._owner[1], event)
+            if kept:
+                failed = self.fold.failures[failures:]
+                self._keep(event, before, applied, failed[0].reason if failed else "")
+            self._number += 1
+
+    def _keep(
+        self, event: EventRecord, before: dict[str, Any], applied: bool, failure: str
+    ) -> None:
+        changes = compare_states(before, self.state())
+        left_out = max(0, len(changes) - FIELDS_MAX)
+        if left_out:  # changed fields are displayed first
+            changes = sorted(changes, key=lambda one: not one.changed)[:FIELDS_MAX]
+        self.steps.append(Step(event, changes, applied, failure, left_out))
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values: the row, or the state and its rows by table."""
+        stored, projection = self.fold.states.get(self._owner), self.fold.projection
+        if projection.state is None:
+            return {} if stored is None else _to_values(projection.tables[0], stored)
+        state = {} if stored is None else {"state": decode_stored_json(stored)}
+        for table in projection.tables:
+            rows = self.fold.rows[table.name].items()
+            state[table.name] = {
+                _format_key(key): _to_values(table, row.row or {}) for (_, key), row in rows
+            }
+        return {name: value for name, value in state.items() if value != {}}
+
+
+def _format_key(key: Any) -> str:
+    parts = key if isinstance(key, tuple) else (key,)
+    return ", ".join(map(str, parts))
+
+
+def _to_values(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a normalized row as JSON values; JSON columns are parsed."""
+    return {
+        name: None if value is None else _to_value(table.fields[name], value)
+        for name, value in row.items()
+    }
+
+
+def _to_value(kind: type, value: Any) -> Any:
+    column = COLUMN_TYPES[kind]
+    return decode_stored_json(value) if column.name == "json" else column.to_json(value)
+
+
+def compare_states(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[FieldChange]:
+    """Return every field of two states, nested objects by their paths."""
+    old, new = dict(_flatten(before)), dict(_flatten(after))
+    return [FieldChange(name, old.get(name), new.get(name)) for name in {**old, **new}]
+
+
+def _flatten(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    for name, inner in value.items():
+        inner_path = json_path.child(path, name).removeprefix(".")
+        if isinstance(inner, Mapping) and inner:
+            yield from _flatten(inner, inner_path)
+        else:
+            yield inner_path, canonical_text(inner)

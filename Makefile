@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo console test check lint format bench-append bench-pipeline bench-delivery bench-service bench-report mutations reference lock wheel-check clean
+.PHONY: help env demo console test check lint format bench-append bench-pipeline bench-delivery bench-service bench-report mutations reference screenshots verify-assets lock wheel-check clean
 
 # The first Python on the PATH that is new enough; only looked for when the environment is built.
 PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -85,6 +85,12 @@ mutations: $(READY) ## Apply each mutation to a copy of the source; its tests mu
 
 reference: $(READY) ## Write the pages that are generated from the code: docs/reference/http.md, openapi.json
 	@$(BIN)/python -m tests.docs.http_pages
+
+verify-assets: $(READY) ## Check the console's scripts, styles and templates: sizes, hosts, inline code
+	@$(BIN)/python -m pytest -q tests/tidy/test_assets.py
+
+screenshots: $(READY) ## Take the pictures of the console in docs/assets
+	@$(BIN)/python -m tests.docs.screenshots
 
 lock: $(READY) ## Resolve all dependencies again into requirements.lock
 	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \

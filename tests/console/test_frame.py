@@ -82,12 +82,15 @@ def run(tmp_path: Path) -> Iterator[Run]:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for this machine and its key."""
     folder = tmp_path_factory.mktemp("tls")
-    command = [
-        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-        *("-keyout", folder / "key.pem", "-out", folder / "cert.pem"),
-        *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", folder / "key.pem", "-out", folder / "cert.pem"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
     return folder / "cert.pem", folder / "key.pem"
 
 

@@ -18,8 +18,8 @@ from seriatim.cli.command_session import (
     command_session,
 )
 from seriatim.cli.output import escape_unprintable, format_pairs, make_table, write_json
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import NotFound
-from seriatim.core.kinds import TRACE_STREAM_TYPE
 from seriatim.core.trace_report import TraceReport, TreeItem, build_report, build_tree
 
 app = typer.Typer(name="trace", help="Decision traces.", no_args_is_help=True)

@@ -8,8 +8,8 @@ import msgspec
 
 from seriatim.api.http import HttpResponse
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import InvalidArgument, NotFound, SeriatimError
-from seriatim.core.kinds import TRACE_STREAM_TYPE
 
 _FAILURE = 500  # from this status on, an error is not about the form
 _EVENTS = 100  # of one receipt

@@ -8,9 +8,9 @@ import msgspec
 
 from seriatim.console.graph_layout import EDGES_MAX, NODES_MAX, GraphLayout, lay_out
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import Forbidden, InvalidArgument, NotFound
 from seriatim.core.event import EventRecord
-from seriatim.core.kinds import TRACE_STREAM_TYPE
 from seriatim.core.trace_report import EDGE_VERBS, TraceReport, build_report, label_of
 
 OUTCOMES = ("open", "success", "failure", "abandoned")

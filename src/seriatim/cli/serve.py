@@ -238,7 +238,7 @@ def _make_storage_reader(
     if not checkpoints and not archives:
         return None
     try:
-        from seriatim.pipeline.storage_report import read_storage
+        from seriatim.pipeline.publish.storage_report import read_storage
     except ModuleNotFoundError as error:
         msg = "--checkpoints and --archive need an extra: pip install 'seriatim[spark]'"
         raise BackendFailure(msg, retryable=False) from error

@@ -104,7 +104,7 @@ def test_the_api_stays_closed(sqlite: Program) -> None:
     assert events.status == 401
 
 
-def test_the_session_is_read_only_unless_told_otherwise(sqlite: Program) -> None:
+def test_the_session_is_read_only_by_default(sqlite: Program) -> None:
     """N2: only a console for operators has the form for dry runs of appends."""
     shown = []
     for args in ((), ("--operate",)):

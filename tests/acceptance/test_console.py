@@ -104,6 +104,17 @@ def test_the_api_stays_closed(sqlite: Program) -> None:
     assert events.status == 401
 
 
+def test_the_session_is_read_only_by_default(sqlite: Program) -> None:
+    """N2: only a console for operators has the form for dry runs of appends."""
+    shown = []
+    for args in ((), ("--operate",)):
+        with running_console(sqlite, *args) as console:
+            console.sign_in()
+            shown.append("<textarea" in console.get("/console/why").text)
+
+    assert shown == [False, True]
+
+
 def test_nothing_is_written_beside_the_log(sqlite: Program) -> None:
     """N1: reading in the console leaves the log's folder as it was."""
     sqlite("append", "seat.reserved", '{"seat": "12A"}')

@@ -120,9 +120,7 @@ def test_the_guard_names_rule_and_path(console: VisitedService) -> None:
     assert "$.note" in page.text
 
 
-@pytest.mark.parametrize(
-    "body", ["", "no json", "[]", "{}", '{"events": 1}', '{"events": [1]}', '{"colour": "red"}']
-)
+@pytest.mark.parametrize("body", ["", "no json", "[]", "{}", '{"events": 1}', '{"colour": "red"}'])
 @pytest.mark.parametrize("actor", ["", "shop"])
 def test_malformed_requests_are_explained_beside_the_form(
     console: VisitedService, body: str, actor: str
@@ -133,6 +131,16 @@ def test_malformed_requests_are_explained_beside_the_form(
     assert page.status == 400
     assert 'role="alert"' in page.html
     assert "Dry run of an append" in page.text
+
+
+@pytest.mark.parametrize("actor", ["", "shop"])
+def test_an_invalid_event_is_explained(console: VisitedService, actor: str) -> None:
+    """L3, N1: a problem of an event is a refusal with the number of the event."""
+    page = explain(console.visitor(), '{"events": [1]}', actor=actor)
+
+    assert page.status == 200
+    assert "The append would be refused" in page.text
+    assert "event number, from 0 0" in page.text
 
 
 def test_readers_have_no_form(console: VisitedService) -> None:

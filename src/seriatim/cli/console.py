@@ -38,7 +38,7 @@ OpenBrowser = Annotated[
 ]
 Operate = Annotated[
     bool,
-    typer.Option("--operate", help="Allow the actions of operators, such as retry and pause."),
+    typer.Option("--operate", help="Allow the actions of operators, and dry runs of appends."),
 ]
 
 

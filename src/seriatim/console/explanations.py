@@ -128,8 +128,10 @@ def _make_body(page: ConsolePage) -> Any:
     return body
 
 
-def _set_actor(event: dict[str, Any], actor_id: str) -> None:
+def _set_actor(event: Any, actor_id: str) -> None:
     """Set the actor as the service does for the events of a token with this subject."""
+    if not isinstance(event, dict):
+        return  # explained as an invalid event
     if event.get("actor_type") is None and event.get("actor_id") is None:
         stream = event.get("stream") or [event.get("stream_type")]
         kind = "system" if stream[0] == TRACE_STREAM_TYPE else "service_principal"

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.workload import new_id
 from seriatim import NewEvent
-from seriatim.store.port import TRACE_STREAM_TYPE
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 
 STEPS = (
     "TraceStarted",

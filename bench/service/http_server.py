@@ -22,7 +22,7 @@ from seriatim.wire.messages import AppendBody, EventPosition, Receipt
 
 NOOP = "/v1/noop"
 
-_decode = BodyParser(AppendBody).parse_fast
+_decode = BodyParser(AppendBody)
 _encode = msgspec.json.Encoder().encode
 
 

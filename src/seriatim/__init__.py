@@ -52,6 +52,7 @@ from seriatim.core.errors import (
     Unauthorized,
 )
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, NewEvent
+from seriatim.core.explanation import ExplainedStep, Explanation
 from seriatim.core.handler import Delivery, Handler, RetryPolicy, handler
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
@@ -87,6 +88,8 @@ __all__ = [
     "EventType",
     "ExpectedContext",
     "ExpectedSeq",
+    "ExplainedStep",
+    "Explanation",
     "ExportFooter",
     "Filter",
     "Forbidden",

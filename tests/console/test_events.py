@@ -121,7 +121,7 @@ def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None
     """E1, E7, N5: each filter of the address selects its events."""
     stream = ("order", "a/b c&d")
     [one] = append(console, tenant, NewEvent("order.placed", {}, stream, correlation_id="c 1"))
-    [two] = append(console, tenant, NewEvent("seat.taken", {}, causation_id="why?"))
+    [two] = append(console, tenant, NewEvent("seat.taken", {}, causation_id="why?", actor_id="eve"))
 
     found = {
         name: rows(visitor.get("/console/events", **params))
@@ -132,6 +132,7 @@ def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None
             "stream": {"stream_type": stream[0], "stream_id": stream[1]},
             "correlation": {"correlation_id": "c 1"},
             "causation": {"causation_id": "why?"},
+            "actor": {"actor_id": "eve"},
             "nothing": {"types": "unknown"},
         }.items()
     }
@@ -143,6 +144,7 @@ def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None
         "stream": [one],
         "correlation": [one],
         "causation": [two],
+        "actor": [two],
         "nothing": [],
     }
 
@@ -319,9 +321,9 @@ def test_causes_and_effects(console: ConsoleService, visitor: Visitor, tenant: s
     assert tree.index("this event") > tree.index("type-b")
     assert visitor.get("/console/event", id="x").status == 200
     assert "is no event that you may read" in visitor.get("/console/event", id="odd").text
-    lanes = visitor.get("/console/event", id="b").text.partition("<svg")[2].partition("</svg>")[0]
-    assert lanes.count("<circle") == 4
-    assert lanes.count('class="edge"') == 3
+    drawing = visitor.get("/console/event", id="b").text.partition("<svg")[2].partition("</svg>")[0]
+    assert drawing.count("<circle") == 4
+    assert drawing.count('class="edge"') == 3
 
 
 def test_a_large_tree_is_bounded(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
@@ -434,9 +436,12 @@ def test_the_live_tail_continues_without_loss_or_duplicate(
         appended = append(console, tenant, *notes(2))
         last, found = next(live_rows(tail))
         seen += [row["key"] for row in found]
-    loader = threading.Thread(
-        target=lambda: [appended.extend(append(console, tenant, *notes(1))) for _ in range(20)]
-    )
+
+    def load() -> None:
+        for _ in range(20):
+            appended.extend(append(console, tenant, *notes(1)))
+
+    loader = threading.Thread(target=load)
     loader.start()
     with open_live(visitor, {"last-event-id": last}, after=str(start)) as tail:
         for _, found in live_rows(tail):

@@ -116,7 +116,7 @@ def test_a_sampler_records_the_log_and_its_consumers(tmp_path: Path) -> None:
             await sampler.take()
             log.append([NewEvent("noted", {})])
             await sampler.take()
-            sampler.stop()
+            await sampler.stop()
 
         service.run(take_two())
     assert history.log[-1].head == 2

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import seriatim
 from seriatim import NewEvent, StreamKind
+from seriatim.cli.app import app
+from seriatim.cli.serve import _make_console
 from seriatim.console import streams
 from seriatim.console.app import ConsoleSettings
 from seriatim.console.stepper import Stepper, compare_states, find_key, to_event_record
@@ -181,11 +187,11 @@ def test_steps_are_paged_and_bounded(
 
 def test_the_trace_of_a_decision(console: ConsoleService) -> None:
     """N1, T3: the shipped projection of traces can be stepped through."""
-    log = console.service.view("desk")
+    log = console.service.view("deals")
     for envelope in DEAL_DESK["events"]:
         log.traces.append_event(envelope)
     trace_id = DEAL_DESK["events"][0]["trace_id"]
-    page = visit(console, tenant_id="desk").get(
+    page = visit(console, tenant_id="deals").get(
         "/console/stream", type="trace", id=trace_id, projection="decision_graph"
     )
 
@@ -254,3 +260,27 @@ def test_keys_that_are_streams() -> None:
     assert find_key(by_payload, STREAM) is None
     assert find_key(msgspec.structs.replace(totals, key="stream_id"), STREAM) is None
     assert find_key(msgspec.structs.replace(totals, stream_types=("seat",)), STREAM) is None
+
+
+def test_projections_of_the_command() -> None:
+    """N1: `serve --projection` gives the console of each process the declared projection."""
+    name = "tests.console.test_streams:totals"
+    sent = pickle.dumps(partial(_make_console, (name,)))
+    console = pickle.loads(sent)()  # noqa: S301 - made here
+    assert [one.name for one in console._settings.projections] == ["totals"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["no.such.module:x"], "cannot be imported"),
+        (["tests.console.test_streams:STREAM"], "is not a projection"),
+        (["aggregate_states"], "two projections have the name aggregate_states"),
+    ],
+)
+def test_projections_that_cannot_be_loaded(tmp_path: Path, given: list[str], message: str) -> None:
+    """N1: the command refuses to start, and says why."""
+    options = [part for one in given for part in ("--projection", one)]
+    result = CliRunner().invoke(app, ["serve", "--url", f"sqlite:///{tmp_path}/log.db", *options])
+    assert result.exit_code != 0
+    assert message in " ".join(result.output.split())

@@ -39,6 +39,10 @@ class TestDeclaration(testing.DeclarationContract):
     """A5, A8."""
 
 
+class TestExplanation(testing.ExplanationContract):
+    """B1, C2, D5: explanations of appends."""
+
+
 class TestGuard(testing.GuardContract):
     """K1."""
 

@@ -25,6 +25,7 @@ GROUPS = {
     "tail_endpoints": "Follow",
     "consumer_endpoints": "Consumers and projections",
     "operator_endpoints": "Operate",
+    "access_endpoints": "Tokens and quotas",
 }
 # Problems of every route, which the page lists once.
 COMMON = (

@@ -177,6 +177,7 @@ _filters: dict[str, st.SearchStrategy[Any]] = {
     "types": st.lists(st.sampled_from(NAMED_TYPES), max_size=2),
     "correlation_id": st.sampled_from(RELATED),
     "causation_id": st.sampled_from(RELATED),
+    "actor_id": st.sampled_from(["u", "agent-1"]),
     "app_id": st.just("app"),
     "env_id": st.just("env"),
     "occurred_after": st.sampled_from(["2020-01-01T00:00:00Z", *TIMES]),

@@ -145,6 +145,12 @@ def _stored(_: RunningService, whose: str) -> RequestParts:
     return RequestParts(body={"events": [_event(whose, event_id=f"{whose}-new", **stream)]})
 
 
+def _explained(_: RunningService, whose: str) -> RequestParts:
+    """Explain the repetition of a stored append with other contents."""
+    event = _event(whose, event_id=f"{whose}-one", idempotency_key=f"{whose}-key-one")
+    return RequestParts(body={"events": [event]})
+
+
 def _several(service: RunningService, whose: str) -> RequestParts:
     return RequestParts(body={"appends": [_stored(service, whose).body]})
 
@@ -163,6 +169,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "POST /v1/events": _stored,
     "POST /v1/append-if": _stored_if,
     "POST /v1/appends": _several,
+    "POST /v1/explain": _explained,
     "GET /v1/log": lambda _, __: RequestParts(),
     "GET /v1/events": lambda _, whose: RequestParts(
         {"stream_type": "order", "stream_id": f"{whose}-stream", "types": [f"{whose}.one"]}
@@ -228,9 +235,16 @@ REQUESTS: dict[str, RequestFactory] = {
     "POST /v1/handlers/pause": lambda _, __: RequestParts(body={"handler": "mailer"}),
     "POST /v1/handlers/resume": lambda _, __: RequestParts(body={"handler": "mailer"}),
     "GET /v1/operations": lambda _, whose: RequestParts({"tenant_id": whose}),
+    "GET /v1/tokens": lambda _, whose: RequestParts({"tenant_id": whose}),
+    "POST /v1/tokens": lambda _, whose: RequestParts(body={"tenant_id": whose, "rights": ["read"]}),
+    "POST /v1/tokens/revoke": lambda _, whose: RequestParts(body={"token_id": f"{whose}-token"}),
+    "GET /v1/quotas": lambda _, __: RequestParts(),
+    "POST /v1/quotas": lambda _, whose: RequestParts(body={"tenant_id": whose}),
+    "POST /v1/quotas/remove": lambda _, whose: RequestParts(body={"tenant_id": whose}),
     "GET /v1/declarations": lambda _, __: RequestParts(),
     "POST /v1/declarations": lambda _, __: RequestParts(body={"kinds": [{"name": "order"}]}),
     "GET /v1/doctor": lambda _, __: RequestParts(),
+    "GET /v1/storage": lambda _, __: RequestParts(),
     "POST /v1/log/epoch": lambda _, __: RequestParts(body={}),
     "POST /v1/commands/purge": lambda _, __: RequestParts(body={"older_than_hours": 24}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from seriatim.api import request_bodies
 from seriatim.api.request_bodies import BodyParser, parse_json_body
 from seriatim.core.errors import SeriatimError
+from seriatim.core.limits import DEFAULT_LIMITS
 from seriatim.wire.messages import AppendBody, AppendsBody
 
 KEYS = st.sampled_from(["a", "b", "a b", "ab", "é", "\n", "\\", '"'])
@@ -53,16 +55,17 @@ def refused(act: Any, *arguments: Any) -> bool:
 
 @given(texts())
 def test_a_key_twice_is_found_at_any_size(text: str) -> None:
-    """A2: read as a whole or member by member, the same texts are refused."""
+    """A2: read as a whole or member by member, the same texts are refused or have equal values."""
     raw = text.encode()
     with pytest.MonkeyPatch.context() as patch:
         wrong = refused(request_bodies._parse_exactly, raw)
         assert refused(parse_json_body, raw) == wrong
         assert wrong or parse_json_body(raw) == request_bodies._parse_exactly(raw)
-        assert refused(request_bodies._check_keys, raw, 6) == wrong
-        patch.setattr(request_bodies, "_WHOLE_BYTES", 0)
-        for levels in (1, 2, 6):
-            assert refused(request_bodies._check_keys, raw, levels) == wrong
+        for whole_bytes, levels in itertools.product((0, 8, 24), (1, 2, 6)):
+            patch.setattr(request_bodies, "_WHOLE_BYTES", whole_bytes)
+            patch.setattr(request_bodies, "_LEVELS", levels)
+            assert refused(parse_json_body, raw) == wrong
+            assert wrong or parse_json_body(raw) == request_bodies._parse_exactly(raw)
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -88,8 +91,40 @@ def test_a_large_body_is_read_in_short_steps(
         return decode(part)
 
     monkeypatch.setattr(request_bodies, "_decode_any", counted)
-    assert BodyParser(kind).parse_fast(raw) is not None
-    assert max(read) <= 2 * request_bodies._WHOLE_BYTES + 1024
+    assert BodyParser(kind)(raw) is not None
+    assert max(read) <= request_bodies._WHOLE_BYTES + 1024
+    assert sum(read) <= len(raw) + 1024
     doubled = raw.replace(b'"text"', b'"list"', 1)
     with pytest.raises(SeriatimError, match="twice"):
-        BodyParser(kind).parse_fast(doubled)
+        BodyParser(kind)(doubled)
+
+
+@pytest.mark.parametrize("whole_bytes", [request_bodies._WHOLE_BYTES, 16])
+def test_a_payload_is_parsed_once(whole_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3: the payload of an event is the value that was parsed with its body."""
+    monkeypatch.setattr(request_bodies, "_WHOLE_BYTES", whole_bytes)
+    payload = {"a": [1, 2.5, None], "b": {"c": 10**30}}
+    value = parse_json_body(
+        json.dumps({"events": [{"event_type": "x", "payload": payload}]}).encode()
+    )
+
+    body = BodyParser(AppendBody).match(value)
+    parsed = request_bodies.convert_append(body, DEFAULT_LIMITS)
+
+    assert parsed.events[0].payload == payload
+    assert parsed.events[0].payload is value["events"][0]["payload"]
+
+
+def test_a_body_of_another_shape_does_not_match() -> None:
+    """B2: the caller then reports the exact error."""
+    parser = BodyParser(AppendBody)
+    others: tuple[Any, ...] = (
+        [],
+        {},
+        {"events": [{}]},
+        {"events": [], "other": 1},
+        {"events": [], "conditions": [{"query": []}]},
+        {"events": [], "\ud800": 1},
+    )
+
+    assert [parser.match(wrong) for wrong in others] == [None] * len(others)

@@ -35,7 +35,7 @@ def call(log: seriatim.Log, record: EventRecord) -> None:
     log.read(typ=["x"])  # Unexpected keyword argument "typ" for "read"
     log.read(after="1")  # Argument "after" to "read"
     log.read_batches(batch_size=10, stream=("order", "7"), since_seq=1)
-    log.read_batches(limit=10)  # Unexpected keyword argument "limit" for "read_batches"
+    log.read_batches(limits=10)  # Unexpected keyword argument "limits" for "read_batches"
     log.page(limit=10, scope="traces", correlation_id="c")
     log.page(scope="streams")  # Argument "scope" to "page"
     log.tail(Query(), after=1, idle_timeout=0.5)

@@ -39,15 +39,19 @@ class _Bucket:
         self._left = rate * _BURST_S
         self._updated = now
 
+    def left(self, now: float) -> float:
+        """Return the amount that may pass at once; negative while in debt."""
+        full = self.rate * _BURST_S
+        self._left = min(full, self._left + (now - self._updated) * self.rate)
+        self._updated = now
+        return self._left
+
     def wait(self, now: float, charged: float = 0.0) -> float:
         """Return the seconds until something may pass.
 
         `charged` is the part of the same request that the bucket has counted already.
         """
-        full = self.rate * _BURST_S
-        self._left = min(full, self._left + (now - self._updated) * self.rate)
-        self._updated = now
-        left = self._left + charged
+        left = self.left(now) + charged
         return 0.0 if left > 0 else (1e-3 * self.rate - left) / self.rate
 
     def take(self, amount: float) -> None:
@@ -59,7 +63,7 @@ class QuotaMeter:
     """Count what tenants send to this process, stored or not, and refuse what exceeds a quota."""
 
     def __init__(self, general: Quota, *, processes: int = 1) -> None:
-        self._default = general
+        self.default = general
         # Processes do not share their counts: each grants an equal part of every quota.
         self._share = 1 / processes
         self._quotas: Mapping[str, Quota]
@@ -70,7 +74,7 @@ class QuotaMeter:
         """Replace the quotas of individual tenants."""
         self._quotas = {quota.tenant_id: quota for quota in quotas}
         self._has_quotas = any(
-            quota.events_per_s or quota.bytes_per_s for quota in (self._default, *quotas)
+            quota.events_per_s or quota.bytes_per_s for quota in (self.default, *quotas)
         )
 
     def check(self, tenant_id: str, now: float, charged_bytes: int = 0) -> None:
@@ -87,6 +91,20 @@ class QuotaMeter:
         for name, bucket, size in zip(_RATES, self._find(tenant_id, now), charged, strict=True):
             if bucket is not None and (wait := bucket.wait(now, size)):
                 raise _quota_exceeded(name, bucket.rate, wait)
+
+    def left(self, quota: Quota, now: float) -> tuple[float | None, float | None]:
+        """Return the events and bytes that this process would accept of a quota at once.
+
+        None means that there is no limit.
+        """
+        cached = self._buckets.get(quota.tenant_id)
+        known = cached[1:] if cached is not None and cached[0] == quota else None
+        rates = quota.events_per_s * self._share, quota.bytes_per_s * self._share
+        full = [rate * _BURST_S if rate else None for rate in rates]
+        if known is None:  # nothing was sent under this quota
+            return full[0], full[1]
+        left = [None if bucket is None else bucket.left(now) for bucket in known]
+        return left[0], left[1]
 
     def charge_bytes(self, tenant_id: str, size: int, now: float) -> None:
         """Count bytes of an append's request; a negative size takes an earlier charge back."""
@@ -111,7 +129,7 @@ class QuotaMeter:
 
     def _find(self, tenant_id: str, now: float) -> tuple[_Bucket | None, _Bucket | None]:
         """Return a tenant's buckets for events and for bytes."""
-        quota = self._quotas.get(tenant_id, self._default)
+        quota = self._quotas.get(tenant_id, self.default)
         if not quota.events_per_s and not quota.bytes_per_s:
             return None, None
         cached = self._buckets.get(tenant_id)

@@ -83,6 +83,22 @@ from {at}seriatim_tokens
 left join {at}seriatim_token_uses using (token_id)
 order by created_us, token_id
 
+-- name: tokens_after
+select
+    token_id, subject, service, tenant_id, rights, types, note,
+    created_us, expires_us, revoked_us, used_us
+from {at}seriatim_tokens
+left join {at}seriatim_token_uses using (token_id)
+where (cast(:tenant_id as text) is null or tenant_id = :tenant_id)
+  and (
+    cast(:after as text) is null
+    or (created_us, token_id) > (
+        select t.created_us, t.token_id from {at}seriatim_tokens t where t.token_id = :after
+    )
+)
+order by created_us, token_id
+limit :limit
+
 -- name: mark_used
 insert into {at}seriatim_token_uses (token_id, used_us)
 values (:token_id, {now} - :ago_us)

@@ -139,6 +139,17 @@ class AccessStore:
         """Return all tokens, including expired and revoked ones."""
         return [token_from_row(row) for row in self._read("tokens")]
 
+    def tokens_after(self, token_id: str | None, tenant_id: str | None, limit: int) -> list[Token]:
+        """Return tokens in the order of their creation.
+
+        Args:
+            token_id: The last token of the previous page; None for the first page.
+            tenant_id: Only tokens of this tenant, or of `*`; None for all tokens.
+            limit: The maximum number of tokens.
+        """
+        values = {"after": token_id, "tenant_id": tenant_id, "limit": limit}
+        return [token_from_row(row) for row in self._read("tokens_after", **values)]
+
     def has_tokens(self) -> bool:
         """Return whether any token was ever created."""
         return bool(self._read("any_token"))

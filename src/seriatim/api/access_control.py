@@ -15,10 +15,9 @@ from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.access.store import AccessStore
 from seriatim.access.tokens import invalid_token_error, is_token
 from seriatim.api.http import HttpRequest
-from seriatim.api.request_bodies import parse_json_body
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import Forbidden, IdempotencyConflict, InvalidArgument, Unauthorized
-from seriatim.core.event import AppendResult, EventRecord, NewEvent
+from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.kinds import PROFILE_KINDS
 from seriatim.core.request import Command, ExpectedContext
 from seriatim.wire.messages import AddedFields, WireCommand
@@ -193,15 +192,20 @@ def confine_condition(caller: Caller, condition: Any) -> Any:
 
 
 def make_command(
-    request: HttpRequest, given: WireCommand | None, raw: bytes, part: str
+    request: HttpRequest,
+    given: WireCommand | None,
+    value: Any,
+    part: str,
+    endpoint: str | None = None,
 ) -> Command | None:
     """Return the command of an append, from the header Idempotency-Key or from the body.
 
     Args:
         request: The request.
         given: The command in the body.
-        raw: The text that duplicates must repeat.
+        value: The JSON value that duplicates must repeat.
         part: Distinguishes several appends under one header.
+        endpoint: The endpoint of the command; None is that of the request.
 
     Raises:
         InvalidArgument: Both are given.
@@ -219,19 +223,20 @@ def make_command(
         return None
     return Command(
         actor=request.caller.subject,
-        endpoint=request.endpoint,
+        endpoint=request.endpoint if endpoint is None else endpoint,
         key=key + part,
-        request=parse_json_body(raw),
+        request=value,
     )
 
 
-def check_readable(caller: Caller, events: Sequence[NewEvent], result: AppendResult) -> None:
+def check_readable(
+    caller: Caller, events: Sequence[NewEvent], records: Sequence[EventRecord]
+) -> None:
     """Check that the caller may see the records of an earlier append.
 
     Raises:
         Forbidden: The caller may not read all of them, and did not send the same events.
     """
-    records = result.records
     if _can_read_all(caller) or all(
         "read" in caller.rights and caller.can_read(record.event_type) for record in records
     ):

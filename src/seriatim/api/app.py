@@ -173,8 +173,8 @@ class Mount(Protocol):
     def start(self, app: App) -> None:
         """Start background work when the service has started."""
 
-    def stop(self) -> None:
-        """End background work."""
+    async def stop(self) -> None:
+        """End background work, before the service closes its log."""
 
 
 class App:
@@ -256,7 +256,7 @@ class App:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         if self._mount is not None:
-            self._mount.stop()
+            await self._mount.stop()
         self.observer.close()
         self._readiness.stop()
         await self.service.stop()

@@ -23,6 +23,7 @@ from seriatim.api.request_bodies import (
     BodyParser,
     ParsedAppend,
     convert_append,
+    convert_append_if,
     convert_append_strictly,
     parse_json_body,
 )
@@ -30,8 +31,10 @@ from seriatim.api.service import Service
 from seriatim.api.thread_pools import LARGE_BODY_BYTES
 from seriatim.core.errors import IdempotencyConflict, InvalidArgument, SeriatimError
 from seriatim.core.event import AppendResult, NewEvent
+from seriatim.core.explanation import Explanation, explain_refusal
 from seriatim.core.limits import Limits
 from seriatim.log.appender import Draft
+from seriatim.log.explanation import explain_draft
 from seriatim.telemetry import tracing
 from seriatim.wire.messages import (
     AddedFields,
@@ -41,14 +44,16 @@ from seriatim.wire.messages import (
     AppendOutcomes,
     AppendsBody,
     EventPosition,
+    ExplanationResponse,
     Receipt,
-    WireCondition,
 )
 from seriatim.wire.records import to_wire_records
 
 _TIMEOUT_MIN_S = 0.001
+_APPEND_ENDPOINT = "POST /v1/events"
 _PARSED_RATIO = 4  # memory of a parsed body relative to its text, estimated
 _encode = msgspec.json.Encoder().encode
+_ParsedBody = tuple[ParsedAppend, Any]  # and the body as JSON
 _append_parser = BodyParser(AppendBody)
 _appends_parser = BodyParser(AppendsBody)
 _append_if_parser = BodyParser(AppendIfBody)
@@ -59,13 +64,20 @@ async def append(service: Service, request: HttpRequest, raw: bytes) -> HttpResp
     return await _append_one(service, request, raw, _parse_append)
 
 
-def _parse_append(raw: bytes, limits: Limits) -> ParsedAppend:
-    body = _append_parser.parse_fast(raw)
-    return (
-        convert_append_strictly(parse_json_body(raw), limits)
-        if body is None
-        else convert_append(body, limits)
-    )
+def _parse_append(raw: bytes, limits: Limits) -> _ParsedBody:
+    value = parse_json_body(raw)
+    body = _match(_append_parser, value, limits)
+    if body is None:
+        return convert_append_strictly(value, limits), value
+    return convert_append(body, limits), value
+
+
+def _match(parser: BodyParser, value: Any, limits: Limits) -> Any:
+    """Convert a body to its type, unless it has too many events, which is reported strictly."""
+    events = value.get("events") if isinstance(value, dict) else None
+    if isinstance(events, list) and len(events) > limits.append_events:
+        return None
+    return parser.match(value)
 
 
 async def append_if(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
@@ -73,13 +85,12 @@ async def append_if(service: Service, request: HttpRequest, raw: bytes) -> HttpR
     return await _append_one(service, request, raw, _parse_append_if)
 
 
-def _parse_append_if(raw: bytes, limits: Limits) -> ParsedAppend:
-    body = _append_if_parser.parse_fast(raw)
+def _parse_append_if(raw: bytes, limits: Limits) -> _ParsedBody:
+    value = parse_json_body(raw)
+    body = _match(_append_if_parser, value, limits)
     if body is None:
-        return convert_append_strictly(_to_append_body(parse_json_body(raw)), limits)
-    condition = WireCondition(query=body.query, version=body.expected_version, after=body.after)
-    key = body.idempotency_key
-    return convert_append(AppendBody(body.events, [condition], key, profile="facts"), limits)
+        return convert_append_strictly(_to_append_body(value), limits), value
+    return convert_append_if(body, limits), value
 
 
 def _to_append_body(value: Any) -> dict[str, Any]:
@@ -101,7 +112,7 @@ async def _append_one(
     service: Service,
     request: HttpRequest,
     raw: bytes,
-    parse: Callable[[bytes, Limits], ParsedAppend],
+    parse: Callable[[bytes, Limits], _ParsedBody],
 ) -> HttpResponse:
     async with _reserve_memory(service, request, raw):
         return await _parse_and_append(service, request, raw, parse)
@@ -121,26 +132,77 @@ async def _parse_and_append(
     service: Service,
     request: HttpRequest,
     raw: bytes,
-    parse: Callable[[bytes, Limits], ParsedAppend],
+    parse: Callable[[bytes, Limits], _ParsedBody],
 ) -> HttpResponse:
-    parsed = await service.run_sized(
+    parsed, value = await service.run_sized(
         request.tenant_id, len(raw), partial(parse, raw, service.limits)
     )
-    result, added = await _append(service, request, parsed, raw)
+    result, added = await _append(service, request, parsed, value)
     # Duplicates of a command receive exactly the response of the first.
     whole = result.replayed and b"idempotency-key" not in request.headers
     respond = partial(_receipt_response, result, added, whole=whole)
     return await service.run_sized(request.tenant_id, len(raw), respond)
 
 
+async def explain(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
+    """Return what an append with this body would do now, and why; nothing is stored."""
+    async with _reserve_memory(service, request, raw):
+        response = await _explain(service, request, raw)
+        return HttpResponse(
+            200, await service.run_sized(request.tenant_id, len(raw), partial(_encode, response))
+        )
+
+
+async def _explain(service: Service, request: HttpRequest, raw: bytes) -> ExplanationResponse:
+    tenant_id = request.tenant_id
+    try:
+        parsed, value = await service.run_sized(
+            tenant_id, len(raw), partial(_parse_append, raw, service.limits)
+        )
+    except SeriatimError as error:
+        if "index" not in error.details:  # the request itself is malformed
+            raise
+        return _make_explanation(service, request, explain_refusal(error))
+    draft, events, _ = _make_draft(service, request, parsed, value, endpoint=_APPEND_ENDPOINT)
+    log = service.view(tenant_id)
+    result = await service.run_for_tenant(tenant_id, explain_draft, log, draft)
+    if result.outcome == "replayed" and (result.id_mismatch or parsed.command is not None):
+        check_readable(request.caller, events, result.events)
+    return _make_explanation(service, request, result)
+
+
+def _make_explanation(
+    service: Service, request: HttpRequest, result: Explanation
+) -> ExplanationResponse:
+    """Return an explanation without the events that the caller may not read."""
+    caller, error = request.caller, result.error
+    if isinstance(error, IdempotencyConflict):
+        error = redact_conflict(caller, error)
+    readable = [
+        record
+        for record in result.events
+        if "read" in caller.rights and caller.can_read(record.event_type)
+    ]
+    return ExplanationResponse(
+        result.outcome,
+        list(result.steps),
+        None if error is None else service.problem(error, request.request_id),
+        result.first_position,
+        list(result.stream_seqs),
+        result.response,
+        list(result.id_mismatch),
+        to_wire_records(readable),
+    )
+
+
 # -- several
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """One of several appends: parsed, or its error; with its text if the request has a key."""
+    """One of several appends: parsed, or its error; with its JSON if the request has a key."""
 
     parsed: ParsedAppend | SeriatimError
-    raw: bytes = b""
+    value: Any = None
 
 
 async def append_several(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
@@ -159,8 +221,8 @@ async def _append_all(service: Service, request: HttpRequest, raw: bytes) -> Htt
 async def _parse_and_append_several(
     service: Service, request: HttpRequest, raw: bytes
 ) -> HttpResponse:
-    with_text = b"idempotency-key" in request.headers
-    parse = partial(_parse_parts, raw, service.limits, with_text=with_text)
+    with_values = b"idempotency-key" in request.headers
+    parse = partial(_parse_parts, raw, service.limits, with_values=with_values)
     parts = await service.run_sized(request.tenant_id, len(raw), parse)
     outcomes = await asyncio.gather(
         *(_append_part(service, request, part, index) for index, part in enumerate(parts))
@@ -172,31 +234,28 @@ async def _parse_and_append_several(
     )
 
 
-def _parse_parts(raw: bytes, limits: Limits, *, with_text: bool) -> list[_Part]:
-    body = _appends_parser.parse_fast(raw)
-    given: list[Any]
+def _parse_parts(raw: bytes, limits: Limits, *, with_values: bool) -> list[_Part]:
+    value = parse_json_body(raw)
+    if not isinstance(value, dict) or not isinstance(value.get("appends"), list):
+        msg = "the body must be an object with a list of appends"
+        raise InvalidArgument(msg, details={"argument": "appends"})
+    given: list[Any] = value["appends"]
+    lists = [one.get("events") for one in given if isinstance(one, dict)]
+    events = sum(len(one) for one in lists if isinstance(one, list))
+    limits.check("append_events", max(events, len(given)))
+    body = _appends_parser.match(value)
     if body is not None:
         given = body.appends
-        events = sum(len(one.events) for one in body.appends)
-    else:
-        value = parse_json_body(raw)
-        if not isinstance(value, dict) or not isinstance(value.get("appends"), list):
-            msg = "the body must be an object with a list of appends"
-            raise InvalidArgument(msg, details={"argument": "appends"})
-        given = value["appends"]
-        lists = [one.get("events") for one in given if isinstance(one, dict)]
-        events = sum(len(one) for one in lists if isinstance(one, list))
-    limits.check("append_events", max(events, len(given)))
-    return [_parse_part(one, limits, with_text=with_text) for one in given]
+    return [_parse_part(one, limits, with_value=with_values) for one in given]
 
 
-def _parse_part(given: Any, limits: Limits, *, with_text: bool) -> _Part:
+def _parse_part(given: Any, limits: Limits, *, with_value: bool) -> _Part:
     try:
         whole = isinstance(given, AppendBody)
         parsed = convert_append(given, limits) if whole else convert_append_strictly(given, limits)
     except SeriatimError as error:
         return _Part(error)
-    return _Part(parsed, _encode(given) if with_text else b"")
+    return _Part(parsed, msgspec.to_builtins(given) if with_value else None)
 
 
 async def _append_part(
@@ -205,7 +264,7 @@ async def _append_part(
     try:
         if isinstance(part.parsed, SeriatimError):
             raise part.parsed
-        result, added = await _append(service, request, part.parsed, part.raw, f"/{index}")
+        result, added = await _append(service, request, part.parsed, part.value, f"/{index}")
     except SeriatimError as error:
         return AppendOutcome(problem=service.problem(error, request.request_id))
     # Duplicates of a command receive exactly the response of the first.
@@ -217,29 +276,23 @@ async def _append_part(
 
 
 async def _append(
-    service: Service, request: HttpRequest, parsed: ParsedAppend, raw: bytes, part: str = ""
+    service: Service, request: HttpRequest, parsed: ParsedAppend, value: Any, part: str = ""
 ) -> tuple[AppendResult, AddedFields | None]:
     """Make one append with the rights of the caller, once its tenant has a free slot.
+
+    Args:
+        service: The service.
+        request: The request.
+        parsed: The append.
+        value: The append as JSON, which duplicates of a command must repeat.
+        part: Distinguishes several appends in one request.
 
     Returns:
         The result, and the fields that the service added to the events.
     """
     caller, tenant_id = request.caller, request.tenant_id
     now = asyncio.get_running_loop().time
-    service.meter.charge(
-        tenant_id, len(parsed.events), 0, now(), charged_bytes=request.charged_bytes
-    )
-    caller.require_types(event.event_type for event in parsed.events)
-    events, added = set_actor(caller, parsed.events)
-    draft = Draft(
-        tenant_id=tenant_id,
-        profile_rules=parsed.profile_rules,
-        events=events,
-        condition=[confine_condition(caller, one) for one in parsed.conditions] or None,
-        idempotency_key=parsed.idempotency_key,
-        command=make_command(request, parsed.command, raw, part),
-        on_id_mismatch=parsed.on_id_mismatch,
-    )
+    draft, events, added = _make_draft(service, request, parsed, value, part)
     seconds, began = _timeout(service, request), now()
     try:
         async with service.append_limiter.slot(tenant_id, seconds):
@@ -248,8 +301,39 @@ async def _append(
     except IdempotencyConflict as error:
         raise redact_conflict(caller, error) from None
     if result.id_mismatch or (result.replayed and parsed.command is not None):
-        check_readable(caller, events, result)
+        check_readable(caller, events, result.records)
     return result, _add_trace_fields(added, events, result)
+
+
+def _make_draft(
+    service: Service,
+    request: HttpRequest,
+    parsed: ParsedAppend,
+    value: Any,
+    part: str = "",
+    *,
+    endpoint: str | None = None,
+) -> tuple[Draft, list[NewEvent], AddedFields | None]:
+    """Charge an append and check the rights of its caller.
+
+    Returns:
+        The draft, its events, and the fields that were added to them.
+    """
+    caller, tenant_id = request.caller, request.tenant_id
+    now = asyncio.get_running_loop().time()
+    service.meter.charge(tenant_id, len(parsed.events), 0, now, charged_bytes=request.charged_bytes)
+    caller.require_types(event.event_type for event in parsed.events)
+    events, added = set_actor(caller, parsed.events)
+    draft = Draft(
+        tenant_id=tenant_id,
+        profile_rules=parsed.profile_rules,
+        events=events,
+        condition=[confine_condition(caller, one) for one in parsed.conditions] or None,
+        idempotency_key=parsed.idempotency_key,
+        command=make_command(request, parsed.command, value, part, endpoint),
+        on_id_mismatch=parsed.on_id_mismatch,
+    )
+    return draft, events, added
 
 
 def _add_trace_fields(

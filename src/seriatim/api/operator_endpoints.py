@@ -40,6 +40,7 @@ from seriatim.wire.messages import (
     LogInfo,
     OperationsResponse,
     PurgeBody,
+    StorageResponse,
     TokenInfo,
 )
 
@@ -519,3 +520,13 @@ async def run_doctor(service: Service, request: HttpRequest, params: NoParams) -
     """
     del params
     return DoctorResponse(await service.run_for_tenant(request.tenant_id, service.diagnose))
+
+
+async def get_storage(service: Service, request: HttpRequest, params: NoParams) -> StorageResponse:
+    """List publishers with their last checkpoints, and archives with their latest segments.
+
+    Only of the places that `seriatim serve` was started with (`--checkpoints`, `--archive`). The
+    result may be half a minute old.
+    """
+    del params
+    return await service.run_for_tenant(request.tenant_id, service.inspect_storage)

@@ -10,7 +10,6 @@ from typing import Literal, cast
 import msgspec
 
 from seriatim.api.http import HttpRequest, HttpResponse
-from seriatim.api.request_bodies import parse_query
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
 from seriatim.core.event import EventRecord
@@ -391,7 +390,7 @@ async def get_last_events(
 
 async def run_query(service: Service, request: HttpRequest, body: QueryBody) -> HttpResponse:
     """Return the events that match a query, and the version of the context, in one snapshot."""
-    query = request.caller.restrict_query(parse_query(body.query))
+    query = request.caller.restrict_query(Query.from_mapping(body.query))
     log = service.view(request.tenant_id)
     limit = log.settings.limits.page if body.limit is None else body.limit
 
@@ -458,7 +457,7 @@ def _explain_query(log: Log, query: Query, positions: tuple[int, int]) -> list[Q
 
 async def select_records(service: Service, request: HttpRequest, body: SelectBody) -> HttpResponse:
     """Return the events of a range of positions that match a query."""
-    query = request.caller.restrict_query(parse_query(body.query))
+    query = request.caller.restrict_query(Query.from_mapping(body.query))
     limits = service.limits
     check_query(query, limits)
     limits.check_page("limit", body.limit)
@@ -491,7 +490,7 @@ async def get_context_version(
     service: Service, request: HttpRequest, body: VersionBody
 ) -> VersionResponse:
     """Return the version of a context."""
-    query = request.caller.restrict_query(parse_query(body.query))
+    query = request.caller.restrict_query(Query.from_mapping(body.query))
     check_query(query, service.limits)
     check_position("until", body.until)
     tenant_id, version_of = request.tenant_id, service.log.store.context_version

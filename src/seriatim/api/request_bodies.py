@@ -1,14 +1,13 @@
-"""Parsing of request bodies: a fast path for valid bodies, a strict one with exact errors."""
+"""Parsing of request bodies: once, and with exact errors for those that do not match their type."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from seriatim.api.http import invalid_shape_error
 from seriatim.core.canonical import parse_strict_json
@@ -18,8 +17,8 @@ from seriatim.core.limits import Limits
 from seriatim.core.profile_rules import PROFILES, ProfileRules
 from seriatim.core.query import Query
 from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
-from seriatim.wire.messages import AppendBody, WireCondition
-from seriatim.wire.records import from_wire_event
+from seriatim.wire.messages import AppendBody, AppendIfBody, WireCondition
+from seriatim.wire.records import WireEvent, from_wire_event
 
 BODY_NAME = "the body"
 _decode_any = msgspec.json.Decoder().decode
@@ -41,7 +40,6 @@ class BodyParser:
 
     def __init__(self, kind: type[Any]) -> None:
         self.kind = kind
-        self._decode = msgspec.json.Decoder(kind).decode
 
     def __call__(self, raw: bytes) -> Any:
         """Parse a body strictly.
@@ -57,56 +55,16 @@ class BodyParser:
         except msgspec.ValidationError as error:
             raise invalid_shape_error(error, BODY_NAME) from None
 
-    def parse_fast(self, raw: bytes) -> Any:
-        """Parse a body without decoding payloads.
+    def match(self, value: Any) -> Any:
+        """Convert a parsed body, whose payloads are used as they are.
 
         Returns:
-            None if it does not match the type: strict parsing then finds the error.
+            None if it does not match the type: the caller then finds the error.
         """
         try:
-            body = self._decode(raw)
-            _check_keys(raw, _LEVELS)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return msgspec.convert(value, self.kind)
+        except (msgspec.ValidationError, UnicodeError):
             return None
-        return body
-
-
-def _check_keys(raw: bytes, levels: int) -> None:
-    """Refuse JSON text that repeats a key in an object.
-
-    A large text is checked member by member, down to the events of a body: each call of the JSON
-    parser holds the interpreter lock, and other requests run only between two calls.
-    """
-    if len(raw) <= _WHOLE_BYTES or not levels:
-        if not _is_unchanged(_encode(_decode_any(raw)), raw):
-            _parse_exactly(raw)
-        return
-    first = raw.lstrip(_BLANKS)[:1]
-    if first == b"{":
-        members = _decode_members(raw)
-        if not _is_unchanged(_encode(members), raw):
-            _parse_exactly(raw)
-        _check_each(members.values(), levels - 1)
-    elif first == b"[":
-        _check_each(_decode_elements(raw), levels - 1)
-
-
-def _check_each(values: Iterable[msgspec.Raw], levels: int) -> None:
-    """Check values one by one, and small ones in groups."""
-    small: list[bytes] = []
-    size = 0
-    for value in values:
-        text = bytes(value)
-        if len(text) > _WHOLE_BYTES:
-            _check_keys(text, levels)
-            continue
-        small.append(text)
-        size += len(text)
-        if size > _WHOLE_BYTES:
-            _check_keys(b"[%b]" % b",".join(small), 0)
-            small, size = [], 0
-    if small:
-        _check_keys(b"[%b]" % b",".join(small), 0)
 
 
 def _is_unchanged(encoded: bytes, raw: bytes) -> bool:
@@ -139,11 +97,48 @@ def parse_json_body(raw: bytes) -> Any:
     Raises:
         InvalidArgument: It is not JSON, or repeats a key.
     """
-    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-        value = _decode_any(raw)
-        if _is_unchanged(_encode(value), raw):
-            return value
-    return _parse_exactly(raw)
+    try:
+        return _parse_value(raw, _LEVELS)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _parse_exactly(raw)  # names the error, or accepts an unpaired surrogate
+
+
+def _parse_value(raw: bytes, levels: int) -> Any:
+    """Parse JSON text in which no object repeats a key.
+
+    A large text is parsed member by member, down to the events of a body: each call of the JSON
+    parser holds the interpreter lock, and other requests run only between two calls.
+    """
+    first = raw.lstrip(_BLANKS)[:1] if len(raw) > _WHOLE_BYTES and levels else b""
+    if first == b"{":
+        members = _decode_members(raw)
+        if not _is_unchanged(_encode(members), raw):
+            return _parse_exactly(raw)
+        return dict(zip(members, _parse_each(members.values(), levels - 1), strict=True))
+    if first == b"[":
+        return _parse_each(_decode_elements(raw), levels - 1)
+    value = _decode_any(raw)
+    return value if _is_unchanged(_encode(value), raw) else _parse_exactly(raw)
+
+
+def _parse_each(values: Iterable[msgspec.Raw], levels: int) -> list[Any]:
+    """Parse values one by one, and small ones in groups."""
+    parsed: list[Any] = []
+    small: list[bytes] = []
+    size = 0
+    for value in values:
+        text = bytes(value)
+        if small and size + len(text) > _WHOLE_BYTES:
+            parsed += _parse_value(b"[%b]" % b",".join(small), 0)
+            small, size = [], 0
+        if len(text) > _WHOLE_BYTES:
+            parsed.append(_parse_value(text, levels))
+        else:
+            small.append(text)
+            size += len(text)
+    if small:
+        parsed += _parse_value(b"[%b]" % b",".join(small), 0)
+    return parsed
 
 
 def _parse_exactly(raw: bytes) -> Any:
@@ -168,19 +163,31 @@ class ParsedAppend(msgspec.Struct, frozen=True):
 
 def convert_append(body: AppendBody, limits: Limits) -> ParsedAppend:
     """Convert an append that matches its type."""
-    limits.check("append_events", len(body.events))
     rules = PROFILES[body.profile]
-    events: list[NewEvent] = []
-    for index, event in enumerate(body.events):
-        try:
-            events.append(from_wire_event(event))
-        except ValidationError as error:
-            where = "payload" if error.part == "json" else error.location
-            raise rules.error(ValidationError(error.part, where, error.message), index) from None
+    events = _convert_events(body.events, rules, limits)
     conditions = [_convert_condition(one) for one in body.conditions]
     return ParsedAppend(
         events, conditions, body.idempotency_key, body.command, rules, body.on_id_mismatch
     )
+
+
+def convert_append_if(body: AppendIfBody, limits: Limits) -> ParsedAppend:
+    """Convert a conditional append of facts that matches its type."""
+    rules = PROFILES["facts"]
+    events = _convert_events(body.events, rules, limits)
+    condition = _make_context_condition(body.query, body.expected_version, body.after)
+    return ParsedAppend(events, [condition], body.idempotency_key, None, rules, None)
+
+
+def _convert_events(given: list[WireEvent], rules: ProfileRules, limits: Limits) -> list[NewEvent]:
+    limits.check("append_events", len(given))
+    events: list[NewEvent] = []
+    for index, event in enumerate(given):
+        try:
+            events.append(from_wire_event(event))
+        except ValidationError as error:
+            raise rules.error(error, index) from None
+    return events
 
 
 def convert_append_strictly(value: Any, limits: Limits) -> ParsedAppend:
@@ -206,13 +213,8 @@ def convert_append_strictly(value: Any, limits: Limits) -> ParsedAppend:
     )
 
 
-class _UncheckedCondition(WireCondition, forbid_unknown_fields=True):
-    query: dict[str, Any] | None = None  # type: ignore[assignment]
-
-
 class _UncheckedAppend(AppendBody, forbid_unknown_fields=True):
     events: list[Any]
-    conditions: list[_UncheckedCondition] = msgspec.field(default_factory=list)  # type: ignore[assignment]
 
 
 def _convert_event(given: Any, index: int, rules: ProfileRules) -> NewEvent:
@@ -236,16 +238,16 @@ def _convert_condition(given: WireCondition) -> Condition:
         return ExpectedSeq(given.stream, given.seq)
     if given.seq is not None:
         raise _body_error("give seq with a stream, and version or after with a query", "conditions")
-    query = parse_query(given.query)
-    if given.version is UNSET and given.after is UNSET:
-        return ExpectedContext(query, None)
-    return ExpectedContext(query, given.version, given.after)
+    return _make_context_condition(given.query, given.version, given.after)
 
 
-def parse_query(given: Any) -> Query:
-    """Parse a query, from JSON text or from its decoded value."""
-    value = parse_json_body(bytes(given)) if isinstance(given, msgspec.Raw) else given
-    return Query.from_mapping(value)
+def _make_context_condition(
+    query: Any, version: int | UnsetType | None, after: int | UnsetType
+) -> ExpectedContext:
+    context = Query.from_mapping(query)
+    if version is UNSET and after is UNSET:
+        return ExpectedContext(context, None)
+    return ExpectedContext(context, version, after)
 
 
 def _body_error(message: str, argument: str = BODY_NAME) -> InvalidArgument:

@@ -9,6 +9,7 @@ import msgspec
 
 from seriatim.access.rights import Right
 from seriatim.api import (
+    access_endpoints,
     append_endpoints,
     consumer_endpoints,
     operator_endpoints,
@@ -51,12 +52,15 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     response: type[Any] | None = None
     status: int = 200
     stream: bool = False
+    dry_run: bool = False  # stores nothing, whatever its method and right
+    secret: bool = False  # the response must not be stored for duplicates
     problems: tuple[str, ...] = ()
 
     @property
     def writes(self) -> bool:
         """Whether duplicates of a request must run once."""
-        return self.method == "POST" and (self.right != "read" or self.service)
+        acts = self.method == "POST" and (self.right != "read" or self.service)
+        return acts and not self.secret and not self.dry_run
 
     @property
     def endpoint(self) -> str:
@@ -107,6 +111,18 @@ ROUTES: tuple[Route, ...] = (
         body=messages.AppendsBody,
         raw=True,
         response=messages.AppendOutcomes,
+    ),
+    Route(
+        method="POST",
+        path="/v1/explain",
+        handler=append_endpoints.explain,
+        right="append",
+        service=True,
+        body=messages.AppendBody,
+        raw=True,
+        response=messages.ExplanationResponse,
+        dry_run=True,
+        problems=("invalid_query",),
     ),
     # -- read
     Route(
@@ -464,6 +480,76 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="GET",
+        path="/v1/tokens",
+        handler=access_endpoints.list_tokens,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        params=access_endpoints.TokenParams,
+        response=access_endpoints.TokensResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens",
+        handler=access_endpoints.create_token,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.TokenBody,
+        response=access_endpoints.CreatedToken,
+        status=201,
+        secret=True,
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens/revoke",
+        handler=access_endpoints.revoke_token,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.RevokeBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="GET",
+        path="/v1/quotas",
+        handler=access_endpoints.list_quotas,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        params=access_endpoints.QuotaParams,
+        response=access_endpoints.QuotasResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/quotas",
+        handler=access_endpoints.set_quota,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.QuotaBody,
+        response=messages.CountResponse,
+    ),
+    Route(
+        method="POST",
+        path="/v1/quotas/remove",
+        handler=access_endpoints.remove_quota,
+        right="operate",
+        service=True,
+        all_types=True,
+        every_tenant=True,
+        body=access_endpoints.QuotaRemovalBody,
+        response=messages.CountResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="GET",
         path="/v1/declarations",
         handler=operator_endpoints.get_declarations,
         right="read",
@@ -491,6 +577,16 @@ ROUTES: tuple[Route, ...] = (
         every_tenant=True,
         params=operator_endpoints.NoParams,
         response=messages.DoctorResponse,
+    ),
+    Route(
+        method="GET",
+        path="/v1/storage",
+        handler=operator_endpoints.get_storage,
+        right="operate",
+        service=True,
+        every_tenant=True,
+        params=operator_endpoints.NoParams,
+        response=messages.StorageResponse,
     ),
     Route(
         method="POST",

@@ -38,6 +38,7 @@ from seriatim.factory import (
 )
 from seriatim.telemetry.log_format import write_all_logs
 from seriatim.telemetry.span_export import export_spans
+from seriatim.wire.messages import StorageResponse
 
 try:
     import uvicorn
@@ -63,6 +64,8 @@ class ServiceLocation(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8420
     certificate: str | None = None
     key: str | None = None
+    # Reads checkpoints and archives; given by the command line, since it needs the extra `spark`.
+    read_storage: Callable[[], StorageResponse] | None = None
 
 
 def is_embedded(url: str) -> bool:
@@ -98,6 +101,7 @@ def make_service(
         log.close()
         raise
     service = Service(log, access, serving, partial(open_registry, registry, create=False))
+    service.read_storage = place.read_storage
     if folder is not None:
         service.on_stop = folder.cleanup
     if store_url.startswith("sqlite:"):

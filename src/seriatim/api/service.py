@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Literal, cast
+from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
@@ -36,9 +36,11 @@ from seriatim.delivery.registry import Registry
 from seriatim.factory import Log
 from seriatim.log.async_log import AsyncLog
 from seriatim.store.port import Finding, ServiceStore
+from seriatim.wire.messages import StorageResponse
 from seriatim.wire.problems import Problem, problem_from_error
 
 logger = logging.getLogger("seriatim.api")
+T = TypeVar("T")
 
 VERSION = version("seriatim")
 OPAQUE_ID_PREFIX = "opaque:"
@@ -48,7 +50,7 @@ LOG_EVERY_S = 10.0
 _LOGGED_MAX = 1000
 _VIEWS_MAX = 10_000
 _TOKEN_CHECK_S = 1.0  # between two checks for tokens that ended while a tail is open
-_DIAGNOSIS_CACHE_S = 30.0
+_CACHE_S = 30.0  # of checks and reports that many pages display
 _CLOCK_SLACK_S = 60.0  # the clocks of access store and service may differ
 
 
@@ -132,6 +134,23 @@ class LimitReporter:
         logger.warning("limit reached: %s%s", limit, suffix, extra=extra)
 
 
+class CachedCall(Generic[T]):
+    """Call a function that blocks, at most once per `_CACHE_S`; concurrent callers wait for it."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._cached: tuple[float, T] | None = None
+
+    def __call__(self) -> T:
+        """Return the result of the last call, or of a new one if that is too old."""
+        with self._lock:
+            now = time.monotonic()
+            if self._cached is None or now - self._cached[0] >= _CACHE_S:
+                self._cached = now, self._read()
+            return self._cached[1]
+
+
 class Service:
     """One process of the service.
 
@@ -178,13 +197,14 @@ class Service:
         self._authenticator = Authenticator(access, self.run_access)
         self._tokens_optional = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
-        self._diagnosis: tuple[float, list[Finding]] | None = None
-        self._diagnosis_lock = threading.Lock()
+        self.diagnose = CachedCall(self._diagnose)
+        self.inspect_storage = CachedCall(self._inspect_storage)
         self._secret = access.secret("tips")  # the stored name must not change
         self.session_key = access.secret("sessions")  # signs the sessions of the console
         self._tails_by_token: dict[str, set[TailBuffer]] = {}  # open tails by token id
         self._tasks: list[asyncio.Task[None]] = []
         self.on_stop: Callable[[], None] | None = None
+        self.read_storage: Callable[[], StorageResponse] | None = None
         self.data_directory = ""  # of the log's files, removed from error messages
 
     # -- start and stop
@@ -272,21 +292,18 @@ class Service:
             hours * 3600
         )
 
-    def diagnose(self) -> list[Finding]:
-        """Run the store's checks, or return their findings of the last half minute; it blocks."""
-        with self._diagnosis_lock:  # concurrent callers wait for one run of the checks
-            now = time.monotonic()
-            if self._diagnosis is None or now - self._diagnosis[0] >= _DIAGNOSIS_CACHE_S:
-                findings = [
-                    msgspec.structs.replace(
-                        one,
-                        message=self._without_directory(one.message),
-                        cure=self._without_directory(one.cure),
-                    )
-                    for one in self.store.doctor()
-                ]
-                self._diagnosis = now, findings
-            return self._diagnosis[1]
+    def _diagnose(self) -> list[Finding]:
+        return [
+            msgspec.structs.replace(
+                one,
+                message=self._without_directory(one.message),
+                cure=self._without_directory(one.cure),
+            )
+            for one in self.store.doctor()
+        ]
+
+    def _inspect_storage(self) -> StorageResponse:
+        return StorageResponse([], []) if self.read_storage is None else self.read_storage()
 
     def _without_directory(self, text: str) -> str:
         return text.replace(self.data_directory, "") if self.data_directory else text

@@ -11,7 +11,7 @@ import msgspec
 from seriatim.api.http import HttpRequest, HttpStream
 from seriatim.api.hub import TAIL_PAGE, TAIL_PAGE_BYTES, identity_changed_error, take_page
 from seriatim.api.read_endpoints import READ_BYTES, visible_event_id
-from seriatim.api.request_bodies import parse_json_body, parse_query
+from seriatim.api.request_bodies import parse_json_body
 from seriatim.api.service import Service
 from seriatim.api.tail_buffer import TailBuffer, TailChunk
 from seriatim.core.errors import SeriatimError
@@ -102,7 +102,8 @@ def _parse_query(params: TailParams | TailBody) -> Query:
         if any(one is not None for one in filters):
             raise invalid_argument("query", "cannot be combined with other filters")
         query = params.query
-        return parse_query(parse_json_body(query.encode()) if isinstance(query, str) else query)
+        value = parse_json_body(query.encode()) if isinstance(query, str) else query
+        return Query.from_mapping(value)
     if all(one is None for one in filters):
         return Query()
     streams = None

@@ -106,6 +106,7 @@ app = typer.Typer(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "init": init,
     "append": append,
+    "explain": append,
     "read": read,
     "tail": tail,
     "streams": streams,
@@ -124,8 +125,9 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "console": console,
     "demo": demo,
 }
+_HELP = {"explain": "Report what append would do with these options now, and why."}
 for name, function in _COMMANDS.items():
-    app.command(name, epilog=exit_codes.format_exit_codes())(function)
+    app.command(name, help=_HELP.get(name), epilog=exit_codes.format_exit_codes())(function)
 
 app.add_typer(trace.app, name="trace")
 app.add_typer(project.app, name="project")

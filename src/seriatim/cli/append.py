@@ -1,4 +1,4 @@
-"""The command `seriatim append`: append one event, or a batch of events atomically."""
+"""The commands `seriatim append` and `seriatim explain`, which take the same options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from seriatim.cli import exit_codes
 from seriatim.cli.command_session import (
     CommandSession,
     CommonOptions,
@@ -18,10 +20,12 @@ from seriatim.cli.command_session import (
     parse_json_argument,
     parse_number_or_none,
 )
-from seriatim.cli.output import write_json
+from seriatim.cli.output import EventLines, escape_unprintable, make_table, write_json
 from seriatim.cli.read import query_from_json
 from seriatim.core.event import AppendResult
+from seriatim.core.explanation import Explanation
 from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
+from seriatim.factory import Log
 from seriatim.log.arguments import invalid_argument
 
 NamePair = tuple[str, str] | None
@@ -178,7 +182,7 @@ def append(
         ]
         events = [_parse_event(given)] if batch is None else _read_batch(batch, given)
         with command.open() as log:
-            _print_receipt(command, log.append(events, conditions or None, key))
+            _ACTIONS[ctx.info_name or "append"](command, log, events, conditions or None, key)
 
 
 def _parse_metadata(entries: list[str]) -> dict[str, str] | None:
@@ -235,6 +239,65 @@ def _expected_context(query: str | None, version: str | None, after: int | None)
     if after is not None:
         return [ExpectedContext(context, after=after)]
     return [ExpectedContext(context, parse_number_or_none(version or "", "--expect-version"))]
+
+
+Conditions = list[Condition] | None
+
+
+def _append(
+    command: CommandSession, log: Log, events: list[Any], conditions: Conditions, key: str | None
+) -> None:
+    _print_receipt(command, log.append(events, conditions, key))
+
+
+def _explain(
+    command: CommandSession, log: Log, events: list[Any], conditions: Conditions, key: str | None
+) -> None:
+    explanation = log.explain(events, conditions, key)
+    if command.as_json:
+        write_json(_encode_explanation(explanation))
+    else:
+        _print_explanation(command, explanation)
+    if explanation.error is not None:
+        raise typer.Exit(exit_codes.exit_code(explanation.error))
+
+
+_ACTIONS = {"append": _append, "explain": _explain}
+
+
+def _encode_explanation(explanation: Explanation) -> dict[str, Any]:
+    error = explanation.error
+    return {
+        "outcome": explanation.outcome,
+        "steps": explanation.steps,
+        "error": None if error is None else error.as_dict(),
+        "first_position": explanation.first_position,
+        "stream_seqs": explanation.stream_seqs,
+        "response": explanation.response,
+        "id_mismatch": explanation.id_mismatch,
+        "events": [record.as_dict() for record in explanation.events],
+    }
+
+
+def _print_explanation(command: CommandSession, explanation: Explanation) -> None:
+    rows = make_table("step", "result")
+    for one in explanation.steps:
+        name = one.step if one.index is None else f"{one.step} {one.index}"
+        rows.add_row(name, one.result)
+    command.stdout.print(rows)
+    if explanation.error is not None:
+        error = explanation.error
+        command.stdout.print(Text(escape_unprintable(f"{error.code}: {error.message}")))
+    lines = EventLines(command.stdout)
+    for record in explanation.events:
+        lines.print_event(record)
+    place = explanation.first_position
+    meaning = {
+        "accepted": f"accepted: it would be appended at position {place}",
+        "replayed": f"replayed: it is already stored at position {place}",
+        "refused": "refused: nothing would be stored",
+    }
+    command.stdout.print(meaning[explanation.outcome])
 
 
 def _print_receipt(command: CommandSession, result: AppendResult) -> None:

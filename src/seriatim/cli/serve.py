@@ -22,14 +22,20 @@ from seriatim.cli.command_session import (
     command_session,
     parse_log_format,
 )
+from seriatim.cli.project import load_projection
 from seriatim.cli.registry import RegistryUrl
+from seriatim.core.builtin_folds import BUILTIN_FOLDS
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.limits import MIB
 from seriatim.factory import absolute_url, access_url, open_access, open_log, redact_url
 from seriatim.telemetry.log_format import write_all_logs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from seriatim.api.server import ServiceLocation
+    from seriatim.console.app import Console
+    from seriatim.wire.messages import StorageResponse
 
 logger = logging.getLogger("seriatim.api")
 
@@ -90,12 +96,39 @@ LogRequests = Annotated[
     bool,
     typer.Option("--log-requests", help="Log every request, not only failures of the service."),
 ]
+Projections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--projection",
+        metavar="MODULE:NAME",
+        help="Let the console step through the states of this projection; may be repeated.",
+        show_default=False,
+    ),
+]
 Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
         help="Listen on a non-local address without TLS. Use it only behind a proxy that "
         "terminates TLS.",
+    ),
+]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="PLACE",
+        help="Display the publisher with these checkpoints; may be repeated.",
+        show_default=False,
+    ),
+]
+Archives = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--archive",
+        metavar="PLACE",
+        help="Display this archive; may be repeated.",
+        show_default=False,
     ),
 ]
 
@@ -114,10 +147,13 @@ def serve(
     grace_s: GracePeriod = 30.0,
     cors: CorsOrigins = None,
     log_requests: LogRequests = False,
+    projection: Projections = None,
     otel: Otel = None,
     log_format: LogFormatOption = "text",
     access: AccessUrl = None,
     registry: RegistryUrl = None,
+    checkpoints: Checkpoints = None,
+    archive: Archives = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
     as_json: JsonOutput = False,
@@ -129,7 +165,10 @@ def serve(
             from seriatim.api.server import ServiceLocation
             from seriatim.api.server import serve as run_service
             from seriatim.api.service import ServiceSettings
-            from seriatim.console.routes import make_console
+
+            # Each process loads the projections itself, because functions cannot be sent to it.
+            make_mount = partial(_make_console, tuple(projection or ()))
+            make_mount()  # fails early with a clear error
         except ModuleNotFoundError as error:
             msg = "the service needs an extra: pip install 'seriatim[server]'"
             raise BackendFailure(msg, retryable=False) from error
@@ -143,6 +182,7 @@ def serve(
             key=None if key is None else str(key),
             access=access,
             registry=registry,
+            read_storage=_make_storage_reader(checkpoints or [], archive or []),
         )
         settings = ServiceSettings(
             open_on_loopback=_allows_anonymous(
@@ -158,16 +198,51 @@ def serve(
             log_format=format_,
             otel=otel,
         )
-        announce = partial(_announce, command, as_log=format_ == "json")
+        announce = partial(_announce_address, command, as_log=format_ == "json")
         with suppress(KeyboardInterrupt):  # a requested shutdown is a success
-            run_service(
-                place,
-                settings,
-                lambda address: announce(
-                    f"serving {redact_url(command.url)} at {address} (console: {address}/console/)"
-                ),
-                make_console,
-            )
+            run_service(place, settings, announce, make_mount)
+
+
+def _make_console(projections: tuple[str, ...]) -> Console:
+    """Make the console of a process, with the projections that are given as `module:name`.
+
+    Raises:
+        InvalidArgument: If one cannot be loaded, or has the name of another one.
+
+    """
+    from seriatim.console.app import ConsoleSettings
+    from seriatim.console.routes import make_console
+
+    loaded = tuple(map(load_projection, projections))
+    names = [one.name for one in (*BUILTIN_FOLDS, *loaded)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        msg = f"two projections have the name {twice}: choose one for --projection"
+        raise InvalidArgument(msg, details={"argument": "projection"})
+    return make_console(ConsoleSettings(projections=loaded))
+
+
+def _announce_address(command: CommandSession, address: str, *, as_log: bool) -> None:
+    """Report where the service listens."""
+    message = f"serving {redact_url(command.url)} at {address} (console: {address}/console/)"
+    _announce(command, message, as_log=as_log)
+
+
+def _make_storage_reader(
+    checkpoints: list[str], archives: list[str]
+) -> Callable[[], StorageResponse] | None:
+    """Return a function that reads the checkpoints and archives of pipelines, None for none.
+
+    Raises:
+        BackendFailure: The extra `spark` is not installed.
+    """
+    if not checkpoints and not archives:
+        return None
+    try:
+        from seriatim.pipeline.storage_report import read_storage
+    except ModuleNotFoundError as error:
+        msg = "--checkpoints and --archive need an extra: pip install 'seriatim[spark]'"
+        raise BackendFailure(msg, retryable=False) from error
+    return partial(read_storage, checkpoints, archives)
 
 
 def _announce(command: CommandSession, message: str, *, as_log: bool) -> None:

@@ -47,7 +47,7 @@ def _make_body(request: AppendRequest) -> messages.AppendBody:
 def _to_wire_condition(condition: Condition) -> messages.WireCondition:
     if isinstance(condition, ExpectedSeq):
         return messages.WireCondition(stream=condition.stream, seq=condition.seq)
-    query = msgspec.Raw(_encode(condition.query.as_dict()))
+    query = condition.query.as_dict()
     return messages.WireCondition(query=query, version=condition.version, after=condition.after)
 
 

@@ -19,6 +19,7 @@ from seriatim.client.exchange import HttpExchange, is_retryable
 from seriatim.client.http_client import AttemptHistory, HttpClient, retry_delays
 from seriatim.core.errors import BackendFailure, Forbidden, InvalidArgument, SeriatimError
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, EventRecord, LogIdentity, StreamRef
+from seriatim.core.explanation import Explanation
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import (
     BUILT_IN_KINDS,
@@ -45,6 +46,7 @@ from seriatim.store.port import (
     SubscriptionStatus,
 )
 from seriatim.wire import messages
+from seriatim.wire.problems import error_from_problem
 from seriatim.wire.records import WireRecord, from_wire_record, from_wire_records
 
 # Errors that say nothing about earlier attempts of the same append, which may be stored.
@@ -242,6 +244,23 @@ class HttpStore:
         del connection, request
         msg = "connection needs direct access to the log's database: open its own URL"
         raise InvalidArgument(msg, details={"argument": "connection"})
+
+    def explain(self, request: AppendRequest) -> Explanation:
+        """Return the explanation of the service."""
+        raw = self.http.post(
+            "/v1/explain", msgspec.Raw(request.encoded), tenant_id=request.tenant_id
+        )
+        found: messages.ExplanationResponse = self.decode(raw, messages.ExplanationResponse)
+        return Explanation(
+            found.outcome,
+            tuple(found.steps),
+            None if found.problem is None else error_from_problem(found.problem),
+            found.first_position,
+            tuple(found.stream_seqs),
+            found.response,
+            tuple(found.id_mismatch),
+            tuple(from_wire_records(found.events)),
+        )
 
     def restore(self, events: Sequence[RestoredEvent]) -> None:
         del events

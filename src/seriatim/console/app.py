@@ -115,10 +115,10 @@ class Console:
         self._sampler = Sampler(app, self._history)
         self._sampler.start()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Stop recording the history."""
         if self._sampler is not None:
-            self._sampler.stop()
+            await self._sampler.stop()
 
     def has_path(self, path: str) -> bool:
         """Return whether a path belongs to the console."""

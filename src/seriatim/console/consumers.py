@@ -190,11 +190,7 @@ def _make_handler_row(
     waiting: tuple[int, int] | None,
 ) -> HandlerRow:
     samples = find_samples(page, "handler", handler["name"])
-    state, color = handler["status"], "good" if handler["status"] == "ready" else "warn"
-    if handler["status"] == "stopped":
-        color = "bad"
-    elif waiting and is_stalled(samples):
-        state, color = "stalled", "bad"
+    state, color = _describe_handler(handler["status"], samples if waiting else [])
     return HandlerRow(
         kind="handler",
         name=handler["name"],
@@ -209,6 +205,12 @@ def _make_handler_row(
         reason=handler["reason"],
         declaration=handler["declaration"],
     )
+
+
+def _describe_handler(status: str, samples: list[ConsumerSample]) -> tuple[str, MarkColor]:
+    if status == "ready":
+        return ("stalled", "bad") if is_stalled(samples) else ("ready", "good")
+    return status, "bad" if status == "stopped" else "warn"
 
 
 def find_samples(page: ConsolePage, kind: ConsumerKind, name: str) -> list[ConsumerSample]:

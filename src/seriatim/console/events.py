@@ -31,10 +31,12 @@ _FILTERS = (
     "stream_id",
     "correlation_id",
     "causation_id",
+    "actor_id",
     "recorded_after",
     "recorded_until",
 )
 _TAIL_FILTERS = ("types", "stream_type", "stream_id")
+_OTHER_FILTERS = tuple(name for name in _FILTERS if name not in _TAIL_FILTERS)
 _RELATED = 100  # events of one append, or of one correlation
 _SMALL_FRAME = 16 * 1024  # bytes; a larger message of a tail is formatted in a thread
 _ENVELOPE = (
@@ -45,7 +47,6 @@ _ENVELOPE = (
     "source_system",
     "source_subsystem",
     "actor_type",
-    "actor_id",
     "request_id",
     "idempotency_key",
     "app_id",
@@ -65,7 +66,7 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
         found = await read_event_page(page, dict(given), newest_first=newest_first)
     except (InvalidArgument, NotFound) as problem:
         error, status = problem.message, _status_of(page, problem)
-    followable = newest_first and not any(given[name] for name in _FILTERS[3:])
+    followable = newest_first and not any(given[name] for name in _OTHER_FILTERS)
     live = followable and found.at_start and page.params.get("live") == "1" and not error
     return await page.render(
         "events.html",
@@ -188,7 +189,7 @@ async def show_event(page: ConsolePage) -> ConsoleResponse:
         tree=await read_cause_tree(page, event),
         correlated=correlated,
         related_max=_RELATED,
-        lanes=lay_out_swimlanes(correlated, event["event_id"]) if correlated else None,
+        drawing=lay_out_swimlanes(correlated, event["event_id"]) if correlated else None,
         consumers=await read_consumers(page, event),
         calls=event_calls(CallContext.of(page), event["event_id"]),
     )
@@ -263,12 +264,12 @@ async def read_consumers(page: ConsolePage, event: dict[str, Any]) -> list[Consu
         cursor = one["position"]
         found.append(ConsumerState("subscription", one["name"], cursor >= position, cursor))
     try:
-        letters = await page.get("/v1/dead-letters", event_id=event["event_id"])
+        dead = await page.get("/v1/dead-letters", event_id=event["event_id"])
     except NotFound:  # the log has no registry
         return found
     return found + [
         ConsumerState("handler", one["handler"], False, position, f"dead letter: {one['error']}")
-        for one in letters["entries"]
+        for one in dead["entries"]
     ]
 
 

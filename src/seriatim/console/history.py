@@ -18,7 +18,7 @@ import msgspec
 from seriatim.access.rights import Caller
 from seriatim.api.app import App
 from seriatim.api.http import AsgiMessage, HttpRequest, HttpResponse
-from seriatim.core.errors import SeriatimError
+from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.event import DEFAULT_TENANT
 
 logger = logging.getLogger("seriatim.console")
@@ -30,6 +30,7 @@ SAMPLES_MAX = int(HISTORY_S / INTERVAL_S)
 _TENANTS_MAX = 16
 _CONSUMERS_MAX = 200
 _PAGE = 50  # consumers of one kind and tenant
+_STOP_S = 5.0
 _DURATIONS_MAX = 1000  # of the appends between two samples
 _REGISTRY_EVERY = 6  # samples: counting the entries of handlers takes longer than reading a cursor
 WAITING_STATUSES = ("claimed", "expired", "failed", "blocked")
@@ -183,6 +184,7 @@ class Sampler:
         self._interval_s = interval_s
         self._timer = AppendTimer()
         self._taken = 0
+        self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -191,11 +193,14 @@ class Sampler:
         self._unsubscribe = self._app.service.log.telemetry.subscribe(self._observe)
         self._task = asyncio.create_task(self._run())
 
-    def stop(self) -> None:
-        """Stop sampling; the task ends at the next iteration of the event loop."""
+    async def stop(self) -> None:
+        """Finish the current read, and stop sampling."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         if self._task is not None:
+            # Cancelling the task would leave its thread to open connections of a closed log.
+            self._stopping.set()
+            await asyncio.wait([self._task], timeout=_STOP_S)
             self._task.cancel()
 
     def _observe(self, event: Any) -> None:
@@ -203,14 +208,15 @@ class Sampler:
             self._timer.record(event.measurements["duration_s"])
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping.is_set():
             try:
                 await self.take()
             except SeriatimError:
                 pass  # the database is unreachable: the gap is visible in the charts
             except Exception:
                 logger.exception("a sample for the console's history failed")
-            await asyncio.sleep(self._interval_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._interval_s)
 
     async def take(self) -> None:
         """Take one sample of the log, and of the consumers of watched tenants."""
@@ -244,6 +250,8 @@ class Sampler:
         return found
 
     async def _get(self, tenant_id: str, path: str, **params: Any) -> Any:
+        if self._stopping.is_set():
+            raise BackendFailure("the service is stopping")
         response = await self._app.call(_make_request(tenant_id, path, **params))
         assert isinstance(response, HttpResponse)  # noqa: S101 - no route above streams
         return msgspec.json.decode(response.body)

@@ -82,8 +82,8 @@ async def read_status(page: ConsolePage, stream: StreamRef) -> StreamStatus:
 
 async def _read_closing_types(page: ConsolePage, stream_type: str) -> tuple[str, ...] | None:
     """Return the types that close streams of a type; None if they cannot be read."""
-    if stream_type in BUILT_IN_KINDS:
-        return BUILT_IN_KINDS[stream_type].closing_types
+    if (built_in := BUILT_IN_KINDS.get(stream_type)) is not None:
+        return built_in.closing_types
     try:
         kinds = (await page.get("/v1/declarations"))["kinds"]
     except Forbidden:

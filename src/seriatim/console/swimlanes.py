@@ -1,4 +1,4 @@
-"""The layout of events as swimlanes: a lane for each stream, time from left to right."""
+"""The layout of events as swimlanes: a line for each stream, time from left to right."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 import msgspec
 
-LANES_MAX = 12
+LINES_MAX = 12
 LABEL_WIDTH = 220
 _STEP = 36
-_LANE_HEIGHT = 40
+_LINE_HEIGHT = 40
 _OTHERS = "other streams"
 _NO_STREAM = "no stream"
 
 
-class Lane(msgspec.Struct, frozen=True):
-    """A lane: its label, and the height of its line."""
+class StreamLine(msgspec.Struct, frozen=True):
+    """A line: its label, and the height of its line."""
 
     label: str
     y: int
 
 
-class LaneMark(msgspec.Struct, frozen=True):
-    """An event in a lane."""
+class EventMark(msgspec.Struct, frozen=True):
+    """An event in a line."""
 
     event: Mapping[str, Any]
     x: int
@@ -31,7 +31,7 @@ class LaneMark(msgspec.Struct, frozen=True):
     selected: bool
 
 
-class LaneLink(msgspec.Struct, frozen=True):
+class CauseLink(msgspec.Struct, frozen=True):
     """A line from the event that caused another one to that event."""
 
     x1: int
@@ -41,46 +41,46 @@ class LaneLink(msgspec.Struct, frozen=True):
 
 
 class Swimlanes(msgspec.Struct, frozen=True):
-    """A drawing of lanes, events and causes."""
+    """A drawing of lines, events and causes."""
 
     width: int
     height: int
-    lanes: list[Lane]
-    marks: list[LaneMark]
-    links: list[LaneLink]
+    lines: list[StreamLine]
+    marks: list[EventMark]
+    links: list[CauseLink]
 
 
 def lay_out_swimlanes(events: Sequence[Mapping[str, Any]], selected: str) -> Swimlanes:
     """Lay out events in ascending order of position.
 
-    Streams beyond the first `LANES_MAX` - 1 share the last lane.
+    Streams beyond the first `LINES_MAX` - 1 share the last line.
 
     Args:
         events: The events, as the API returns them.
         selected: The id of the event to mark.
     """
     labels = list(dict.fromkeys(_label(event) for event in events))
-    if len(labels) > LANES_MAX:
-        labels = [*labels[: LANES_MAX - 1], _OTHERS]
-    lanes = [Lane(label, _LANE_HEIGHT * number + 24) for number, label in enumerate(labels)]
-    heights = {lane.label: lane.y for lane in lanes}
+    if len(labels) > LINES_MAX:
+        labels = [*labels[: LINES_MAX - 1], _OTHERS]
+    lines = [StreamLine(label, _LINE_HEIGHT * number + 24) for number, label in enumerate(labels)]
+    heights = {line.label: line.y for line in lines}
     marks = [
-        LaneMark(
+        EventMark(
             event,
             LABEL_WIDTH + _STEP * number + _STEP // 2,
-            heights.get(_label(event), lanes[-1].y),
+            heights.get(_label(event), lines[-1].y),
             event["event_id"] == selected,
         )
         for number, event in enumerate(events)
     ]
     places = {mark.event["event_id"]: mark for mark in marks}
     links = [
-        LaneLink(cause.x, cause.y, mark.x, mark.y)
+        CauseLink(cause.x, cause.y, mark.x, mark.y)
         for mark in marks
         if (cause := places.get(mark.event["causation_id"])) is not None and cause is not mark
     ]
     width = LABEL_WIDTH + _STEP * len(marks) + 12
-    return Swimlanes(width, _LANE_HEIGHT * len(lanes) + 8, lanes, marks, links)
+    return Swimlanes(width, _LINE_HEIGHT * len(lines) + 8, lines, marks, links)
 
 
 def _label(event: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ same everywhere: command record, idempotent replay, conditions, sequence numbers
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import UNSET
@@ -20,6 +20,7 @@ from seriatim.core.errors import (
     IdempotencyConflict,
     IdempotencyKeyReuse,
     InvalidArgument,
+    SeriatimError,
 )
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import event_keys, stream_key
@@ -34,6 +35,8 @@ from seriatim.core.request import (
 )
 
 FindByKey = Callable[[str, bytes], EventRecord | None]
+DecisionStep = Literal["command", "idempotency", "conditions", "sequence"]
+EnterStep = Callable[[DecisionStep, int | None], None]
 
 
 class StreamHead(msgspec.Struct, frozen=True):
@@ -95,8 +98,24 @@ class ReplayedAppend(msgspec.Struct, frozen=True):
     id_mismatch: tuple[str, ...] = ()
 
 
+class DecisionTrace(msgspec.Struct, frozen=True):
+    """The steps of a decision, and its result.
+
+    `steps` are the steps that were entered, in order; the last one decided, unless the append was
+    accepted. The number of a step is that of a condition. `head` is the log's last position.
+    """
+
+    steps: tuple[tuple[DecisionStep, int | None], ...]
+    result: AcceptedAppend | ReplayedAppend | SeriatimError
+    head: int
+
+
+def _ignore_step(step: DecisionStep, index: int | None) -> None:
+    del step, index
+
+
 def decide(
-    request: AppendRequest, view: StoreView, rules: Rules
+    request: AppendRequest, view: StoreView, rules: Rules, enter: EnterStep = _ignore_step
 ) -> AcceptedAppend | ReplayedAppend:
     """Decide whether an append may be stored or repeats an earlier one.
 
@@ -104,6 +123,7 @@ def decide(
         request: A validated append.
         view: The state of the log under its append lock.
         rules: The current declarations.
+        enter: Called before each step, with its name and the number of the condition.
 
     Returns:
         The sequence numbers of a new append, or the records of an earlier one.
@@ -114,11 +134,26 @@ def decide(
     """
     if request.rules_version != rules.version:
         raise StaleRules
-    return (
-        _replay_command(request, view)
-        or _replay_events(request, view)
-        or _accept(request, view, rules)
-    )
+    enter("command", None)
+    if replayed := _replay_command(request, view):
+        return replayed
+    enter("idempotency", None)
+    return _replay_events(request, view) or _accept(request, view, rules, enter)
+
+
+def trace_decision(request: AppendRequest, view: StoreView, rules: Rules) -> DecisionTrace:
+    """Decide an append without storing it, and return the steps and the result.
+
+    Raises:
+        StaleRules: The append was validated under other declarations; validate it again.
+    """
+    steps: list[tuple[DecisionStep, int | None]] = []
+    result: AcceptedAppend | ReplayedAppend | SeriatimError
+    try:
+        result = decide(request, view, rules, lambda step, index: steps.append((step, index)))
+    except SeriatimError as error:
+        result = error
+    return DecisionTrace(tuple(steps), result, view.head())
 
 
 def _replay_command(request: AppendRequest, view: StoreView) -> ReplayedAppend | None:
@@ -257,9 +292,12 @@ def differing_fields(record: EventRecord, event: PreparedEvent) -> list[str]:
     return [name for name, (stored, new) in compared.items() if stored != new]
 
 
-def _accept(request: AppendRequest, view: StoreView, rules: Rules) -> AcceptedAppend:
+def _accept(
+    request: AppendRequest, view: StoreView, rules: Rules, enter: EnterStep
+) -> AcceptedAppend:
     """Check the conditions of a new append and number its events."""
-    expected = _check_conditions(request, view)
+    expected = _check_conditions(request, view, enter)
+    enter("sequence", None)
     heads: dict[bytes, StreamHead | None] = {}
     numbers: list[int | None] = []
     for index, event in enumerate(request.events):
@@ -278,10 +316,11 @@ def _accept(request: AppendRequest, view: StoreView, rules: Rules) -> AcceptedAp
     return AcceptedAppend(tuple(numbers), assign_event_keys(request.events, view.find_by_id))
 
 
-def _check_conditions(request: AppendRequest, view: StoreView) -> set[bytes]:
+def _check_conditions(request: AppendRequest, view: StoreView, enter: EnterStep) -> set[bytes]:
     """Check every condition; return the keys of the streams that have an `ExpectedSeq`."""
     expected: set[bytes] = set()
-    for condition in request.conditions:
+    for index, condition in enumerate(request.conditions):
+        enter("conditions", index)
         if isinstance(condition, ExpectedSeq):
             key = stream_key(request.tenant_id, *condition.stream)
             head = view.stream_head(key)

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from seriatim.core.errors import InvalidArgument, ValidationError
-from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
+from seriatim.core.event import ENVELOPE_TEXTS, INFRASTRUCTURE_TENANT, NewEvent
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.kinds import PROFILE_KINDS, ProfileKind, Rules, StreamKind
 from seriatim.core.limits import Limits
@@ -16,18 +16,7 @@ from seriatim.core.times import time_problem
 _INT32 = 1 << 31
 _INT63 = 1 << 63
 
-_TEXTS = (
-    "producer_id",
-    "source_system",
-    "source_subsystem",
-    "actor_type",
-    "actor_id",
-    "request_id",
-    "correlation_id",
-    "causation_id",
-    "app_id",
-    "env_id",
-)
+_TEXTS = tuple(name for name in ENVELOPE_TEXTS if name != "idempotency_key")  # has its own check
 _texts_of = attrgetter(*_TEXTS)
 _NO_TEXTS = (None,) * len(_TEXTS)
 

@@ -135,6 +135,10 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 
 # The names of a record's fields in databases, exports, DataFrames and over HTTP.
 RECORD_COLUMNS = EventRecord.__struct_encode_fields__
+# The optional texts of an envelope, in the order of every form of an event.
+ENVELOPE_TEXTS = RECORD_COLUMNS[
+    RECORD_COLUMNS.index("recorded_at") + 1 : RECORD_COLUMNS.index("metadata")
+]
 COMMITTED_FIELDS = frozenset({"position", "append_position", "recorded_at", "payload_hash"})
 _NEW_FIELDS = frozenset(NewEvent.__struct_fields__)
 

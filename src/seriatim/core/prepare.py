@@ -22,7 +22,7 @@ from seriatim.core.errors import (
     PiiPolicyViolation,
     ValidationError,
 )
-from seriatim.core.event import NewEvent
+from seriatim.core.event import ENVELOPE_TEXTS, NewEvent
 from seriatim.core.guard import DEFAULT_GUARD, Guard, ScannedEvent, violation_error
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
 from seriatim.core.indexes import term_keys
@@ -44,19 +44,7 @@ _ENVELOPE_BYTES = 256  # approximate size of an event without its payload
 
 
 # A guard scans every stored text; types and tenants are scanned once, at first use.
-_GUARDED = (
-    "event_id",
-    "producer_id",
-    "actor_type",
-    "actor_id",
-    "source_system",
-    "source_subsystem",
-    "correlation_id",
-    "causation_id",
-    "request_id",
-    "app_id",
-    "env_id",
-)
+_GUARDED = ("event_id", *(name for name in ENVELOPE_TEXTS if name != "idempotency_key"))
 _guarded_of = attrgetter(*_GUARDED)
 _NO_GUARDED = (None,) * len(_GUARDED)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from seriatim.core.decide import StaleRules
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
+from seriatim.core.explanation import Explanation
 from seriatim.core.kinds import Declaration
 from seriatim.core.profile_rules import LOG_PROFILE
 from seriatim.core.query import MATCH_ALL, Query
@@ -122,6 +123,18 @@ class AsyncLog:
                 except StaleRules:
                     await self._run_before(deadline, log.appender.reload_rules, self._execute)
             raise rules_changing_error()
+
+    @copy_parameters(BaseLog.explain)
+    async def explain(self, *args: Any, **options: Any) -> Explanation:
+        """Return what `append` would do with these arguments now, and why; see `Log.explain`.
+
+        Raises:
+            BackendFailure: The store failed.
+
+        Example:
+            explanation = await log.aio.explain([NewEvent("order.placed")])
+        """
+        return await self._run_cancellable(lambda: self._log.explain(*args, **options))
 
     async def _run_before(
         self, deadline: float, function: Callable[[], T], run: AsyncExecutor

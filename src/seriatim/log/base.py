@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, Self, cast
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from seriatim.core.event import (
     NewEvent,
     StreamRef,
 )
+from seriatim.core.explanation import Explanation
 from seriatim.core.guard import DEFAULT_GUARD, Guard
 from seriatim.core.kinds import Declaration
 from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
@@ -38,12 +39,15 @@ from seriatim.log.arguments import (
     is_async,
     make_read_spec,
 )
-from seriatim.log.batches import Page, flatten_batches
+from seriatim.log.batches import Page, limit_batches
 from seriatim.log.catalogue import Catalogue
 from seriatim.log.cursors import reset_subscription
+from seriatim.log.explanation import explain_draft
+from seriatim.log.forks import OPEN_LOGS
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key, make_receipt
 from seriatim.log.projections import Projections, ReadModelConnections
 from seriatim.log.query_execution import QueryRange, QueryResult, run_query
+from seriatim.log.signatures import copy_parameters
 from seriatim.log.span_attributes import query_attributes, read_attributes
 from seriatim.log.subscription import Subscription, Tail, iterate_subscription_statuses
 from seriatim.store.common import is_page_full
@@ -82,7 +86,7 @@ class BaseLog:
         self.read_models = read_models or ReadModelConnections(lambda _: None, None)
         self._parent: BaseLog | None = None
         self._followers: weakref.WeakSet[Subscription | Tail] = weakref.WeakSet()
-        _OPEN_LOGS.add(self)
+        OPEN_LOGS.add(self)
 
     def for_tenant(self, tenant_id: str) -> Self:
         """Return this log for another tenant; both share connections and committer.
@@ -177,6 +181,27 @@ class BaseLog:
             )
         return self.appender.append_in(connection, draft)
 
+    def explain(
+        self,
+        events: Events,
+        condition: Condition | Sequence[Condition] | None = None,
+        idempotency_key: str | None = None,
+        *,
+        command: Command | None = None,
+    ) -> Explanation:
+        """Return what `append` would do with these arguments now, and why; nothing is stored.
+
+        Raises:
+            BackendFailure: The store failed. A refusal is not raised, but part of the result.
+
+        Example:
+            explanation = log.explain([NewEvent("seat.booked", stream=("flight", "LH1"))])
+            print(explanation.outcome, explanation.error)
+        """
+        return explain_draft(
+            self, self.draft(LOG_PROFILE, events, condition, idempotency_key, command)
+        )
+
     # -- read
 
     def page(
@@ -203,7 +228,7 @@ class BaseLog:
         """Read one page by position.
 
         A page has at most `limit` records, by default as many as the limit `page`; with `scope`
-        only those of a profile. All other parameters are filters, see `read`.
+        only those of a profile. All other parameters are filters, see `read_batches`.
 
         Returns:
             The records, and `last_scanned`, the `after` of the next page. With `newest_first` the
@@ -267,7 +292,7 @@ class BaseLog:
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
 
-    def read(
+    def read_batches(
         self,
         *,
         limit: int | None = None,
@@ -288,8 +313,8 @@ class BaseLog:
         causation_id: str | None = None,
         actor_id: str | None = None,
         newest_first: bool = False,
-    ) -> Iterator[EventRecord]:
-        """Iterate over records in order, up to the current head.
+    ) -> Iterator[list[EventRecord]]:
+        """Iterate over batches of records up to the head; a bad filter raises `InvalidArgument`.
 
         Args:
             limit: The maximum number of records; None means all.
@@ -311,65 +336,8 @@ class BaseLog:
             actor_id: Only events of this actor.
             newest_first: Whether to read in descending order.
 
-        Raises:
-            InvalidArgument: A filter is malformed.
-
         Example:
-            newest = list(log.read(types=["order.*"], newest_first=True, limit=10))
-        """
-        batches = self.read_batches(
-            batch_size=batch_size,
-            scope=scope,
-            after=after,
-            until=until,
-            stream=stream,
-            since_seq=since_seq,
-            types=types,
-            app_id=app_id,
-            env_id=env_id,
-            occurred_after=occurred_after,
-            occurred_until=occurred_until,
-            recorded_after=recorded_after,
-            recorded_until=recorded_until,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            actor_id=actor_id,
-            newest_first=newest_first,
-        )
-        return flatten_batches(batches, check_count("limit", limit))
-
-    def read_batches(
-        self,
-        *,
-        batch_size: int | None = None,
-        scope: Scope = "log",
-        after: int = 0,
-        until: int | None = None,
-        stream: StreamRef | None = None,
-        since_seq: int | None = None,
-        types: Sequence[str] | None = None,
-        app_id: str | None = None,
-        env_id: str | None = None,
-        occurred_after: str | None = None,
-        occurred_until: str | None = None,
-        recorded_after: str | None = None,
-        recorded_until: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        actor_id: str | None = None,
-        newest_first: bool = False,
-    ) -> Iterator[list[EventRecord]]:
-        """Iterate over batches of records in order, up to the current head.
-
-        A batch has at most `batch_size` records; with `scope` only those of a profile. All other
-        parameters are filters, see `read`.
-
-        Raises:
-            InvalidArgument: A filter is malformed.
-
-        Example:
-            for batch in log.read_batches(batch_size=500, after=1):
-                print(len(batch))
+            sizes = [len(batch) for batch in log.read_batches(batch_size=500, after=1)]
         """
         spec = make_read_spec(
             self.settings.limits,
@@ -392,7 +360,21 @@ class BaseLog:
             actor_id=actor_id,
             newest_first=newest_first,
         )
-        return self.iterate_batches(spec)
+        return limit_batches(self.iterate_batches(spec), check_count("limit", limit))
+
+    @copy_parameters(read_batches)
+    def read(self, **filters: Any) -> Iterator[EventRecord]:
+        """Iterate over records in order, up to the current head.
+
+        The parameters are those of `read_batches`.
+
+        Raises:
+            InvalidArgument: A filter is malformed.
+
+        Example:
+            newest = list(log.read(types=["order.*"], newest_first=True, limit=10))
+        """
+        return chain.from_iterable(self.read_batches(**filters))
 
     def iterate_batches(self, spec: ReadSpec) -> Iterator[list[EventRecord]]:
         """Iterate over the batches of a validated specification, up to the current head."""
@@ -773,7 +755,7 @@ class BaseLog:
         self.appender.close(self.settings.timeout_s)
         self.read_models.close()
         self.store.close()
-        _OPEN_LOGS.discard(self)
+        OPEN_LOGS.discard(self)
 
     def __enter__(self) -> Self:
         """Return the log, to be closed at the end of a `with` block."""
@@ -782,16 +764,3 @@ class BaseLog:
     def __exit__(self, *_: object) -> None:
         """Close the log."""
         self.close()
-
-
-_OPEN_LOGS: weakref.WeakSet[BaseLog] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Give a forked child process its own committers and connections."""
-    for log in _OPEN_LOGS:
-        log.appender.after_fork()
-        log.store.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

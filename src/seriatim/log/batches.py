@@ -82,16 +82,16 @@ class Page(msgspec.Struct, frozen=True):
     last_scanned: int
 
 
-def flatten_batches(
+def limit_batches(
     batches: Iterator[list[EventRecord]], limit: int | None
-) -> Iterator[EventRecord]:
-    """Yield the records of batches, at most `limit` of them."""
+) -> Iterator[list[EventRecord]]:
+    """Yield batches with at most `limit` records together."""
     left = limit
     for batch in batches:
         if left is not None and left <= len(batch):
-            yield from batch[:left]
+            yield batch[:left]
             return
-        yield from batch
+        yield batch
         left = None if left is None else left - len(batch)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from seriatim.core.event import ENVELOPE_TEXTS
+
 _TIME = pa.timestamp("us", tz="UTC")
 
 # Columns are in the order of EventRecord's fields. `occurred_text` is `occurred_at` exactly as the
@@ -24,17 +26,7 @@ EVENT_SCHEMA = pa.schema(
         pa.field("occurred_at", _TIME, nullable=False),
         pa.field("occurred_text", pa.string()),
         pa.field("recorded_at", _TIME, nullable=False),
-        pa.field("producer_id", pa.string()),
-        pa.field("source_system", pa.string()),
-        pa.field("source_subsystem", pa.string()),
-        pa.field("actor_type", pa.string()),
-        pa.field("actor_id", pa.string()),
-        pa.field("request_id", pa.string()),
-        pa.field("correlation_id", pa.string()),
-        pa.field("causation_id", pa.string()),
-        pa.field("idempotency_key", pa.string()),
-        pa.field("app_id", pa.string()),
-        pa.field("env_id", pa.string()),
+        *(pa.field(name, pa.string()) for name in ENVELOPE_TEXTS),
         pa.field("metadata", pa.map_(pa.string(), pa.string()), nullable=False),
         pa.field("payload", pa.string(), nullable=False),
         pa.field("payload_hash", pa.string(), nullable=False),

@@ -10,7 +10,13 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.decide import StreamHead, assign_event_keys, find_by_id
+from seriatim.core.decide import (
+    DecisionTrace,
+    StreamHead,
+    assign_event_keys,
+    find_by_id,
+    trace_decision,
+)
 from seriatim.core.errors import InvalidArgument, LeaseLost
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import hash_key, stream_key
@@ -165,6 +171,11 @@ class MemoryStore:
         del connection, request
         msg = "appending in the caller's transaction requires a Postgres log"
         raise InvalidArgument(msg, details={"argument": "connection"})
+
+    def explain(self, request: AppendRequest) -> DecisionTrace:
+        with self._changed:
+            self._contexts = self._complete_contexts([request], len(self._records))
+            return trace_decision(request, self, self.rules())
 
     def restore(self, events: Sequence[RestoredEvent]) -> None:
         with self._changed:

@@ -11,9 +11,10 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from seriatim.core.decide import StaleRules
+from seriatim.core.decide import DecisionTrace, StaleRules
 from seriatim.core.errors import BackendFailure, Conflict, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
+from seriatim.core.explanation import Explanation
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query import Query
@@ -312,6 +313,21 @@ class Store(Protocol):
 
         Raises:
             InvalidArgument: The backend does not support it, or the connection is unsuitable.
+
+        """
+        ...
+
+    def explain(self, request: AppendRequest) -> DecisionTrace | Explanation:
+        """Decide one append as `append` would, store nothing, and return the steps.
+
+        The store of a service returns the explanation that the service made of them. It reads one
+        snapshot and takes no lock that delays other appends.
+
+        Args:
+            request: The append, as returned by `prepare_request`.
+
+        Raises:
+            StaleRules: The append was validated under older declarations.
 
         """
         ...

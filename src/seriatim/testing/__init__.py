@@ -27,6 +27,7 @@ _MODULES = (
     "cursors",
     "decisions",
     "declarations",
+    "explanations",
     "factories",
     "guards",
     "idempotency",
@@ -57,6 +58,7 @@ from seriatim.testing.conditions import ConditionContract
 from seriatim.testing.cursors import CursorContract
 from seriatim.testing.decisions import DecisionContract
 from seriatim.testing.declarations import DeclarationContract
+from seriatim.testing.explanations import ExplanationContract
 from seriatim.testing.idempotency import IdempotencyContract
 from seriatim.testing.identity import IdentityContract
 from seriatim.testing.limits import LimitContract
@@ -80,6 +82,7 @@ CONTRACTS: tuple[type, ...] = (
     CursorContract,
     DecisionContract,
     DeclarationContract,
+    ExplanationContract,
     GuardContract,
     IdempotencyContract,
     IdentityContract,
@@ -108,6 +111,7 @@ __all__ = [
     "CursorContract",
     "DecisionContract",
     "DeclarationContract",
+    "ExplanationContract",
     "GuardContract",
     "IdempotencyContract",
     "IdentityContract",

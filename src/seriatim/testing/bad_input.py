@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.event import NewEvent
+from seriatim.core.event import ENVELOPE_TEXTS, NewEvent
 from seriatim.factory import Log
 from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
 from seriatim.profiles.facts import FACTS_PROFILE
@@ -84,18 +84,9 @@ class BadInputContract:
         bad = "invalid_event"
         cases: dict[str, tuple[Any, ...]] = {}
         texts: list[Any] = [7, b"x", ["x"], "a\0b", "\ud800", "x" * 513]
-        for field in (
-            "producer_id",
-            "source_system",
-            "source_subsystem",
-            "actor_type",
-            "actor_id",
-            "request_id",
-            "correlation_id",
-            "causation_id",
-            "app_id",
-            "env_id",
-        ):
+        for field in ENVELOPE_TEXTS:
+            if field == "idempotency_key":
+                continue
             for wrong in texts:
                 cases[f"{field} {wrong!r:.20}"] = (event(**{field: wrong}), bad, field)
         others: list[tuple[str, str, Any]] = [

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from seriatim.core.event import StreamRef
+from seriatim.core.explanation import ExplainedStep
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.operation import Operation
@@ -28,7 +29,7 @@ class WireCondition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tr
 
     stream: tuple[str, str] | None = None
     seq: int | None = None
-    query: msgspec.Raw | None = None
+    query: dict[str, Any] | None = None
     version: int | msgspec.UnsetType | None = msgspec.UNSET
     after: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -58,7 +59,7 @@ class AppendIfBody(msgspec.Struct, forbid_unknown_fields=True):
     """An append of facts that is stored only if a context is unchanged since it was read."""
 
     events: list[WireEvent]
-    query: msgspec.Raw
+    query: Any
     expected_version: int | msgspec.UnsetType | None = msgspec.UNSET
     after: int | msgspec.UnsetType = msgspec.UNSET
     idempotency_key: str | None = None
@@ -111,6 +112,22 @@ class AppendOutcomes(msgspec.Struct, frozen=True):
     """The outcomes of several appends, in the order of the request."""
 
     outcomes: list[AppendOutcome]
+
+
+class ExplanationResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an append would do now: its checks in order, and why it is replayed or refused.
+
+    `events` are the stored events that decided, if the caller may read them.
+    """
+
+    outcome: Literal["accepted", "replayed", "refused"]
+    steps: list[ExplainedStep]
+    problem: Problem | None = None
+    first_position: int | None = None
+    stream_seqs: list[int | None] = []
+    response: Any = None
+    id_mismatch: list[str] = []
+    events: list[WireRecord] = []
 
 
 class FoundAppend(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -370,6 +387,51 @@ class DoctorResponse(msgspec.Struct, frozen=True):
     """The findings of `seriatim doctor`: checks of the log's database."""
 
     findings: list[Finding]
+
+
+class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last checkpoint of a publisher; `problem` says why there is none."""
+
+    place: str
+    target: str = ""
+    position: int = 0
+    log_id: str = ""
+    epoch: int = 0
+    written_at: str = ""
+    problem: str = ""
+
+
+class SealedSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed segment of an archive: its events, its file, and the digests of both."""
+
+    first: int
+    last: int
+    bytes: int
+    digest: str
+    sha256: str
+    file: str
+
+
+class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An archive: its last position, the digest of all its events, and its latest segments.
+
+    `problem` says why it cannot be read.
+    """
+
+    place: str
+    log_id: str = ""
+    end: int = 0
+    digest: str = ""
+    segment_count: int = 0
+    segments: list[SealedSegment] = []
+    problem: str = ""
+
+
+class StorageResponse(msgspec.Struct, frozen=True):
+    """The publishers and archives of the places that the service was started with."""
+
+    publishers: list[PublisherStatus]
+    archives: list[ArchiveStatus]
 
 
 class ProjectionBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

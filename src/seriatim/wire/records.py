@@ -8,12 +8,9 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import parse_strict_json
 from seriatim.core.errors import ValidationError
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.request import PreparedEvent
-
-_decode = msgspec.json.Decoder().decode
 
 
 class WireRecord(msgspec.Struct, frozen=True, gc=False):
@@ -78,15 +75,15 @@ def from_wire_records(records: Iterable[WireRecord]) -> list[EventRecord]:
     return [from_wire_record(record) for record in records]
 
 
-def _empty_payload() -> msgspec.Raw:
-    return msgspec.Raw(b"{}")
+def _empty_payload() -> dict[str, Any]:
+    return {}
 
 
 class WireEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A `NewEvent` in a request."""
 
     event_type: str
-    payload: msgspec.Raw = msgspec.field(default_factory=_empty_payload)
+    payload: Any = msgspec.field(default_factory=_empty_payload)  # to send it: `msgspec.Raw`
     stream_type: str | None = None
     stream_id: str | None = None
     stream_seq: int | None = None
@@ -139,12 +136,10 @@ def to_wire_event(event: PreparedEvent) -> WireEvent:
 
 
 def from_wire_event(event: WireEvent) -> NewEvent:
-    """Return the event of a wire form, to be validated by the log.
-
-    Duplicate keys in the payload must have been excluded before, in the whole body.
+    """Return the event of a wire form with a parsed payload, to be validated by the log.
 
     Raises:
-        Flaw: The stream is given twice, or the payload is not valid JSON.
+        ValidationError: The stream is given twice.
     """
     stream: Any = event.stream
     if event.stream_type is not None or event.stream_id is not None:
@@ -154,7 +149,7 @@ def from_wire_event(event: WireEvent) -> NewEvent:
         stream = event.stream_type, event.stream_id
     return NewEvent(
         event.event_type,
-        _parse_payload(bytes(event.payload)),
+        event.payload,
         stream,
         event.stream_seq,
         event.event_id,
@@ -175,10 +170,3 @@ def from_wire_event(event: WireEvent) -> NewEvent:
         event.metadata,
         tuple(event.tags),
     )
-
-
-def _parse_payload(text: bytes) -> Any:
-    try:
-        return _decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return parse_strict_json(text)  # slower, and names the error exactly

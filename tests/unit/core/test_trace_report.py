@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from seriatim.core.trace_shapes import TRACE_TYPES
 
 import seriatim
 from seriatim.core.decision_graph import Graph
@@ -18,6 +17,7 @@ from seriatim.core.trace_report import (
     build_tree,
     label_of,
 )
+from seriatim.profiles.trace_rules import TRACE_TYPES
 
 DEAL_DESK = json.loads((Path(__file__).parents[2] / "vectors" / "deal_desk.json").read_text())
 ENTITY = {"entity_type": "deal", "entity_id": "d-1"}

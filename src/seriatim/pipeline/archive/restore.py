@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from seriatim.core.errors import BackendFailure, Conflict
+from seriatim.core.event import ENVELOPE_TEXTS
 from seriatim.core.ids import event_key, idempotency_index_key, stream_key
 from seriatim.core.indexes import term_keys
 from seriatim.core.kinds import Declaration, Rules
@@ -239,20 +240,4 @@ def build_restored_event(row: dict[str, Any], rules: Rules) -> RestoredEvent:
 
 
 # Fields that are copied unchanged from the archive.
-_COPIED_FIELDS = (
-    "event_type",
-    "event_version",
-    "producer_id",
-    "source_system",
-    "source_subsystem",
-    "actor_type",
-    "actor_id",
-    "request_id",
-    "correlation_id",
-    "causation_id",
-    "idempotency_key",
-    "app_id",
-    "env_id",
-    "payload",
-    "payload_hash",
-)
+_COPIED_FIELDS = ("event_type", "event_version", *ENVELOPE_TEXTS, "payload", "payload_hash")

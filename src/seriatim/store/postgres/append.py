@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 
 import msgspec
 import psycopg
 from psycopg.rows import tuple_row
 
 from seriatim.config import Settings
-from seriatim.core.decide import StreamHead
+from seriatim.core.decide import DecisionTrace, StreamHead, trace_decision
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import event_keys, stream_key
@@ -57,7 +57,8 @@ class Statement(msgspec.Struct, frozen=True):
     parameters: Any = None
 
 
-Steps = Generator[Statement, list[tuple[Any, ...]], list[Outcome]]
+T = TypeVar("T")
+Steps = Generator[Statement, list[tuple[Any, ...]], T]
 
 
 class PostgresLockedView:
@@ -125,7 +126,7 @@ class ValidatedAppend:
         self._evaluated = evaluated
         self._settings = settings
 
-    def build_steps(self) -> Steps:
+    def build_steps(self) -> Steps[list[Outcome]]:
         """Take the lock, look up the state, decide and insert, in an open transaction."""
         yield self._lock()
         locked_at = time.monotonic()
@@ -144,13 +145,7 @@ class ValidatedAppend:
                 "set in this one: reset it, or use another transaction"
             )
             raise InvalidArgument(msg, details={"argument": "connection"})
-        view = PostgresLockedView(GroupContexts(self._requests, self._evaluated), head)
-        yield from self._find_heads(view)
-        yield from self._find_known(view)
-        yield from self._complete_contexts(view.contexts, head)
-        rules = self._rules
-        if rules_version != rules.version:
-            rules = build_rules((yield Statement(self._sql["declarations"])))
+        view, rules = yield from self._read_view(head, rules_version)
         spent = view.contexts.lock_budget
         results = decide_group(self._requests, view, rules, head, recorded_us, spent)
         placed = [result for result in results if isinstance(result, PlacedAppend)]
@@ -162,6 +157,23 @@ class ValidatedAppend:
             yield from self._insert(placed, head, recorded_us)
         return build_outcomes(results, recorded_us)
 
+    def build_explain_steps(self) -> Steps[DecisionTrace]:
+        """Look up the state and decide the only append, in an open read-only transaction."""
+        [[head, _, rules_version, _, _]] = yield Statement(self._sql["look"])
+        view, rules = yield from self._read_view(head, rules_version)
+        return trace_decision(self._requests[0], view, rules)
+
+    def _read_view(self, head: int, rules_version: int) -> Steps[tuple[PostgresLockedView, Rules]]:
+        """Look up the state that the group is decided on."""
+        view = PostgresLockedView(GroupContexts(self._requests, self._evaluated), head)
+        yield from self._find_heads(view)
+        yield from self._find_known(view)
+        yield from self._complete_contexts(view.contexts, head)
+        rules = self._rules
+        if rules_version != rules.version:
+            rules = build_rules((yield Statement(self._sql["declarations"])))
+        return view, rules
+
     def _lock(self) -> Statement:
         if self._settings is None:
             return Statement(self._sql["lock"], (self._server_info.lock_key,))
@@ -171,9 +183,7 @@ class ValidatedAppend:
     def _events(self) -> Iterable[PreparedEvent]:
         return (event for request in self._requests for event in request.events)
 
-    def _find_heads(
-        self, view: PostgresLockedView
-    ) -> Generator[Statement, list[tuple[Any, ...]], None]:
+    def _find_heads(self, view: PostgresLockedView) -> Steps[None]:
         keys = {event.stream_key for event in self._events() if event.stream_key is not None}
         for request in self._requests:
             for condition in request.conditions:
@@ -187,9 +197,7 @@ class ValidatedAppend:
             if seq is not None:
                 view.heads[key] = StreamHead(seq, event_type)
 
-    def _find_known(
-        self, view: PostgresLockedView
-    ) -> Generator[Statement, list[tuple[Any, ...]], None]:
+    def _find_known(self, view: PostgresLockedView) -> Steps[None]:
         yield from self._find_ids(view)
         keys = {
             event.idempotency_index
@@ -207,9 +215,7 @@ class ValidatedAppend:
                 found = yield Statement(self._sql["between"], (first, last))
                 view.ranges[first, last] = tuple(map(decode_record, found))
 
-    def _find_ids(
-        self, view: PostgresLockedView
-    ) -> Generator[Statement, list[tuple[Any, ...]], None]:
+    def _find_ids(self, view: PostgresLockedView) -> Steps[None]:
         """Look up event ids by key; where another id has that key, look up the next key."""
         pending = {
             (event.tenant_id, event.event_id): event_keys(event.event_id)
@@ -228,9 +234,7 @@ class ValidatedAppend:
                 if (found := view.ids.get((tenant_id, key))) and found.event_id != event_id
             }
 
-    def _complete_contexts(
-        self, contexts: GroupContexts, head: int
-    ) -> Generator[Statement, list[tuple[Any, ...]], None]:
+    def _complete_contexts(self, contexts: GroupContexts, head: int) -> Steps[None]:
         """Match the events appended since the contexts were evaluated outside the lock.
 
         One statement reads these events for all contexts, and the filters are matched in Python:
@@ -254,9 +258,7 @@ class ValidatedAppend:
                 tenant_id, map(decode_record, newest), complete=complete, head=head
             )
 
-    def _insert(
-        self, placed: list[PlacedAppend], head: int, recorded_us: int
-    ) -> Generator[Statement, list[tuple[Any, ...]], None]:
+    def _insert(self, placed: list[PlacedAppend], head: int, recorded_us: int) -> Steps[None]:
         rows = [
             encode_event(event, offset, seq, 0)
             for place in placed
@@ -282,8 +284,8 @@ class ValidatedAppend:
                 yield Statement(self._sql["insert_command"], command_values)
 
 
-def run_steps(connection: psycopg.Connection[Any], steps: Steps) -> list[Outcome]:
-    """Run the statements on a sync connection and return the outcomes.
+def run_steps(connection: psycopg.Connection[Any], steps: Steps[T]) -> T:
+    """Run the statements on a sync connection and return the result.
 
     The connection may be a caller's, so the cursor uses its own row factory and adapters.
     """
@@ -297,11 +299,11 @@ def run_steps(connection: psycopg.Connection[Any], steps: Steps) -> list[Outcome
                 rows = cursor.fetchall() if cursor.description else []
                 step = steps.send(rows)
         except StopIteration as end:
-            outcomes: list[Outcome] = end.value
-            return outcomes
+            result: T = end.value
+            return result
 
 
-async def run_steps_async(connection: psycopg.AsyncConnection[Any], steps: Steps) -> list[Outcome]:
+async def run_steps_async(connection: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
     """Run the same statements on an async connection."""
     rows: list[tuple[Any, ...]] = []
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
@@ -313,5 +315,5 @@ async def run_steps_async(connection: psycopg.AsyncConnection[Any], steps: Steps
                 rows = await cursor.fetchall() if cursor.description else []
                 step = steps.send(rows)
         except StopIteration as end:
-            outcomes: list[Outcome] = end.value
-            return outcomes
+            result: T = end.value
+            return result

@@ -13,25 +13,14 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from seriatim.core.canonical import HASH_PREFIX, canonical_text
+from seriatim.core.event import ENVELOPE_TEXTS
 from seriatim.core.ids import is_uuid
 from seriatim.core.request import PreparedEvent
 
 _LENGTH = struct.Struct("!i").pack
 
-_get_optional_texts = attrgetter(
-    "producer_id",
-    "source_system",
-    "source_subsystem",
-    "actor_type",
-    "actor_id",
-    "request_id",
-    "correlation_id",
-    "causation_id",
-    "idempotency_key",
-    "app_id",
-    "env_id",
-)
-_ABSENT = (None,) * 11
+_get_optional_texts = attrgetter(*ENVELOPE_TEXTS)
+_ABSENT = (None,) * len(ENVELOPE_TEXTS)
 
 _OID_INT4, _OID_INT8, _OID_BYTEA, _OID_TEXT, _OID_UUID, _OID_UUIDS = 23, 20, 17, 25, 2950, 2951
 _FIELDS = 30  # fields of the composite type new_event
@@ -43,7 +32,7 @@ _NO_TEXT = _TYPED(_OID_TEXT, -1)
 _NO_INT8 = _TYPED(_OID_INT8, -1)
 _NO_KEY, _A_KEY = _TYPED(_OID_UUID, -1), _TYPED(_OID_UUID, 16)
 _A_HASH = _TYPED(_OID_BYTEA, 32)
-_NO_TEXTS = _NO_TEXT * 11
+_NO_TEXTS = _NO_TEXT * len(ENVELOPE_TEXTS)
 _NO_TAGS = _TYPED(_OID_UUIDS, -1)
 
 

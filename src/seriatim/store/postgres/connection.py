@@ -220,6 +220,16 @@ def build_timeout_statement(settings: Settings) -> str:
     )
 
 
+def build_snapshot_statement(settings: Settings) -> str:
+    """Return the statements that make a transaction a bounded, read-only snapshot."""
+    timeout_ms = 0 if settings.read_timeout_s is None else to_milliseconds(settings.read_timeout_s)
+    return (
+        "set transaction isolation level repeatable read, read only;"
+        f"set local statement_timeout = {timeout_ms};"
+        f"set local idle_in_transaction_session_timeout = {to_milliseconds(settings.lock_hold_s)}"
+    )
+
+
 def get_statement_timeout_ms(settings: Settings) -> int:
     """Return the time limit of one statement under a lock, in milliseconds."""
     return to_milliseconds(settings.lock_wait_s + settings.lock_hold_s)

@@ -11,6 +11,7 @@ import msgspec
 
 from seriatim.core.canonical import HASH_PREFIX
 from seriatim.core.errors import InvalidArgument
+from seriatim.core.event import RECORD_COLUMNS as FIELD_COLUMNS
 from seriatim.core.event import EventRecord
 from seriatim.core.times import format_us
 from seriatim.store.port import Cursor
@@ -18,13 +19,12 @@ from seriatim.store.port import Cursor
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 
-# The columns of a record, in the order that `rows.decode_record` expects.
-RECORD_COLUMNS = """\
-e.position, e.append_position, coalesce(e.event_id, e.event_key::text), e.tenant_id,
-e.stream_type, e.stream_id, e.stream_seq, e.event_type, e.event_version, e.occurred_at,
-e.recorded_us, e.producer_id, e.source_system, e.source_subsystem, e.actor_type, e.actor_id,
-e.request_id, e.correlation_id, e.causation_id, e.idempotency_key, e.app_id, e.env_id,
-e.metadata, e.payload, e.payload_hash, e.tags"""
+# The columns of a record in the order of EventRecord; `decode_record` converts some of them.
+_COMPUTED_COLUMNS = {
+    "event_id": "coalesce(e.event_id, e.event_key::text)",
+    "recorded_at": "e.recorded_us",
+}
+RECORD_COLUMNS = ", ".join(_COMPUTED_COLUMNS.get(name, f"e.{name}") for name in FIELD_COLUMNS)
 
 
 def check_schema(schema: str) -> str:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from seriatim.config import Settings
-from seriatim.core.decide import StaleRules, find_by_id
+from seriatim.core.decide import DecisionTrace, StaleRules, find_by_id
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import hash_key, stream_key
@@ -44,6 +44,7 @@ from seriatim.store.postgres.connection import (
     Connection,
     Listener,
     ServerInfo,
+    build_snapshot_statement,
     connect,
     inspect_server,
     is_dead,
@@ -286,6 +287,15 @@ class PostgresStore:
             key: EvaluatedContext(head, self.context_version(tenant_id, query, head))
             for key, query in contexts.items()
         }
+
+    def explain(self, request: AppendRequest) -> DecisionTrace:
+        steps = self._validated_append(request).build_explain_steps()
+        with (
+            self._borrow_connection() as connection,
+            connection.transaction(force_rollback=True),
+        ):
+            connection.execute(build_snapshot_statement(self._settings).encode())
+            return run_steps(connection, steps)
 
     def restore(self, events: Sequence[RestoredEvent]) -> None:
         self._write(

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from seriatim.core.decide import DecisionTrace, trace_decision
 from seriatim.core.kinds import Rules
 from seriatim.core.request import AppendRequest, PreparedEvent
 from seriatim.store.append_group import PlacedAppend, decide_group, place_in_order
@@ -55,27 +56,41 @@ def append_group(
         For each append its placement, the receipt that it repeats, or its error.
 
     """
+    view, rules = _read_view(connection, group, declarations)
+    head, budget = view.head(), view.contexts.lock_budget
+    if assume_new:
+        placed = _require_all_placed(decide_group(group, view, rules, head, recorded_us, budget))
+        if placed:
+            _insert(connection, placed, recorded_us)
+            return list(placed)
+    view.look_up_known(group)
+    results = decide_group(group, view, rules, head, recorded_us, budget)
+    placed = [result for result in results if isinstance(result, PlacedAppend)]
+    if placed:
+        _insert(connection, placed, recorded_us)
+    return results
+
+
+def explain_append(
+    connection: sqlite3.Connection, request: AppendRequest, declarations: SqliteDeclarations
+) -> DecisionTrace:
+    """Decide an append in an open read transaction, and return the steps."""
+    view, rules = _read_view(connection, [request], declarations)
+    view.look_up_known([request])
+    return trace_decision(request, view, rules)
+
+
+def _read_view(
+    connection: sqlite3.Connection, group: Sequence[AppendRequest], declarations: SqliteDeclarations
+) -> tuple[SqliteLockedView, Rules]:
+    """Read the state that a group is decided on, in the open transaction."""
     head, version, ends = read_log_state(connection, collect_stream_keys(group))
     rules = declarations.load_rules(connection, version)
     contexts = add_newest_events(
         connection, GroupContexts(group, collect_evaluated_contexts(group)), head
     )
-    view = SqliteLockedView(
-        connection, find_stream_heads(connection, group, ends, rules), contexts, head
-    )
-    if assume_new:
-        placed = _require_all_placed(
-            decide_group(group, view, rules, head, recorded_us, contexts.lock_budget)
-        )
-        if placed:
-            _insert(connection, placed, recorded_us)
-            return list(placed)
-    view.look_up_known(group)
-    results = decide_group(group, view, rules, head, recorded_us, contexts.lock_budget)
-    placed = [result for result in results if isinstance(result, PlacedAppend)]
-    if placed:
-        _insert(connection, placed, recorded_us)
-    return results
+    heads = find_stream_heads(connection, group, ends, rules)
+    return SqliteLockedView(connection, heads, contexts, head), rules
 
 
 def _require_all_placed(results: Sequence[PlacedAppend | Outcome]) -> list[PlacedAppend]:

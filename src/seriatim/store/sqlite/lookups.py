@@ -102,7 +102,7 @@ class SqliteLockedView(StoreView):
     ) -> None:
         self._connection = connection
         self._heads = heads
-        self._contexts = contexts
+        self.contexts = contexts
         self._head = head
         self._known_keys: set[Row] = set()
         self._known_ids: set[Row] = set()
@@ -148,7 +148,7 @@ class SqliteLockedView(StoreView):
 
     def current_context_version(self, tenant_id: str, query: Query) -> int | None:
         """Return the current version of a context."""
-        return self._contexts.version(tenant_id, query)
+        return self.contexts.version(tenant_id, query)
 
     def find_command(self, command_key: bytes) -> StoredCommand | None:
         """Return the stored command, None if there is none."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from seriatim.core.canonical import HASH_PREFIX, canonical_text
+from seriatim.core.event import RECORD_COLUMNS as FIELD_COLUMNS
 from seriatim.core.event import EventRecord
 from seriatim.core.request import PreparedEvent
 from seriatim.core.times import format_us
@@ -18,34 +19,7 @@ _HERE = files("seriatim.store.sqlite")
 _NAME = "-- name: "
 
 # The columns of a record in the order of EventRecord; `rows` converts some of them to text.
-COLUMN_NAMES = (
-    "position",
-    "append_position",
-    "event_id",
-    "tenant_id",
-    "stream_type",
-    "stream_id",
-    "stream_seq",
-    "event_type",
-    "event_version",
-    "occurred_at",
-    "recorded_us",
-    "producer_id",
-    "source_system",
-    "source_subsystem",
-    "actor_type",
-    "actor_id",
-    "request_id",
-    "correlation_id",
-    "causation_id",
-    "idempotency_key",
-    "app_id",
-    "env_id",
-    "metadata",
-    "payload",
-    "payload_hash",
-    "tags",
-)
+COLUMN_NAMES = tuple("recorded_us" if name == "recorded_at" else name for name in FIELD_COLUMNS)
 # The columns of an inserted row after its placement, which is known last.
 _PLACEMENT = ("position", "append_position", "stream_seq", "recorded_us")
 _KEYS = ("occurred_us", "event_key", "stream_key", "idempotency_index")

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.decide import find_by_id
+from seriatim.core.decide import DecisionTrace, find_by_id
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import hash_key, stream_key
@@ -275,6 +275,15 @@ class SqliteStore:
         del connection, request
         msg = "appending in the caller's transaction requires a Postgres log"
         raise InvalidArgument(msg, details={"argument": "connection"})
+
+    def explain(self, request: AppendRequest) -> DecisionTrace:
+        """Decide one append in a read transaction, store nothing, and return the steps."""
+        with self._readers.bounded_connection() as connection:
+            connection.execute("begin")  # one snapshot for all statements
+            try:
+                return append.explain_append(connection, request, self._declarations)
+            finally:
+                connection.execute("rollback")
 
     def restore(self, events: Sequence[RestoredEvent]) -> None:
         """Store archived events unchanged, directly after the head; all of them or none."""

@@ -1,0 +1,81 @@
+"""What publishers and archivers have stored beside a log: checkpoints and sealed segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seriatim.core.errors import SeriatimError
+from seriatim.factory import redact_url
+from seriatim.pipeline.archive.manifest import HEADER_NAME, decode_header, decode_segment
+from seriatim.pipeline.object_storage import open_storage
+from seriatim.pipeline.publish.checkpoint import CheckpointStore
+from seriatim.wire.messages import (
+    ArchiveStatus,
+    PublisherStatus,
+    SealedSegment,
+    StorageResponse,
+)
+
+SEGMENTS_MAX = 50
+_SEALS = "seals"
+
+
+def read_storage(checkpoints: Sequence[str], archives: Sequence[str]) -> StorageResponse:
+    """Read the last checkpoint of each publisher, and the latest seals of each archive.
+
+    Args:
+        checkpoints: The places of checkpoints: folders or buckets.
+        archives: The places of archives.
+    """
+    return StorageResponse(
+        [_read_publisher(place) for place in checkpoints],
+        [_read_archive(place) for place in archives],
+    )
+
+
+def _read_publisher(place: str) -> PublisherStatus:
+    name = redact_url(place)
+    try:
+        last = CheckpointStore(open_storage(place), "").load_last()
+    except SeriatimError as error:
+        return PublisherStatus(place=name, problem=error.message)
+    if last is None:
+        return PublisherStatus(place=name, problem="there is no checkpoint yet")
+    return PublisherStatus(
+        place=name,
+        target=last.target,
+        position=last.position,
+        log_id=last.log_id,
+        epoch=last.epoch,
+        written_at=last.written_at,
+    )
+
+
+def _read_archive(place: str) -> ArchiveStatus:
+    """Read the header and the latest seals; a long archive is not read as a whole."""
+    name = redact_url(place)
+    try:
+        storage = open_storage(place)
+        header = decode_header(storage.read(HEADER_NAME))
+        seals = storage.list_names(_SEALS)
+        segments = [decode_segment(storage.read(seal), seal) for seal in seals[-SEGMENTS_MAX:]]
+    except SeriatimError as error:
+        return ArchiveStatus(place=name, problem=error.message)
+    return ArchiveStatus(
+        place=name,
+        log_id=header.log_id,
+        end=segments[-1].last if segments else 0,
+        digest=segments[-1].total if segments else "",
+        segment_count=len(seals),
+        segments=[
+            SealedSegment(
+                first=one.first,
+                last=one.last,
+                bytes=one.bytes,
+                digest=one.digest,
+                sha256=one.sha256,
+                file=one.file,
+            )
+            for one in reversed(segments)
+        ],
+    )

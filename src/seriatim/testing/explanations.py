@@ -1,0 +1,163 @@
+"""Explanations: what an append would do, found by its own checks and without storing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import SeriatimError
+from seriatim.core.event import NewEvent
+from seriatim.core.explanation import Explanation
+from seriatim.core.kinds import EventType, StreamKind
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
+from seriatim.factory import Log
+from seriatim.testing.factories import assert_unchanged, event, events, positions
+
+STREAM = ("s", "1")
+
+
+def find_deciding_step(explanation: Explanation) -> tuple[str, int | None]:
+    """Return the step that replayed or refused an append, and its number."""
+    [found] = [one for one in explanation.steps if one.result in ("replayed", "refused")]
+    return found.step, found.index
+
+
+def explain_refused(log: Log, given: Any, **options: Any) -> Explanation:
+    """Explain an append that is refused, and check that the append fails with the same error."""
+    with assert_unchanged(log):
+        explanation = log.explain(given, **options)
+        with pytest.raises(SeriatimError) as refusal:
+            log.append(given, **options)
+    assert explanation.outcome == "refused"
+    assert explanation.error is not None
+    assert explanation.error.as_dict() == refusal.value.as_dict()
+    return explanation
+
+
+class ExplanationContract:
+    """B1, C2 to C5, D5: an explanation agrees with the append that follows it."""
+
+    def test_accepted(self, log: Log) -> None:
+        """B1: the position and sequence numbers are those of the append; nothing is stored."""
+        log.append([event(stream=STREAM)])
+        given = [event(stream=STREAM), event(), event(stream=STREAM)]
+        with assert_unchanged(log):
+            explanation = log.explain(given, ExpectedSeq(STREAM, 1), "k")
+        result = log.append(given, ExpectedSeq(STREAM, 1), "k")
+
+        assert (explanation.outcome, explanation.error) == ("accepted", None)
+        assert explanation.first_position == result.first_position == 2
+        assert explanation.stream_seqs == (2, None, 3)
+        assert {one.result for one in explanation.steps} == {"passed"}
+        assert [one.step for one in explanation.steps] == [
+            *("arguments", "envelope", "json", "schema", "limits", "guard"),
+            *("command", "idempotency", "conditions", "sequence"),
+        ]
+
+    def test_replayed_by_key(self, log: Log) -> None:
+        """C2: a retry is explained by the stored events."""
+        first = log.append(events(2), idempotency_key="k")
+        explanation = log.explain(events(2), idempotency_key="k")
+
+        assert explanation.outcome == "replayed"
+        assert find_deciding_step(explanation) == ("idempotency", None)
+        assert explanation.first_position == 1
+        assert explanation.events == first.records
+
+    def test_replayed_by_command(self, log: Log) -> None:
+        """C5: a repeated command is explained by its response."""
+        command = Command(actor="u", endpoint="POST /x", key="c", request=1, response={"ok": 1})
+        log.append([event(n=1)], command=command)
+        explanation = log.explain([event(n=2)], command=command)
+
+        assert find_deciding_step(explanation) == ("command", None)
+        assert explanation.response == {"ok": 1}
+        assert positions(explanation.events) == [1]
+        changed = Command(actor="u", endpoint="POST /x", key="c", request=2)
+        refused = explain_refused(log, [event(n=2)], command=changed)
+        assert find_deciding_step(refused) == ("command", None)
+        assert positions(refused.events) == [1]
+
+    def test_key_with_other_contents(self, log: Log) -> None:
+        """C2, C3: the differing fields are named, and the stored event is returned."""
+        log.append([event(n=1, event_id="e", idempotency_key="k")])
+        for key in ({"idempotency_key": "k"}, {"event_id": "e"}):
+            explanation = explain_refused(log, [event("other", n=2, **key)])
+            assert find_deciding_step(explanation) == ("idempotency", None)
+            assert explanation.error is not None
+            assert explanation.error.details["fields"] == ["payload", "event_type"]
+            assert positions(explanation.events) == [1]
+
+    def test_conditions(self, log: Log) -> None:
+        """B8, D5: the failing condition is numbered, and the events after it are returned."""
+        log.append([event(stream=STREAM, n=n, tags=("t",)) for n in range(3)])
+        context = Query([Filter(tags=["t"])])
+        holds = ExpectedSeq(STREAM, 3)
+        for condition in (
+            ExpectedSeq(STREAM, 1),
+            ExpectedContext(context, 1),
+            ExpectedContext(context, after=1),
+        ):
+            explanation = explain_refused(log, [event()], condition=[holds, condition])
+            assert find_deciding_step(explanation) == ("conditions", 1)
+            assert positions(explanation.events) == [2, 3]
+        missing = explain_refused(log, [event()], condition=ExpectedSeq(("s", "2"), 4))
+        assert missing.events == ()
+
+    def test_events_are_bounded(self, log: Log) -> None:
+        """K3: an explanation returns the first ten events."""
+        log.append(events(30, tags=("t",)))
+        explanation = explain_refused(
+            log, [event()], condition=ExpectedContext(Query([Filter(tags=["t"])]), None)
+        )
+        assert positions(explanation.events) == list(range(1, 11))
+
+    def test_sequence(self, log: Log) -> None:
+        """A5, B7: numbers and closed streams are explained by the last event of the stream."""
+        log.declare(StreamKind(name="case", closing_types=("closed",)))
+        log.append([event(stream=("case", "1")), event("closed", stream=("case", "1"))])
+        log.append([event(stream=STREAM)])
+        closed = explain_refused(log, [event(stream=("case", "1"))])
+        numbered = explain_refused(log, [event(stream=STREAM, stream_seq=7)])
+
+        assert find_deciding_step(closed) == find_deciding_step(numbered) == ("sequence", None)
+        assert positions(closed.events) == [2]
+        assert positions(numbered.events) == [3]
+
+    @pytest.mark.parametrize(
+        ("step", "given"),
+        [
+            ("arguments", []),
+            ("envelope", [NewEvent(" ")]),
+            ("envelope", [{"event_type": "a", "colour": "red"}]),
+            ("json", [NewEvent("a", {"n": {1}})]),
+            ("json", [NewEvent("a", [1])]),
+            ("schema", [NewEvent("paid", {})]),
+            ("limits", [NewEvent("a", {"text": "x" * (1 << 20)})]),
+            ("guard", [NewEvent("a", {"password": "hunter2"})]),
+        ],
+    )
+    def test_validation(self, log: Log, step: str, given: Any) -> None:
+        """A2, A5, K1, K3: the step that refuses an event; later ones are skipped."""
+        log.declare(EventType(event_type="paid", schema={"required": ["total"]}))
+        explanation = explain_refused(log, given)
+
+        assert find_deciding_step(explanation) == (step, None)
+        results = [one.result for one in explanation.steps]
+        assert set(results[results.index("refused") + 1 :]) == {"skipped"}
+
+    def test_other_tenants_are_invisible(self, log: Log) -> None:
+        """K2: keys, ids, streams and commands of other tenants do not matter."""
+        command = Command(actor="u", endpoint="POST /x", key="c")
+        made = event(stream=STREAM, event_id="e")
+        log.append([made], idempotency_key="k", command=command)
+        other = log.for_tenant("other")
+        explanation = other.explain(
+            [event(stream=STREAM, event_id="e", n=9)],
+            ExpectedSeq(STREAM, None),
+            "k",
+            command=command,
+        )
+        assert (explanation.outcome, explanation.events) == ("accepted", ())

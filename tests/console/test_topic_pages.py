@@ -1,0 +1,130 @@
+"""The page of topics and archives: checkpoints, segments, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from seriatim.core.event import NewEvent
+from seriatim.pipeline.archive.manifest import (
+    HEADER_NAME,
+    ArchiveHeader,
+    Segment,
+    encode_entry,
+    make_file_name,
+)
+from seriatim.pipeline.object_storage import FolderStorage, open_storage
+from seriatim.pipeline.publish.checkpoint import Checkpoint, CheckpointStore
+from seriatim.pipeline.storage_report import SEGMENTS_MAX, read_storage
+from tests.console.console_service import ConsoleService, run_console
+from tests.service.conftest import sqlite_in
+
+TARGET = "kafka://broker/orders of every tenant"
+WRITTEN_AT = "2026-01-01T00:00:00.000000Z"
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[ConsoleService]:
+    """A console with two events, and places for checkpoints and archives."""
+    with run_console(sqlite_in(tmp_path)) as service:
+        service.service.view("default").append([NewEvent("noted", {}), NewEvent("noted", {})])
+        service.service.read_storage = partial(
+            read_storage, [str(tmp_path / "checkpoints")], [str(tmp_path / "archive")]
+        )
+        yield service
+
+
+def write_checkpoint(console: ConsoleService, folder: Path, position: int, epoch: int = 1) -> None:
+    """Store the checkpoint of a publisher."""
+    log_id = console.service.log.identity().log_id
+    made = Checkpoint(
+        log_id=log_id,
+        epoch=epoch,
+        target=TARGET,
+        position=position,
+        last_event_id="",
+        written_at=WRITTEN_AT,
+    )
+    CheckpointStore(open_storage(str(folder / "checkpoints")), TARGET).advance(made)
+
+
+def write_archive(console: ConsoleService, folder: Path, segments: int) -> None:
+    """Store the header of an archive, and seals of one event each."""
+    log_id = console.service.log.identity().log_id
+    storage = open_storage(str(folder / "archive"))
+    assert isinstance(storage, FolderStorage)
+    storage.put_if_absent(HEADER_NAME, encode_entry(ArchiveHeader(log_id=log_id)))
+    for position in range(1, segments + 1):
+        made = Segment(
+            log_id=log_id,
+            epoch=1,
+            first=position,
+            last=position,
+            count=1,
+            last_event_id=f"event-{position}",
+            digest=f"digest-{position}",
+            total=f"total-{position}",
+            file=make_file_name(position, position, "x"),
+            bytes=10,
+            sha256="0" * 64,
+        )
+        storage.put_if_absent(made.seal_name, encode_entry(made))
+
+
+def test_checkpoints_and_segments_are_displayed(console: ConsoleService, tmp_path: Path) -> None:
+    """N1: the position and lag of a publisher, and the digests of an archive's segments."""
+    write_checkpoint(console, tmp_path, 1)
+    write_archive(console, tmp_path, 2)
+    page = console.sign_in().get("/topics")
+
+    assert page.status == 200
+    assert f"{TARGET} behind 1 1" in page.text
+    assert "Archived up to 2" in page.text
+    for text in ("digest-1", "digest-2", "total-2", "complete"):
+        assert text in page.text
+
+
+def test_a_long_archive_is_read_from_its_end(console: ConsoleService, tmp_path: Path) -> None:
+    """N1: pages are bounded, however many segments there are."""
+    write_archive(console, tmp_path, 2 * SEGMENTS_MAX)
+    [archive] = read_storage([], [str(tmp_path / "archive")]).archives
+
+    assert len(archive.segments) == SEGMENTS_MAX
+    assert archive.segment_count == 2 * SEGMENTS_MAX
+    assert archive.segments[0].last == archive.end == 2 * SEGMENTS_MAX
+
+
+def test_a_checkpoint_of_an_earlier_epoch_is_marked(
+    console: ConsoleService, tmp_path: Path
+) -> None:
+    """F8: after a restore, a publisher's checkpoint does not fit."""
+    console.service.log.store.raise_epoch()
+    write_checkpoint(console, tmp_path, 2)
+
+    assert "of an earlier epoch" in console.sign_in().get("/topics").text
+
+
+def test_missing_and_damaged_places_are_reported(console: ConsoleService, tmp_path: Path) -> None:
+    """N1: what cannot be read is said; the page does not fail."""
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    (archive / HEADER_NAME).write_text("<script>alert(1)</script>")
+    page = console.sign_in().get("/topics")
+
+    assert page.status == 200
+    assert "there is no checkpoint yet" in page.text
+    assert "archive.json" in page.text
+    assert "<script>alert" not in page.html
+
+
+def test_only_operators_of_all_tenants_see_topics(console: ConsoleService, tmp_path: Path) -> None:
+    """K2: a topic or an archive holds events of all tenants."""
+    write_checkpoint(console, tmp_path, 1)
+    page = console.sign_in(tenant_id="default").get("/topics")
+
+    assert page.status == 200
+    assert TARGET not in page.text
+    assert console.sign_in(rights=["read"]).get("/topics").status == 403

@@ -8,6 +8,7 @@ import pytest
 
 from tests.console.browser.conftest import OPEN_VISIT
 from tests.console.browser.hostile_events import LARGE_INTEGER
+from tests.service.service_process import ServiceProcess
 
 pytestmark = pytest.mark.slow
 LOOKS: tuple[tuple[Literal["light", "dark"], tuple[int, int]], ...] = (
@@ -16,7 +17,7 @@ LOOKS: tuple[tuple[Literal["light", "dark"], tuple[int, int]], ...] = (
 )
 
 
-def test_every_page_is_accessible(visit: OPEN_VISIT) -> None:
+def test_every_page_is_accessible(visit: OPEN_VISIT, service: ServiceProcess) -> None:
     """N1, N3: each page passes the check at AA in light and dark, and fits a phone and a wall."""
     one = visit()
     found: dict[str, object] = {}
@@ -24,7 +25,8 @@ def test_every_page_is_accessible(visit: OPEN_VISIT) -> None:
         for scheme, (width, height) in LOOKS:
             one.page.emulate_media(color_scheme=scheme)
             one.page.set_viewport_size({"width": width, "height": height})
-            if problems := one.accessibility_problems():
+            # The pages of both backends are the same, and this check takes a second.
+            if service.url.startswith("sqlite") and (problems := one.accessibility_problems()):
                 found[f"{address} {scheme} {width}"] = problems
             if overflow := one.overflow():
                 found[f"{address} {width}"] = overflow
@@ -32,7 +34,7 @@ def test_every_page_is_accessible(visit: OPEN_VISIT) -> None:
             found[f"{address} keyboard"] = unreachable
         assert not one.is_hacked(), address
 
-    assert found == {}
+    assert not found, "\n".join(f"{where}: {what}" for where, what in found.items())
 
 
 def test_every_page_works_without_javascript(visit: OPEN_VISIT) -> None:

@@ -97,7 +97,8 @@ def make_service(
     except BaseException:
         log.close()
         raise
-    service = Service(log, access, serving, partial(open_registry, registry, create=False))
+    open_ = partial(open_registry, registry, create=False)
+    service = Service(log, access, serving, open_, place.url)
     if folder is not None:
         service.on_stop = folder.cleanup
     if store_url.startswith("sqlite:"):

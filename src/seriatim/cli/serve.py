@@ -86,6 +86,16 @@ GracePeriod = Annotated[
     float,
     typer.Option("--grace-s", min=1, help="The maximum seconds from SIGTERM until exit."),
 ]
+Projections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--projection",
+        metavar="PROJECTION",
+        help="A projection that jobs may verify and rebuild, as module:name or a shipped one; may "
+        "be repeated. [default: the shipped ones]",
+        show_default=False,
+    ),
+]
 LogRequests = Annotated[
     bool,
     typer.Option("--log-requests", help="Log every request, not only failures of the service."),
@@ -113,6 +123,7 @@ def serve(
     tenant_memory_mib: TenantMemory = 128,
     grace_s: GracePeriod = 30.0,
     cors: CorsOrigins = None,
+    projection: Projections = None,
     log_requests: LogRequests = False,
     otel: Otel = None,
     log_format: LogFormatOption = "text",
@@ -128,7 +139,7 @@ def serve(
         try:
             from seriatim.api.server import ServiceLocation
             from seriatim.api.server import serve as run_service
-            from seriatim.api.service import ServiceSettings
+            from seriatim.api.service import SHIPPED_PROJECTIONS, ServiceSettings
         except ModuleNotFoundError as error:
             msg = "the service needs an extra: pip install 'seriatim[server]'"
             raise BackendFailure(msg, retryable=False) from error
@@ -153,6 +164,7 @@ def serve(
             tenant_memory_bytes=tenant_memory_mib * MIB,
             grace_s=grace_s,
             cors_origins=tuple(cors or ()),
+            projections=tuple(projection or SHIPPED_PROJECTIONS),
             log_requests=log_requests,
             log_format=format_,
             otel=otel,

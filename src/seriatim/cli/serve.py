@@ -92,18 +92,19 @@ GracePeriod = Annotated[
     float,
     typer.Option("--grace-s", min=1, help="The maximum seconds from SIGTERM until exit."),
 ]
-LogRequests = Annotated[
-    bool,
-    typer.Option("--log-requests", help="Log every request, not only failures of the service."),
-]
 Projections = Annotated[
     list[str] | None,
     typer.Option(
         "--projection",
         metavar="MODULE:NAME",
-        help="Let the console step through the states of this projection; may be repeated.",
+        help="A projection of yours: the console steps through its states, and jobs may verify "
+        "and rebuild it; may be repeated. The shipped ones are always included.",
         show_default=False,
     ),
+]
+LogRequests = Annotated[
+    bool,
+    typer.Option("--log-requests", help="Log every request, not only failures of the service."),
 ]
 Insecure = Annotated[
     bool,
@@ -146,8 +147,8 @@ def serve(
     tenant_memory_mib: TenantMemory = 128,
     grace_s: GracePeriod = 30.0,
     cors: CorsOrigins = None,
-    log_requests: LogRequests = False,
     projection: Projections = None,
+    log_requests: LogRequests = False,
     otel: Otel = None,
     log_format: LogFormatOption = "text",
     access: AccessUrl = None,
@@ -164,7 +165,7 @@ def serve(
         try:
             from seriatim.api.server import ServiceLocation
             from seriatim.api.server import serve as run_service
-            from seriatim.api.service import ServiceSettings
+            from seriatim.api.service import SHIPPED_PROJECTIONS, ServiceSettings
 
             # Each process loads the projections itself, because functions cannot be sent to it.
             make_mount = partial(_make_console, tuple(projection or ()))
@@ -194,6 +195,7 @@ def serve(
             tenant_memory_bytes=tenant_memory_mib * MIB,
             grace_s=grace_s,
             cors_origins=tuple(cors or ()),
+            projections=(*SHIPPED_PROJECTIONS, *(projection or ())),
             log_requests=log_requests,
             log_format=format_,
             otel=otel,

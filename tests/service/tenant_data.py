@@ -175,10 +175,7 @@ REQUESTS: dict[str, RequestFactory] = {
         {"stream_type": "order", "stream_id": f"{whose}-stream", "types": [f"{whose}.one"]}
     ),
     "GET /v1/event": lambda _, whose: RequestParts({"event_id": f"{whose}-one"}),
-    "GET /v1/appends": lambda _, whose: RequestParts({"idempotency_key": f"{whose}-key-one"}),
-    "GET /v1/commands": lambda _, whose: RequestParts(
-        {"actor": "tester", "endpoint": "POST /orders", "key": f"{whose}-command-one"}
-    ),
+    "GET /v1/receipts": lambda _, whose: RequestParts({"idempotency_key": f"{whose}-key-one"}),
     "GET /v1/last-event-id": lambda _, __: RequestParts({"position": 4}),
     "GET /v1/streams": lambda _, whose: RequestParts({"stream_type": f"{whose}-kind"}),
     "POST /v1/streams/last": lambda _, whose: RequestParts(

@@ -24,7 +24,6 @@ from seriatim.log.batches import estimate_memory, read_first_records
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key
 from seriatim.store.port import ReadSpec, StoredAppend
 from seriatim.wire.messages import (
-    FoundAppend,
     LastEventIdResponse,
     LastRecordsResponse,
     LogInfo,
@@ -34,6 +33,7 @@ from seriatim.wire.messages import (
     RecordResponse,
     RecordsResponse,
     SelectBody,
+    StoredReceipt,
     StreamsBody,
     StreamsResponse,
     VersionBody,
@@ -89,19 +89,17 @@ class EventParams(msgspec.Struct, frozen=True):
     event_id: str
 
 
-class KeyParams(msgspec.Struct, frozen=True):
-    """One append by idempotency key; keys are unique per producer."""
+class ReceiptParams(msgspec.Struct, frozen=True):
+    """One append: by `idempotency_key` and producer, or by the `endpoint` and `key` of a command.
 
-    idempotency_key: str
+    The default actor of a command is the subject of the token.
+    """
+
+    idempotency_key: str | None = None
     producer_id: str | None = None
-
-
-class CommandParams(msgspec.Struct, frozen=True):
-    """One append by command; the default actor is the subject of the token."""
-
-    endpoint: str
-    key: str
     actor: str | None = None
+    endpoint: str | None = None
+    key: str | None = None
 
 
 class PositionParams(msgspec.Struct, frozen=True):
@@ -285,29 +283,30 @@ async def get_event(service: Service, request: HttpRequest, params: EventParams)
     return RecordResponse(to_wire_record(result))
 
 
-async def find_append(service: Service, request: HttpRequest, params: KeyParams) -> FoundAppend:
-    """Return the append stored under an idempotency key."""
-    log = service.view(request.tenant_id)
-    key, producer = params.idempotency_key, params.producer_id
-    result = await service.run_for_tenant(request.tenant_id, find_stored_by_key, log, key, producer)
-    return _confine_append(request, result)
+async def find_receipt(
+    service: Service, request: HttpRequest, params: ReceiptParams
+) -> StoredReceipt:
+    """Return the receipt of the append stored under an idempotency key or a command."""
+    find = partial(_find_stored, service.view(request.tenant_id), request.caller.subject, params)
+    return _make_receipt(request, await service.run_for_tenant(request.tenant_id, find))
 
 
-async def find_command(
-    service: Service, request: HttpRequest, params: CommandParams
-) -> FoundAppend:
-    """Return the append stored under a command, with the command's response."""
-    actor = request.caller.subject if params.actor is None else params.actor
-    log = service.view(request.tenant_id)
-    endpoint, key = params.endpoint, params.key
-    result = await service.run_for_tenant(
-        request.tenant_id, find_stored_by_command, log, actor, endpoint, key
-    )
-    return _confine_append(request, result)
+def _find_stored(log: Log, subject: str, params: ReceiptParams) -> StoredAppend | None:
+    if params.idempotency_key is not None:
+        for name in ("actor", "endpoint", "key"):
+            if getattr(params, name) is not None:
+                raise invalid_argument(name, "cannot be combined with idempotency_key")
+        return find_stored_by_key(log, params.idempotency_key, params.producer_id)
+    if params.producer_id is not None:
+        raise invalid_argument("producer_id", "belongs to an idempotency_key")
+    if params.endpoint is None or params.key is None:
+        raise invalid_argument("idempotency_key", "is required, or endpoint and key of a command")
+    actor = subject if params.actor is None else params.actor
+    return find_stored_by_command(log, actor, params.endpoint, params.key)
 
 
-def _confine_append(request: HttpRequest, result: StoredAppend | None) -> FoundAppend:
-    """Return an append if the caller may read all of its events.
+def _make_receipt(request: HttpRequest, result: StoredAppend | None) -> StoredReceipt:
+    """Return the receipt of an append if the caller may read all of its events.
 
     Raises:
         NotFound: There is none, or the caller may not read it.
@@ -315,9 +314,13 @@ def _confine_append(request: HttpRequest, result: StoredAppend | None) -> FoundA
     if result is None or not all(request.caller.can_read(one.event_type) for one in result.records):
         msg = "no append is stored under that key"
         raise NotFound(msg)
-    return FoundAppend(
-        result.records[0].position,
+    first = result.records[0]
+    return StoredReceipt(
+        first.position,
         result.records[-1].position,
+        first.recorded_at,
+        first.actor_type,
+        first.actor_id,
         to_wire_records(result.records),
         result.request_hash,
         result.response,

@@ -29,6 +29,7 @@ from seriatim.cli.maintenance import audit, doctor, init, verify
 from seriatim.cli.output import Terminal, write_json
 from seriatim.cli.publish import publish, reconcile
 from seriatim.cli.read import query, read, streams, tail
+from seriatim.cli.receipt import receipt
 from seriatim.cli.serve import serve
 from seriatim.cli.subscriptions import subscriptions
 from seriatim.cli.transfer import export, import_
@@ -106,6 +107,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "init": init,
     "append": append,
     "explain": append,
+    "receipt": receipt,
     "read": read,
     "tail": tail,
     "streams": streams,

@@ -312,24 +312,22 @@ class HttpStore:
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
         params = {"idempotency_key": key, "producer_id": producer_id}
-        return self._found_append("/v1/appends", params, tenant_id)
+        return self._find_receipt(params, tenant_id)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
     ) -> StoredAppend | None:
         params = {"actor": actor, "endpoint": endpoint, "key": key}
-        return self._found_append("/v1/commands", params, tenant_id)
+        return self._find_receipt(params, tenant_id)
 
-    def _found_append(
-        self, path: str, params: dict[str, Any], tenant_id: str
-    ) -> StoredAppend | None:
+    def _find_receipt(self, params: dict[str, Any], tenant_id: str) -> StoredAppend | None:
         try:
-            raw = self.http.get(path, params, tenant_id=tenant_id)
+            raw = self.http.get("/v1/receipts", params, tenant_id=tenant_id)
         except SeriatimError as error:
             if error.code == "not_found":
                 return None
             raise
-        found = self.decode(raw, messages.FoundAppend)
+        found = self.decode(raw, messages.StoredReceipt)
         return StoredAppend(
             tuple(from_wire_records(found.records)), found.request_hash, found.response
         )

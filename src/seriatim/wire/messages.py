@@ -128,11 +128,17 @@ class ExplanationResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     events: list[WireRecord] = []
 
 
-class FoundAppend(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An append found by its key or command; with a command also request hash and response."""
+class StoredReceipt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The receipt of a stored append, with its events, when and by whom they were appended.
+
+    The actor is that of the first event. A command also has its request hash and its response.
+    """
 
     first_position: int
     last_position: int
+    recorded_at: str
+    actor_type: str | None
+    actor_id: str | None
     records: list[WireRecord]
     request_hash: str | None = None
     response: Any = None

@@ -8,6 +8,7 @@ PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; d
 BIN := .venv/bin
 UV := $(BIN)/uv
 READY := .venv/.ready
+DEMO_LOG := sqlite:///build/demo/demo.db
 CHECKED = src tests $(wildcard bench)
 
 # uv trusts its own list of certificates unless told to use the machine's, as pip does.
@@ -33,12 +34,12 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(READY) ## Demonstrate Seriatim in about a minute
-	@$(BIN)/seriatim demo
+	@rm -rf build/demo && mkdir -p build/demo
+	@$(BIN)/seriatim demo --url $(DEMO_LOG)
 
-console: $(READY) ## Serve the console on a log that the demo has written, until Ctrl-C
-	@test -f build/demo/demo.db || { rm -rf build/demo && mkdir -p build/demo \
-		&& $(BIN)/seriatim demo --url sqlite:///build/demo/demo.db; }
-	@$(BIN)/seriatim console --url sqlite:///build/demo/demo.db $(CONSOLE_ARGS)
+console: $(READY) ## Serve the console on the log of the demo, until Ctrl-C
+	@test -f build/demo/demo.db || $(MAKE) demo
+	@$(BIN)/seriatim console --url $(DEMO_LOG) $(CONSOLE_ARGS)
 
 test: lint wheel-check ## Everything CI runs: ruff, mypy, wheel, pytest; stops at the first failure
 	@echo "== pytest: core, every branch"

@@ -50,11 +50,8 @@ _EXPLANATION: dict[str, Any] = {
     "id_mismatch": [],
     "events": [],
 }
-# The routes that find an append, and their parameters; the first one is required.
-_LOOKUPS = {
-    "/v1/appends": ("idempotency_key", "producer_id"),
-    "/v1/commands": ("key", "endpoint", "actor"),
-}
+# The ways to name a stored append; the first parameter of each is required.
+_LOOKUPS = (("idempotency_key", "producer_id"), ("key", "endpoint", "actor"))
 
 
 class FormProblem(msgspec.Struct, frozen=True):
@@ -140,10 +137,10 @@ def _set_actor(event: Any, actor_id: str) -> None:
 
 async def _find_receipt(page: ConsolePage) -> Any:
     """Return the append that the address names, or None if it names none."""
-    for path, fields in _LOOKUPS.items():
+    for fields in _LOOKUPS:
         given = {name: page.params.get(name) for name in fields}
         if given[fields[0]]:
-            found = await page.get(path, **given)
+            found = await page.get("/v1/receipts", **given)
             return {"request_hash": None, "response": None} | found
     return None
 

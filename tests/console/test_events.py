@@ -269,7 +269,9 @@ def test_one_event(console: ConsoleService, visitor: Visitor, tenant: str) -> No
         "/console/event?id=after",
     )
     assert visitor.get("/console/event", position=str(one)).text == page.text
-    calls = [unescape(call) for call in re.findall(r'<pre id="call-\d">([^<]*)</pre>', page.text)]
+    calls = [
+        unescape(call) for call in re.findall(r'<pre id="call-\d"[^>]*>([^<]*)</pre>', page.text)
+    ]
     assert shlex.split(calls[1])[:2] == ["seriatim", "read"]
     assert "--event-id=it's first" in shlex.split(calls[1])
     assert "$SERIATIM_TOKEN" in calls[0]

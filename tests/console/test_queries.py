@@ -35,7 +35,6 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService
 def calls_of(page: str) -> dict[str, str]:
     """Return the texts that can be copied: JSON, curl, command line, Python."""
     found = re.findall(r'<pre[^>]* id="(call-\d|query-json)"[^>]*>([^<]*)</pre>', page)
-    found += re.findall(r'<pre id="(call-\d)">([^<]*)</pre>', page)
     return {name: unescape(text) for name, text in found}
 
 

@@ -80,7 +80,6 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
         followable=followable,
         live=live,
         rows_max=ROWS_MAX,
-        known_types=[],
         tail={name: given[name] for name in _TAIL_FILTERS},
     )
 

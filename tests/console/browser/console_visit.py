@@ -11,9 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response
 
 from seriatim.console.page import PREFIX
-from seriatim.console.routes import ROUTES
 
-PAGES = frozenset(PREFIX + route.path for route in ROUTES if route.method == "GET")
 AA = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 TIMEOUT_MS = 30_000
 _PAGES_MAX = 80
@@ -77,7 +75,8 @@ class Visit:
         found = []
         for link in self.page.locator("a[href]").all():
             href = link.get_attribute("href") or ""
-            if urlsplit(href).path in PAGES:
+            path = urlsplit(href).path
+            if path.startswith(f"{PREFIX}/") and path != f"{PREFIX}/sign-in":
                 found.append(href)
         return found
 

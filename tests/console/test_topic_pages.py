@@ -18,7 +18,7 @@ from seriatim.pipeline.archive.manifest import (
 )
 from seriatim.pipeline.object_storage import FolderStorage, open_storage
 from seriatim.pipeline.publish.checkpoint import Checkpoint, CheckpointStore
-from seriatim.pipeline.storage_report import SEGMENTS_MAX, read_storage
+from seriatim.pipeline.publish.storage_report import SEGMENTS_MAX, read_storage
 from tests.console.console_service import ConsoleService, run_console
 from tests.service.conftest import sqlite_in
 

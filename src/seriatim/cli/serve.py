@@ -149,8 +149,7 @@ def serve(
     common = CommonOptions(url, tenant, as_json)
     with command_session(ctx, common, whole_log=True) as command, ExitStack() as stack:
         try:
-            from seriatim.api.server import ServiceLocation
-            from seriatim.api.server import serve as run_service
+            from seriatim.api import server
             from seriatim.api.service import ServiceSettings
             from seriatim.console.routes import make_console
         except ModuleNotFoundError as error:
@@ -158,7 +157,7 @@ def serve(
             raise BackendFailure(msg, retryable=False) from error
         format_ = parse_log_format(log_format)
         stack.callback(write_all_logs(format_))
-        place = ServiceLocation(
+        place = server.ServiceLocation(
             url=absolute_url(command.url),
             host=host,
             port=port,
@@ -184,7 +183,7 @@ def serve(
         )
         announce = partial(_announce, command, as_log=format_ == "json")
         with suppress(KeyboardInterrupt):  # a requested shutdown is a success
-            run_service(
+            server.serve(
                 place,
                 settings,
                 lambda address: announce(
@@ -205,7 +204,7 @@ def _make_storage_reader(
     if not checkpoints and not archives:
         return None
     try:
-        from seriatim.pipeline.storage_report import read_storage
+        from seriatim.pipeline.publish.storage_report import read_storage
     except ModuleNotFoundError as error:
         msg = "--checkpoints and --archive need an extra: pip install 'seriatim[spark]'"
         raise BackendFailure(msg, retryable=False) from error

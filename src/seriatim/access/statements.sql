@@ -170,3 +170,69 @@ on conflict (name) do nothing
 
 -- name: secret
 select value from {at}seriatim_secrets where name = :name
+
+-- name: create_jobs
+-- Verifications and rebuilds of projections. The process that runs one updates beat_us.
+create table if not exists {at}seriatim_jobs (
+    job_id      text   not null primary key,
+    kind        text   not null,
+    projection  text   not null,
+    tenant_id   text   not null,
+    status      text   not null,
+    actor_id    text   not null,
+    reason      text   not null,
+    progress    text   not null,
+    result      text,
+    error       text   not null,
+    created_us  bigint not null,
+    started_us  bigint,
+    finished_us bigint,
+    beat_us     bigint not null
+);
+
+-- name: create_jobs_open
+-- At most one unfinished job of a projection.
+create unique index if not exists seriatim_jobs_open
+on {at}seriatim_jobs (tenant_id, projection) where status in ('queued', 'running');
+
+-- name: add_job
+insert into {at}seriatim_jobs
+(job_id, kind, projection, tenant_id, status, actor_id, reason, progress, error, created_us, beat_us)
+values (
+    :job_id, :kind, :projection, :tenant_id, 'queued', :actor_id, :reason, '[]', '', {now}, {now}
+)
+on conflict do nothing
+returning job_id
+
+-- name: job
+select job_id, kind, projection, tenant_id, status, actor_id, reason, progress, result, error,
+       created_us, started_us, finished_us
+from {at}seriatim_jobs where job_id = :job_id
+
+-- name: jobs
+select job_id, kind, projection, tenant_id, status, actor_id, reason, progress, result, error,
+       created_us, started_us, finished_us
+from {at}seriatim_jobs order by created_us desc, job_id limit :limit
+
+-- name: update_job
+update {at}seriatim_jobs
+set status = 'running', progress = :progress, beat_us = {now},
+    started_us = coalesce(started_us, {now})
+where job_id = :job_id and status in ('queued', 'running')
+returning job_id
+
+-- name: finish_job
+update {at}seriatim_jobs
+set status = :status, result = cast(:result as text), error = :error, finished_us = {now}
+where job_id = :job_id and status in ('queued', 'running')
+
+-- name: fail_lost_jobs
+update {at}seriatim_jobs
+set status = 'failed', finished_us = {now}, error = 'the process that ran this job has ended'
+where status in ('queued', 'running') and beat_us < {now} - :lost_us
+
+-- name: prune_jobs
+delete from {at}seriatim_jobs
+where status not in ('queued', 'running') and job_id not in (
+    select job_id from {at}seriatim_jobs order by created_us desc, job_id limit :kept
+)

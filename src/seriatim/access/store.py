@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from seriatim.access.jobs import JobStore
 from seriatim.access.quotas import Quota, check_quota
 from seriatim.access.rights import Caller, check_rights, check_types
 from seriatim.access.stored_responses import (
@@ -290,6 +291,12 @@ class AccessStore:
         with self._background().transaction(write=False) as session:
             values = {"tenant_id": tenant_id, "at_most": at_most}
             return int(session.run(self._sql["count_answers"], values)[0][0])
+
+    # -- jobs
+
+    def open_jobs(self) -> JobStore:
+        """Open the jobs in the same database, on a connection that the caller closes."""
+        return JobStore(self._engine.open_another())
 
     # -- secrets
 

@@ -100,7 +100,8 @@ def make_service(
     except BaseException:
         log.close()
         raise
-    service = Service(log, access, serving, partial(open_registry, registry, create=False))
+    open_ = partial(open_registry, registry, create=False)
+    service = Service(log, access, serving, open_, place.url)
     service.read_storage = place.read_storage
     if folder is not None:
         service.on_stop = folder.cleanup

@@ -24,6 +24,7 @@ from seriatim.access.tokens import invalid_token_error
 from seriatim.api.access_control import TOKEN_CACHE_S, Authenticator
 from seriatim.api.http import HttpRequest
 from seriatim.api.hub import Hub
+from seriatim.api.job_runner import JobRunner
 from seriatim.api.memory_budget import MemoryBudget
 from seriatim.api.request_queue import RequestQueue
 from seriatim.api.tail_buffer import TailBuffer
@@ -49,6 +50,7 @@ SMALL_BODY_BYTES = 4 * MIB  # of a request other than an append
 LOG_EVERY_S = 10.0
 _LOGGED_MAX = 1000
 _VIEWS_MAX = 10_000
+SHIPPED_PROJECTIONS = ("activity", "aggregate_states", "decision_graph")
 _TOKEN_CHECK_S = 1.0  # between two checks for tokens that ended while a tail is open
 _CACHE_S = 30.0  # of checks and reports that many pages display
 _CLOCK_SLACK_S = 60.0  # the clocks of access store and service may differ
@@ -103,6 +105,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     command_hours: float = 24.0
     log_requests: bool = False
     log_format: Literal["text", "json"] | None = None  # None: the caller configures logging
+    projections: tuple[str, ...] = SHIPPED_PROJECTIONS  # that jobs may verify and rebuild
+    job_timeout_s: float = 6 * 3600.0
     otel: bool | None = False  # None: if the environment names an OTLP endpoint
 
 
@@ -159,6 +163,7 @@ class Service:
         access: The store of tokens, quotas and stored responses.
         serving: The settings.
         registry: Opens the registry next to the log.
+        url: The URL of the log, for the processes of jobs.
     """
 
     def __init__(
@@ -167,12 +172,15 @@ class Service:
         access: AccessStore,
         serving: ServiceSettings,
         registry: Callable[[], Registry],
+        url: str = "memory:",
     ) -> None:
         self.log = log
         self.limits = log.settings.limits
         self.access = access
         self.settings = serving
         self.registry = registry
+        runnable = {path.rpartition(":")[2]: path for path in serving.projections}
+        self.jobs = JobRunner(access, url, runnable, serving.job_timeout_s)
         self.queue = RequestQueue()
         self.append_limiter = TenantLimiter(
             serving.tenant_in_flight, serving.tenant_in_flight_beside, serving.tenant_waiting
@@ -224,6 +232,7 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await task
         self.hub.stop()
+        await asyncio.to_thread(self.jobs.stop)
         with suppress(SeriatimError):
             await self._authenticator.write_uses(all_tokens=True)
         await asyncio.to_thread(self.log.close)

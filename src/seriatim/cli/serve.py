@@ -89,6 +89,16 @@ GracePeriod = Annotated[
     float,
     typer.Option("--grace-s", min=1, help="The maximum seconds from SIGTERM until exit."),
 ]
+Projections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--projection",
+        metavar="PROJECTION",
+        help="A projection that jobs may verify and rebuild, as module:name or a shipped one; may "
+        "be repeated. [default: the shipped ones]",
+        show_default=False,
+    ),
+]
 LogRequests = Annotated[
     bool,
     typer.Option("--log-requests", help="Log every request, not only failures of the service."),
@@ -134,6 +144,7 @@ def serve(
     tenant_memory_mib: TenantMemory = 128,
     grace_s: GracePeriod = 30.0,
     cors: CorsOrigins = None,
+    projection: Projections = None,
     log_requests: LogRequests = False,
     otel: Otel = None,
     log_format: LogFormatOption = "text",
@@ -150,7 +161,7 @@ def serve(
     with command_session(ctx, common, whole_log=True) as command, ExitStack() as stack:
         try:
             from seriatim.api import server
-            from seriatim.api.service import ServiceSettings
+            from seriatim.api.service import SHIPPED_PROJECTIONS, ServiceSettings
             from seriatim.console.routes import make_console
         except ModuleNotFoundError as error:
             msg = "the service needs an extra: pip install 'seriatim[server]'"
@@ -177,20 +188,14 @@ def serve(
             tenant_memory_bytes=tenant_memory_mib * MIB,
             grace_s=grace_s,
             cors_origins=tuple(cors or ()),
+            projections=tuple(projection or SHIPPED_PROJECTIONS),
             log_requests=log_requests,
             log_format=format_,
             otel=otel,
         )
-        announce = partial(_announce, command, as_log=format_ == "json")
+        announce = partial(_announce_address, command, as_log=format_ == "json")
         with suppress(KeyboardInterrupt):  # a requested shutdown is a success
-            server.serve(
-                place,
-                settings,
-                lambda address: announce(
-                    f"serving {redact_url(command.url)} at {address} (console: {address}/console/)"
-                ),
-                make_console,
-            )
+            server.serve(place, settings, announce, make_console)
 
 
 def _make_storage_reader(
@@ -209,6 +214,11 @@ def _make_storage_reader(
         msg = "--checkpoints and --archive need an extra: pip install 'seriatim[spark]'"
         raise BackendFailure(msg, retryable=False) from error
     return partial(read_storage, checkpoints, archives)
+
+
+def _announce_address(command: CommandSession, address: str, *, as_log: bool) -> None:
+    message = f"serving {redact_url(command.url)} at {address} (console: {address}/console/)"
+    _announce(command, message, as_log=as_log)
 
 
 def _announce(command: CommandSession, message: str, *, as_log: bool) -> None:

@@ -71,6 +71,12 @@ def default_url() -> str | None:
     return os.environ.get(URL_VARIABLE) or None
 
 
+def make_child_environment(url: str) -> dict[str, str]:
+    """Return the environment of a child process that works on a log, without a service's token."""
+    environment = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+    return environment | {URL_VARIABLE: url}
+
+
 def service_token() -> str | None:
     """Return the token for a service from `SERIATIM_TOKEN`, or None."""
     return os.environ.get(TOKEN_VARIABLE) or None

@@ -143,3 +143,35 @@ def test_lag_in_time_is_the_age_of_the_first_waiting_event(console: ConsoleServi
     page = console.sign_in(tenant_id=OURS).get("/projection", name="seats")
 
     assert " ms lag in time" in page.text or " s lag in time" in page.text
+
+
+def test_a_refused_job_is_reported_beside_its_form(console: ConsoleService) -> None:
+    """N4: the service runs only projections that it was started with."""
+    operator = console.sign_in()
+    page = operator.get("/projection", name="seats", tenant=OURS)
+    assert "Verification and rebuild" in page.text
+    fields = {"name": "seats", "tenant": OURS, "kind": "verify"}
+    refused = operator.submit("/projection/job", page, **fields)
+
+    assert refused.status in (400, 404)
+    assert 'role="alert"' in refused.html
+    assert operator.get("/job", id="absent").status == 404
+    theirs = console.sign_in(tenant_id=OURS)
+    form = theirs.get("/projection", name="seats")
+    assert "Verification and rebuild" not in form.text
+    assert theirs.submit("/projection/job", form, **fields).status == 403
+
+
+def test_a_job_has_a_page(console: ConsoleService) -> None:
+    """N1: the state of a job, its reason, and who started it."""
+    job = console.service.jobs.store.add(
+        "verify", "seats", OURS, actor_id="root", reason="an audit"
+    )
+    operator = console.sign_in()
+    assert job.job_id in operator.get("/projection", name="seats", tenant=OURS).text
+    page = operator.get("/job", id=job.job_id)
+
+    assert page.status == 200
+    for text in ("queued", "an audit", "root"):
+        assert text in page.text
+    assert 'data-refresh="2"' in page.html

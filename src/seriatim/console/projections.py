@@ -13,9 +13,17 @@ from seriatim.console.consumers import (
     read_projections,
 )
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
-from seriatim.core.errors import InvalidArgument, NotFound, SeriatimError
+from seriatim.core.errors import (
+    BackendFailure,
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    SeriatimError,
+)
+from seriatim.core.tenants import ALL_TENANTS
 
 _FAILURES_MAX = 100
+_JOBS_READ = 100
 
 
 async def show_projections(page: ConsolePage) -> ConsoleResponse:
@@ -42,7 +50,6 @@ async def _render_projection(
     if row.lag:
         row.lag_time = await read_lag_time(page, row.position or 0)
     failures: list[dict[str, Any]] = []
-    jobs: list[dict[str, Any]] | None = None
     if page.can("operate"):
         listed = await read_optional(page, "/v1/projections/failures", name=name)
         failures = [] if listed is None else listed["failures"]
@@ -55,10 +62,46 @@ async def _render_projection(
         failures=failures[:_FAILURES_MAX],
         failure_count=len(failures),
         unresolved=sum(one["status"] != "passed" for one in failures),
-        jobs=jobs,
+        jobs=await _read_jobs(page, name),
         notices=list_notices(page),
         error="" if error is None else error.message,
     )
+
+
+async def _read_jobs(page: ConsolePage, name: str) -> list[dict[str, Any]] | None:
+    """Return the newest jobs of a projection; None for callers that may not start one."""
+    if page.caller.tenant_id != ALL_TENANTS or not page.can("operate"):
+        return None
+    found = await read_optional(page, "/v1/jobs", limit=_JOBS_READ)
+    tenant_id = page.request.tenant_id
+    return [
+        one
+        for one in (found or {"jobs": []})["jobs"]
+        if (one["projection"], one["tenant_id"]) == (name, tenant_id)
+    ]
+
+
+async def show_job(page: ConsolePage) -> ConsoleResponse:
+    """Show the state, progress and result of a job."""
+    found = await page.get("/v1/jobs/one", id=page.params.get("id", ""))
+    job = found["job"]
+    active = job["status"] in ("queued", "running")
+    return await page.render("job.html", job=job, active=active, notices=list_notices(page))
+
+
+async def start_job(page: ConsolePage) -> ConsoleResponse:
+    """Start a verification or rebuild of a projection, and show its page."""
+    name = page.form.get("name", "")
+    body = {
+        "kind": page.form.get("kind", ""),
+        "projection": name,
+        "reason": page.form.get("reason", "").strip(),
+    }
+    try:
+        started = await page.post("/v1/jobs", body)
+    except (BackendFailure, Conflict, InvalidArgument, NotFound) as error:
+        return await _render_projection(page, name, error)
+    return finish_action(page, "/job", "started", started, id=started["job"]["job_id"])
 
 
 # -- actions
@@ -117,6 +160,8 @@ ROUTES: tuple[PageRoute, ...] = (
     PageRoute(method="GET", path="/projections", show=show_projections, title="Projections"),
     PageRoute(method="GET", path="/projection", show=show_projection),
     PageRoute(method="GET", path="/projection/retry-all", show=confirm_retry),
+    PageRoute(method="GET", path="/job", show=show_job),
+    PageRoute(method="POST", path="/projection/job", show=start_job),
     PageRoute(method="POST", path="/projection/pause", show=pause),
     PageRoute(method="POST", path="/projection/resume", show=resume),
     PageRoute(method="POST", path="/projection/retry", show=retry),

@@ -225,8 +225,8 @@ def _make_console(projections: tuple[str, ...]) -> Console:
 
 def _announce_address(command: CommandSession, address: str, *, as_log: bool) -> None:
     """Report where the service listens."""
-    message = f"serving {redact_url(command.url)} at {address} (console: {address}/console/)"
-    _announce(command, message, as_log=as_log)
+    _announce(command, f"serving {redact_url(command.url)} at {address}", as_log=as_log)
+    _announce(command, f"console at {address}/console/", as_log=as_log)
 
 
 def _make_storage_reader(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.console.console_service import ConsoleService, PageResponse, Visitor
+from tests.console.console_service import ConsoleService, VisitedPage, Visitor
 from tests.service.http_calls import Caller
 from tests.service.tenant_data import OURS, THEIRS
 
@@ -20,7 +20,7 @@ def operator(console: ConsoleService) -> Visitor:
     return console.sign_in(subject="root")
 
 
-def create(operator: Visitor, page: PageResponse, **fields: str) -> PageResponse:
+def create(operator: Visitor, page: VisitedPage, **fields: str) -> VisitedPage:
     """Submit the form for a new token."""
     form = {"subject": "billing", "token_tenant": OURS, "right_read": "yes", **fields}
     return operator.submit("/access/create", page, **form)

@@ -12,7 +12,7 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from tests.console.page_visits import PageVisitor, VisitedPage, VisitedService, run_visited_service
+from tests.console.console_service import ConsoleService, VisitedPage, Visitor, run_console
 from tests.fixtures.postgres_server import PostgresServer
 from tests.service.http_calls import Caller
 
@@ -23,7 +23,7 @@ HOSTILE = "<script>alert(1)</script>\u202e\"'"
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def console(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VisitedService]:
+) -> Iterator[ConsoleService]:
     """A console on a log with one order of two tenants."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('why')}/log.db"
@@ -40,13 +40,13 @@ def console(
             actor_id="shop",
         )
         log.append([placed], idempotency_key="order-7")
-    with run_visited_service(url) as service:
+    with run_console(url) as service:
         yield service
     if request.param == "postgres":
         server.drop_database(name)
 
 
-def explain(visitor: PageVisitor, body: Any, **fields: str) -> VisitedPage:
+def explain(visitor: Visitor, body: Any, **fields: str) -> VisitedPage:
     """Submit the form with a request, as JSON unless it is a text."""
     text = body if isinstance(body, str) else json.dumps(body)
     return visitor.submit("/why", visitor.get("/why"), request=text, **fields)
@@ -65,11 +65,11 @@ def steps_of(page: VisitedPage) -> dict[str, str]:
     return dict(found)
 
 
-def test_an_append_that_would_be_accepted(console: VisitedService) -> None:
+def test_an_append_that_would_be_accepted(console: ConsoleService) -> None:
     """N1: the page says where the append would be stored, and stores nothing."""
     before = console.service.log.head()
 
-    page = explain(console.visitor(), {"events": [event()]})
+    page = explain(console.sign_in(), {"events": [event()]})
 
     assert page.status == 200
     assert "The append would be accepted" in page.text
@@ -78,11 +78,11 @@ def test_an_append_that_would_be_accepted(console: VisitedService) -> None:
     assert console.service.log.head() == before
 
 
-def test_a_refused_sequence_names_both_numbers(console: VisitedService) -> None:
+def test_a_refused_sequence_names_both_numbers(console: ConsoleService) -> None:
     """N1: a refusal names the check, the expected and the actual number, and the conflict."""
     body = {"events": [event()], "conditions": [{"stream": ["order", "7"], "seq": None}]}
 
-    page = explain(console.visitor(), body)
+    page = explain(console.sign_in(), body)
 
     assert "The append would be refused" in page.text
     assert steps_of(page)["conditions 1"] == "refused"
@@ -93,9 +93,9 @@ def test_a_refused_sequence_names_both_numbers(console: VisitedService) -> None:
     assert "order.placed" in page.text
 
 
-def test_a_reused_key_names_the_differing_fields(console: VisitedService) -> None:
+def test_a_reused_key_names_the_differing_fields(console: ConsoleService) -> None:
     """C2, N1: a reused key names the fields that differ, a repeat is the first receipt."""
-    visitor = console.visitor()
+    visitor = console.sign_in()
     stored = event("order.placed", payload={"total": 9007199254740993})
     other = event("order.placed", payload={"total": 9007199254740992})
 
@@ -109,11 +109,11 @@ def test_a_reused_key_names_the_differing_fields(console: VisitedService) -> Non
     assert "differing fields actor" in unnamed.text
 
 
-def test_the_guard_names_rule_and_path(console: VisitedService) -> None:
+def test_the_guard_names_rule_and_path(console: ConsoleService) -> None:
     """K1, N1: a secret is refused with the rule and the path."""
     secret = event(payload={"note": "Bearer " + "abcdef0123456789" * 3})
 
-    page = explain(console.visitor(), {"events": [secret]})
+    page = explain(console.sign_in(), {"events": [secret]})
 
     assert steps_of(page)["guard"] == "refused"
     assert "pii_policy_violation" in page.text
@@ -123,10 +123,10 @@ def test_the_guard_names_rule_and_path(console: VisitedService) -> None:
 @pytest.mark.parametrize("body", ["", "no json", "[]", "{}", '{"events": 1}', '{"colour": "red"}'])
 @pytest.mark.parametrize("actor", ["", "shop"])
 def test_malformed_requests_are_explained_beside_the_form(
-    console: VisitedService, body: str, actor: str
+    console: ConsoleService, body: str, actor: str
 ) -> None:
     """L3, N1: the form keeps what was pasted, and the problem is beside it."""
-    page = explain(console.visitor(), body, actor=actor)
+    page = explain(console.sign_in(), body, actor=actor)
 
     assert page.status == 400
     assert 'role="alert"' in page.html
@@ -134,18 +134,18 @@ def test_malformed_requests_are_explained_beside_the_form(
 
 
 @pytest.mark.parametrize("actor", ["", "shop"])
-def test_an_invalid_event_is_explained(console: VisitedService, actor: str) -> None:
+def test_an_invalid_event_is_explained(console: ConsoleService, actor: str) -> None:
     """L3, N1: a problem of an event is a refusal with the number of the event."""
-    page = explain(console.visitor(), '{"events": [1]}', actor=actor)
+    page = explain(console.sign_in(), '{"events": [1]}', actor=actor)
 
     assert page.status == 200
     assert "The append would be refused" in page.text
     assert "event number, from 0 0" in page.text
 
 
-def test_readers_have_no_form(console: VisitedService) -> None:
+def test_readers_have_no_form(console: ConsoleService) -> None:
     """K4, N2: without the right to append there is no form, and a forged one is refused."""
-    reader = console.visitor(rights=["read"])
+    reader = console.sign_in(rights=["read"])
     page = reader.get("/why")
 
     assert page.status == 200
@@ -153,18 +153,18 @@ def test_readers_have_no_form(console: VisitedService) -> None:
     assert reader.submit("/why", request="{}").status == 403
 
 
-def test_actors_need_their_right(console: VisitedService) -> None:
+def test_actors_need_their_right(console: ConsoleService) -> None:
     """K4: naming another service needs the right act_as."""
-    shop = console.visitor(subject="shop", tenant_id="default", rights=["append", "read"])
+    shop = console.sign_in(subject="shop", tenant_id="default", rights=["append", "read"])
 
     assert explain(shop, {"events": [event()]}, actor="other").status == 403
     assert explain(shop, {"events": [event()]}).status == 200
 
 
-def test_receipt_by_key(console: VisitedService) -> None:
+def test_receipt_by_key(console: ConsoleService) -> None:
     """N1, N5: a key in the address shows its first receipt, with exact integers."""
-    page = console.visitor().get("/why", idempotency_key="order-7")
-    missing = console.visitor().get("/why", idempotency_key="order-8")
+    page = console.sign_in().get("/why", idempotency_key="order-7")
+    missing = console.sign_in().get("/why", idempotency_key="order-8")
 
     assert page.status == 200
     assert "service_principal shop" in page.text
@@ -173,7 +173,7 @@ def test_receipt_by_key(console: VisitedService) -> None:
     assert 'role="alert"' in missing.html
 
 
-def test_receipt_by_command(console: VisitedService) -> None:
+def test_receipt_by_command(console: ConsoleService) -> None:
     """C5, N1: the Idempotency-Key of a request finds its events, for its sender and others."""
     sent = Caller(console.port, console.token(subject="shop"))(
         "POST",
@@ -181,7 +181,7 @@ def test_receipt_by_command(console: VisitedService) -> None:
         {"events": [{"event_type": "noted", "payload": {}}]},
         headers={"idempotency-key": "request-1"},
     )
-    visitor = console.visitor()
+    visitor = console.sign_in()
     command = {"key": "request-1", "endpoint": "POST /v1/events"}
 
     assert sent.status == 201
@@ -190,10 +190,10 @@ def test_receipt_by_command(console: VisitedService) -> None:
     assert visitor.get("/why", key="request-1").status in (400, 404)
 
 
-def test_tenants_and_types_are_separate(console: VisitedService) -> None:
+def test_tenants_and_types_are_separate(console: ConsoleService) -> None:
     """K2, N2: keys of other tenants and of other event types are not found."""
-    acme = console.visitor(tenant_id="acme", rights=["read"], subject=None)
-    other = console.visitor(rights=["read"], types=["order.paid"])
+    acme = console.sign_in(tenant_id="acme", rights=["read"], subject=None)
+    other = console.sign_in(rights=["read"], types=["order.paid"])
 
     for visitor in (acme, other):
         page = visitor.get("/why", idempotency_key="order-7")
@@ -201,12 +201,12 @@ def test_tenants_and_types_are_separate(console: VisitedService) -> None:
         assert "9007199254740993" not in page.html
 
 
-def test_hostile_contents_are_text(console: VisitedService) -> None:
+def test_hostile_contents_are_text(console: ConsoleService) -> None:
     """N3: pasted text, keys and stored events are shown as text."""
     log = console.service.log
     key = f"key {HOSTILE}"
     log.append([NewEvent(HOSTILE, {"x": HOSTILE}, stream=(HOSTILE, HOSTILE))], idempotency_key=key)
-    visitor = console.visitor()
+    visitor = console.sign_in()
     body = {"events": [{"event_type": HOSTILE, "payload": {}}], "idempotency_key": key}
 
     for page in (
@@ -220,9 +220,9 @@ def test_hostile_contents_are_text(console: VisitedService) -> None:
         assert " style=" not in page.html
 
 
-def test_a_large_request_is_explained(console: VisitedService) -> None:
+def test_a_large_request_is_explained(console: ConsoleService) -> None:
     """N1: a large payload is explained; a form has a bound."""
-    visitor = console.visitor()
+    visitor = console.sign_in()
 
     assert explain(visitor, {"events": [event(payload={"x": "a" * 500_000})]}).status == 200
     assert explain(visitor, "a" * 3_000_000).status in (400, 413)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import seriatim
-from tests.console.page_visits import VisitedService, run_visited_service
+from tests.console.console_service import ConsoleService, run_console
 from tests.console.trace_samples import (
     DEAL_DESK,
     DEAL_ID,
@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def console(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VisitedService]:
+) -> Iterator[ConsoleService]:
     """A console on a log with traces of two tenants."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('traces')}/log.db"
@@ -43,15 +43,15 @@ def console(
         finish_trace(log, "lost-1", 1, "abandoned")
     with seriatim.open(url, tenant_id="acme") as log:
         start_trace(log, "acme-1", title="Of acme")
-    with run_visited_service(url) as service:
+    with run_console(url) as service:
         yield service
     if request.param == "postgres":
         server.drop_database(name)
 
 
-def test_list_has_outcome_and_workflow(console: VisitedService) -> None:
+def test_list_has_outcome_and_workflow(console: ConsoleService) -> None:
     """N1: traces are listed with outcome and workflow, newest first, of one tenant."""
-    page = console.visitor().get("/traces")
+    page = console.sign_in().get("/traces")
 
     titles = ["Given up", "Still open", "Healthcare customer discount approval"]
     assert [page.html.index(title) for title in titles] == sorted(map(page.html.index, titles))
@@ -75,18 +75,18 @@ def test_list_has_outcome_and_workflow(console: VisitedService) -> None:
         ({"workflow": "none"}, set()),
     ],
 )
-def test_filters(console: VisitedService, filters: dict[str, str], titles: set[str]) -> None:
+def test_filters(console: ConsoleService, filters: dict[str, str], titles: set[str]) -> None:
     """N5: filters are in the address, and rows match them."""
-    page = console.visitor().get("/traces", **filters)
+    page = console.sign_in().get("/traces", **filters)
     all_titles = {"Given up", "Still open", "Healthcare customer discount approval"}
 
     assert {title for title in all_titles if title in page.text} == titles
     assert ("No traces." in page.text) == (not titles)
 
 
-def test_tenants_see_their_own_traces(console: VisitedService) -> None:
+def test_tenants_see_their_own_traces(console: ConsoleService) -> None:
     """N2: the token of a tenant sees the traces of that tenant alone."""
-    acme = console.visitor(tenant_id="acme", rights=["read"], subject=None)
+    acme = console.sign_in(tenant_id="acme", rights=["read"], subject=None)
 
     listed = acme.get("/traces").text
     assert "Of acme" in listed
@@ -96,9 +96,9 @@ def test_tenants_see_their_own_traces(console: VisitedService) -> None:
     assert acme.get("/traces", tenant="default").status == 403
 
 
-def test_one_trace(console: VisitedService) -> None:
+def test_one_trace(console: ConsoleService) -> None:
     """N1: a trace has its timeline, its drawn graph and the same as a table; precedents link."""
-    page = console.visitor().get("/trace", id=DEAL_ID)
+    page = console.sign_in().get("/trace", id=DEAL_ID)
 
     assert page.status == 200
     assert page.html.count('<rect class="node') == 10
@@ -113,19 +113,19 @@ def test_one_trace(console: VisitedService) -> None:
         assert f"id={event['event_id']}" in page.html
 
 
-def test_unknown_trace(console: VisitedService) -> None:
+def test_unknown_trace(console: ConsoleService) -> None:
     """N1: an unknown trace is not found, and a page without an id says what is missing."""
-    visitor = console.visitor()
+    visitor = console.sign_in()
 
     assert visitor.get("/trace", id="none").status == 404
     assert visitor.get("/trace").status == 400
     assert visitor.get("/traces", until="x").status == 400
 
 
-def test_restricted_types(console: VisitedService) -> None:
+def test_restricted_types(console: ConsoleService) -> None:
     """K4, N2: a token for some event types sees their part of a trace, and no outcome."""
-    some = console.visitor(rights=["read"], types=["PolicyEvaluated", "PrecedentCited"])
-    first = console.visitor(rights=["read"], types=["TraceStarted"])
+    some = console.sign_in(rights=["read"], types=["PolicyEvaluated", "PrecedentCited"])
+    first = console.sign_in(rights=["read"], types=["TraceStarted"])
 
     page = some.get("/trace", id=DEAL_ID)
     listed = first.get("/traces")
@@ -139,13 +139,13 @@ def test_restricted_types(console: VisitedService) -> None:
 
 
 @pytest.fixture
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisitedService]:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
     """A console on an empty SQLite log."""
-    with run_visited_service(f"sqlite:///{tmp_path_factory.mktemp('quick')}/log.db") as service:
+    with run_console(f"sqlite:///{tmp_path_factory.mktemp('quick')}/log.db") as service:
         yield service
 
 
-def test_hostile_contents_are_text(quick: VisitedService) -> None:
+def test_hostile_contents_are_text(quick: ConsoleService) -> None:
     """N3: markup, quotes and long names in every field are shown as text."""
     log = quick.service.log
     trace_id = "t<i>\"'&javascript:alert(1)"
@@ -153,7 +153,7 @@ def test_hostile_contents_are_text(quick: VisitedService) -> None:
     observe_entity(log, trace_id, 1, HOSTILE)
     cited = {"cited_trace_id": "javascript:alert(1)<b>", "reason": HOSTILE * 1000}
     append_step(log, trace_id, 2, "PrecedentCited", cited)
-    visitor = quick.visitor()
+    visitor = quick.sign_in()
 
     listed = visitor.get("/traces")
     page = visitor.get(listed.link("&lt;script&gt;"))
@@ -169,13 +169,13 @@ def test_hostile_contents_are_text(quick: VisitedService) -> None:
     assert page.html.count('<rect class="node') == 5
 
 
-def test_large_traces_are_bounded(quick: VisitedService) -> None:
+def test_large_traces_are_bounded(quick: ConsoleService) -> None:
     """N1: drawing, timeline and table are bounded, and say so; the rest is on further pages."""
     log = quick.service.log
     start_trace(log, "large")
     for number in range(1, 610):
         observe_entity(log, "large", number, f"i-{number}")
-    visitor = quick.visitor()
+    visitor = quick.sign_in()
 
     page = visitor.get("/trace", id="large")
     timeline = visitor.get("/trace", id="large", step=600)
@@ -189,12 +189,12 @@ def test_large_traces_are_bounded(quick: VisitedService) -> None:
     assert "related item i-100, 0 facts" in visitor.get(page.link("Next")).text
 
 
-def test_long_lists_have_pages(quick: VisitedService) -> None:
+def test_long_lists_have_pages(quick: ConsoleService) -> None:
     """N1, N5: a page lists 50 traces; its link to older ones continues without gap or repeat."""
     log = quick.service.log
     for number in range(120):
         start_trace(log, f"t-{number:03}", "even" if number % 2 == 0 else "odd")
-    visitor = quick.visitor()
+    visitor = quick.sign_in()
 
     page = visitor.get("/traces")
     seen = re.findall(r"<bdi>(t-\d+)</bdi>", page.html)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -73,7 +72,11 @@ def local_operator(interface: Interface = "python") -> Operator:
 def _user_name() -> str:
     # Not getpass.getuser, which trusts environment variables.
     try:
+        import pwd
+
         name = pwd.getpwuid(os.getuid()).pw_name
+    except ImportError:  # Windows
+        name = os.getlogin()
     except KeyError:  # a container may run as a user without a name
         name = f"uid-{os.getuid()}"
     return name if id_problem(name) is None else "unknown"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -15,6 +16,9 @@ from seriatim.core.ids import id_problem
 from seriatim.core.operation import ActionName, Interface, Operation, Operator, OperatorAction
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.log.arguments import check_position, invalid_argument
+
+if sys.platform != "win32":
+    import pwd
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
@@ -71,12 +75,11 @@ def local_operator(interface: Interface = "python") -> Operator:
 
 def _user_name() -> str:
     # Not getpass.getuser, which trusts environment variables.
-    try:
-        import pwd
-
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         name = os.getlogin()
+        return name if id_problem(name) is None else "unknown"
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run as a user without a name
         name = f"uid-{os.getuid()}"
     return name if id_problem(name) is None else "unknown"

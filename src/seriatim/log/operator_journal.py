@@ -61,7 +61,14 @@ def check_reason(reason: str, *, required: bool = False) -> str:
 
 
 def check_expected_count(expected: int, actual: int) -> None:
-    """Raise `Conflict` if an action would not affect as many things as its operator expects."""
+    """Check that an action would affect as many things as its operator expects.
+
+    Raises:
+        InvalidArgument: The expected number is out of range.
+        Conflict: The actual number differs.
+    """
+    if not 0 <= expected < 1 << 63:
+        raise invalid_argument("expected_count", "must be a whole number from 0 to 2^63 - 1")
     if expected != actual:
         msg = f"this would affect {actual}, not {expected}: list them again, then confirm"
         details = {"expected_count": expected, "actual_count": actual}

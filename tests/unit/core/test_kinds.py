@@ -51,6 +51,12 @@ def test_undeclared_kinds() -> None:
     assert NO_RULES.kind_of("Trace") is DEFAULT_STREAM_KIND
 
 
+def test_declared_kinds_leave_the_built_in_ones_out() -> None:
+    """A8: a log stores the kinds that were declared, not those that every log has."""
+    doc = StreamKind(name="doc")
+    assert Rules((doc, TRACE_STREAM_KIND), ()).declared_kinds == [doc]
+
+
 def test_versions() -> None:
     """A8: the declared versions of a type; none for an undeclared one."""
     rules = Rules((), (EventType(event_type="a"), EventType(event_type="a", event_version=3)), 2)

@@ -284,14 +284,23 @@ def serve(
     listening.listen(_BACKLOG)  # clients may connect from now on, and wait for the start
     scheme = "http" if place.certificate is None else "https"
     host = f"[{place.host}]" if ":" in place.host else place.host
-    announce(f"{scheme}://{host}:{listening.getsockname()[1]}")
+    server = uvicorn.Server(config)
+    early: list[int] = []  # signals before uvicorn handles them, e.g. while the log is opened
+
+    def remember(signal_number: int, _: object) -> None:
+        early.append(signal_number)
+        server.should_exit = True
+
     # uvicorn raises the signal again after shutdown; SIGTERM must not count as a failure.
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    before = signal.signal(signal.SIGTERM, remember)
     try:
+        announce(f"{scheme}://{host}:{listening.getsockname()[1]}")
         if serving.processes == 1:
-            uvicorn.Server(config).run(sockets=[listening])
+            server.run(sockets=[listening])
         else:
             with share_metrics():
-                _WorkerProcesses(config, [listening], serving.grace_s).run()
+                processes = _WorkerProcesses(config, [listening], serving.grace_s)
+                processes.signal_queue.extend(early)
+                processes.run()
     finally:
         signal.signal(signal.SIGTERM, before)

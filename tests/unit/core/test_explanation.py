@@ -77,7 +77,7 @@ def test_an_invalid_append_is_refused_at_its_step(
 ) -> None:
     """A1, K1, K3: validation names the step; all later ones are skipped."""
     found = log.explain([broken])
-    names = [*VALIDATION_STEPS, *DECISION_STEPS]
+    names: list[str] = [*VALIDATION_STEPS, *DECISION_STEPS]
     place = names.index(step)
 
     assert found.outcome == "refused"

@@ -110,12 +110,8 @@ class DecisionTrace(msgspec.Struct, frozen=True):
     head: int
 
 
-def _ignore_step(step: DecisionStep, index: int | None) -> None:
-    del step, index
-
-
 def decide(
-    request: AppendRequest, view: StoreView, rules: Rules, enter: EnterStep = _ignore_step
+    request: AppendRequest, view: StoreView, rules: Rules, enter: EnterStep | None = None
 ) -> AcceptedAppend | ReplayedAppend:
     """Decide whether an append may be stored or repeats an earlier one.
 
@@ -123,7 +119,8 @@ def decide(
         request: A validated append.
         view: The state of the log under its append lock.
         rules: The current declarations.
-        enter: Called before each step, with its name and the number of the condition.
+        enter: Called before each step, with its name and the number of the condition. None for
+            appends, which would pay for the calls.
 
     Returns:
         The sequence numbers of a new append, or the records of an earlier one.
@@ -134,10 +131,12 @@ def decide(
     """
     if request.rules_version != rules.version:
         raise StaleRules
-    enter("command", None)
+    if enter is not None:
+        enter("command", None)
     if replayed := _replay_command(request, view):
         return replayed
-    enter("idempotency", None)
+    if enter is not None:
+        enter("idempotency", None)
     return _replay_events(request, view) or _accept(request, view, rules, enter)
 
 
@@ -293,11 +292,12 @@ def differing_fields(record: EventRecord, event: PreparedEvent) -> list[str]:
 
 
 def _accept(
-    request: AppendRequest, view: StoreView, rules: Rules, enter: EnterStep
+    request: AppendRequest, view: StoreView, rules: Rules, enter: EnterStep | None
 ) -> AcceptedAppend:
     """Check the conditions of a new append and number its events."""
     expected = _check_conditions(request, view, enter)
-    enter("sequence", None)
+    if enter is not None:
+        enter("sequence", None)
     heads: dict[bytes, StreamHead | None] = {}
     numbers: list[int | None] = []
     for index, event in enumerate(request.events):
@@ -316,11 +316,14 @@ def _accept(
     return AcceptedAppend(tuple(numbers), assign_event_keys(request.events, view.find_by_id))
 
 
-def _check_conditions(request: AppendRequest, view: StoreView, enter: EnterStep) -> set[bytes]:
+def _check_conditions(
+    request: AppendRequest, view: StoreView, enter: EnterStep | None
+) -> set[bytes]:
     """Check every condition; return the keys of the streams that have an `ExpectedSeq`."""
     expected: set[bytes] = set()
     for index, condition in enumerate(request.conditions):
-        enter("conditions", index)
+        if enter is not None:
+            enter("conditions", index)
         if isinstance(condition, ExpectedSeq):
             key = stream_key(request.tenant_id, *condition.stream)
             head = view.stream_head(key)

@@ -63,14 +63,19 @@ class RegistryResponse(msgspec.Struct, frozen=True):
     logs: list[HandlerLog]
 
 
-class EntryParams(msgspec.Struct, frozen=True):
-    """Dead letters by handler, event, type or stream, after a position."""
+class SelectionParams(msgspec.Struct, frozen=True):
+    """Events of handlers by handler, event, type or stream."""
 
     handler: str | None = None
     event_id: str | None = None
     event_type: str | None = None
     stream_type: str | None = None
     stream_id: str | None = None
+
+
+class EntryParams(SelectionParams, frozen=True):
+    """Dead letters by handler, event, type or stream, after a position."""
+
     after: int = -1
     limit: int = 100
 
@@ -84,28 +89,17 @@ class EntriesResponse(msgspec.Struct, frozen=True):
 EntryStatus = Literal["claimed", "failed", "blocked", "dead", "unknown"]
 
 
-class StatusParams(msgspec.Struct, frozen=True):
-    """Unfinished events by handler, status, event, type or stream, after a position."""
-
-    handler: str | None = None
-    status: EntryStatus | None = None
-    event_id: str | None = None
-    event_type: str | None = None
-    stream_type: str | None = None
-    stream_id: str | None = None
-    after: int = -1
-    limit: int = 100
-
-
-class CountParams(msgspec.Struct, frozen=True):
+class CountParams(SelectionParams, frozen=True):
     """Unfinished events by handler, status, event, type or stream."""
 
-    handler: str | None = None
     status: EntryStatus | None = None
-    event_id: str | None = None
-    event_type: str | None = None
-    stream_type: str | None = None
-    stream_id: str | None = None
+
+
+class StatusParams(CountParams, frozen=True):
+    """Unfinished events by handler, status, event, type or stream, after a position."""
+
+    after: int = -1
+    limit: int = 100
 
 
 class EntryCountResponse(msgspec.Struct, frozen=True):

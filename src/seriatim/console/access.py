@@ -40,9 +40,9 @@ async def _render_access(
         if len(quotas["quotas"]) > _PAGE:
             last = quotas["quotas"][_PAGE - 1]["tenant_id"]
             next_quotas = page.url("/access", owner=owner, quotas_after=last)
-    return await page.render(
+    return await page.render_form(
         "access.html",
-        status=200 if error is None else page.app.service.problem(error, "").status,
+        error,
         tokens=None if tokens is None else tokens[:_PAGE],
         following=following,
         quotas=quotas,
@@ -54,7 +54,6 @@ async def _render_access(
         form=page.form,
         created=created,
         notices=list_notices(page),
-        error="" if error is None else error.message,
     )
 
 
@@ -74,7 +73,7 @@ async def create_token(page: ConsolePage) -> ConsoleResponse:
                 "types": form.get("types", "").replace(",", " ").split(),
                 "expires_in_s": read_days(form.get("days", "")),
                 "note": form.get("note", "").strip(),
-                "reason": form.get("reason", "").strip(),
+                "reason": page.reason,
             },
         )
     except (InvalidArgument, Forbidden, LimitExceeded) as error:
@@ -112,7 +111,7 @@ async def revoke_token(page: ConsolePage) -> ConsoleResponse:
     """Revoke a token."""
     body = {
         "token_id": page.form.get("token_id", ""),
-        "reason": page.form.get("reason", "").strip(),
+        "reason": page.reason,
     }
     return finish_action(page, "/access", "revoked", await page.post("/v1/tokens/revoke", body))
 
@@ -127,7 +126,7 @@ async def set_quota(page: ConsolePage) -> ConsoleResponse:
             "tenant_id": page.form.get("quota_tenant", "").strip(),
             "events_per_s": _read_rate(page, "events_per_s"),
             "bytes_per_s": _read_rate(page, "bytes_per_s"),
-            "reason": page.form.get("reason", "").strip(),
+            "reason": page.reason,
         }
         result = await page.post("/v1/quotas", body)
     except InvalidArgument as error:
@@ -151,7 +150,7 @@ async def remove_quota(page: ConsolePage) -> ConsoleResponse:
     """Remove the quota of a tenant."""
     body = {
         "tenant_id": page.form.get("quota_tenant", ""),
-        "reason": page.form.get("reason", "").strip(),
+        "reason": page.reason,
     }
     result = await page.post("/v1/quotas/remove", body)
     return finish_action(page, "/access", "quota_removed", result)

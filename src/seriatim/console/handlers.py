@@ -42,9 +42,9 @@ async def _render_handler(
     if more:
         last = entries[_PAGE - 1]["position"]
         following = page.url("/handler", name=name, **filters, after=last)
-    return await page.render(
+    return await page.render_form(
         "handler.html",
-        status=200 if error is None else page.app.service.problem(error, "").status,
+        error,
         row=row,
         filters=filters,
         entries=entries[:_PAGE],
@@ -54,7 +54,6 @@ async def _render_handler(
         may_pause=page.caller.tenant_id == ALL_TENANTS,
         statuses=HANDLER_STATUSES,
         notices=list_notices(page),
-        error="" if error is None else error.message,
     )
 
 
@@ -99,7 +98,7 @@ async def _act_on_one(page: ConsolePage, action: str) -> ConsoleResponse:
     body = {
         "handler": name,
         "event_id": page.form.get("event_id", ""),
-        "reason": page.form.get("reason", "").strip(),
+        "reason": page.reason,
     }
     try:
         result = await page.post(f"/v1/dead-letters/{action}", body)
@@ -127,15 +126,14 @@ async def _render_confirmation(
     if action not in _ACTIONS:
         raise NotFound("there is no such action")
     found = await page.get("/v1/registry/count", handler=name, **filters)
-    return await page.render(
+    return await page.render_form(
         "handler_confirm.html",
-        status=200 if error is None else page.app.service.problem(error, "").status,
+        error,
         action=action,
         name=name,
         filters=filters,
         count=found["retryable" if action == "retry" else "count"],
         counts=found["counts"],
-        error="" if error is None else error.message,
     )
 
 
@@ -149,7 +147,7 @@ async def act_on_all(page: ConsolePage) -> ConsoleResponse:
         "handler": name,
         "all": True,
         "expected_count": read_count(page, "expected_count"),
-        "reason": page.form.get("reason", "").strip(),
+        "reason": page.reason,
         **filters,
     }
     if event_id := filters.get("event_id"):  # one event at most: no other filter is needed
@@ -173,7 +171,7 @@ async def resume(page: ConsolePage) -> ConsoleResponse:
 
 async def _set_status(page: ConsolePage, action: str, outcome: str) -> ConsoleResponse:
     name = page.form.get("name", "")
-    body = {"handler": name, "reason": page.form.get("reason", "").strip()}
+    body = {"handler": name, "reason": page.reason}
     try:
         result = await page.post(f"/v1/handlers/{action}", body)
     except InvalidArgument as error:

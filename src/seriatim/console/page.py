@@ -13,7 +13,7 @@ from seriatim.api.app import App
 from seriatim.api.http import HttpRequest, HttpResponse, HttpStream
 from seriatim.console.history import History
 from seriatim.console.renderer import Renderer
-from seriatim.core.errors import InvalidArgument
+from seriatim.core.errors import InvalidArgument, SeriatimError
 from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
 
@@ -84,6 +84,11 @@ class ConsolePage:
     def caller(self) -> Caller:
         """The caller of the session."""
         return self.request.caller
+
+    @property
+    def reason(self) -> str:
+        """The reason of an action, as the form gives it."""
+        return self.form.get("reason", "").strip()
 
     def can(self, right: Right) -> bool:
         """Return whether the caller has a right; forms for other callers are not rendered."""
@@ -158,6 +163,15 @@ class ConsolePage:
             self.request.tenant_id, lambda: render(template, values)
         )
         return HttpResponse(status, body, b"text/html; charset=utf-8")
+
+    async def render_form(
+        self, template: str, error: SeriatimError | None, **values: Any
+    ) -> HttpResponse:
+        """Render a page with a form, and the error of an action that the form requested."""
+        if error is None:
+            return await self.render(template, error="", **values)
+        status = self.app.service.problem(error, self.request.request_id).status
+        return await self.render(template, status=status, error=error.message, **values)
 
     def redirect(self, path: str, /, **params: Any) -> HttpResponse:
         """Send the browser to a page after an action."""

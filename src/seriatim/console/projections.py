@@ -53,9 +53,9 @@ async def _render_projection(
     if page.can("operate"):
         listed = await read_optional(page, "/v1/projections/failures", name=name)
         failures = [] if listed is None else listed["failures"]
-    return await page.render(
+    return await page.render_form(
         "projection.html",
-        status=200 if error is None else page.app.service.problem(error, "").status,
+        error,
         standing=standing,
         row=row,
         chart=draw_lag(page, "projection", name),
@@ -64,7 +64,6 @@ async def _render_projection(
         unresolved=sum(one["status"] != "passed" for one in failures),
         jobs=await _read_jobs(page, name),
         notices=list_notices(page),
-        error="" if error is None else error.message,
     )
 
 
@@ -95,7 +94,7 @@ async def start_job(page: ConsolePage) -> ConsoleResponse:
     body = {
         "kind": page.form.get("kind", ""),
         "projection": name,
-        "reason": page.form.get("reason", "").strip(),
+        "reason": page.reason,
     }
     try:
         started = await page.post("/v1/jobs", body)
@@ -110,7 +109,7 @@ async def start_job(page: ConsolePage) -> ConsoleResponse:
 async def _act(page: ConsolePage, path: str, outcome: str, **fields: Any) -> ConsoleResponse:
     """Call a route for the projection of a form, and show its page again."""
     name = page.form.get("name", "")
-    body = {"name": name, "reason": page.form.get("reason", "").strip(), **fields}
+    body = {"name": name, "reason": page.reason, **fields}
     try:
         result = await page.post(path, body)
     except InvalidArgument as error:  # a reason that is missing, too long, or holds a secret

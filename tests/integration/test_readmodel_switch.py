@@ -299,7 +299,7 @@ def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) ->
 
 def test_switch_wait_is_bounded(empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I4: the error names the blocking session, and the old tables stay in use."""
-    monkeypatch.setattr(model_module, "_SWITCH_S", 0.0)
+    monkeypatch.setattr(model_module, "_SWITCH_TIMEOUT_S", 0.0)
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     token = begin_and_claim(model)
     shadowed(model, {"1": 1}, 2)

@@ -43,12 +43,12 @@ class RegistryAdmin:
                 status=status,
                 reason=reason,
             )
-            for name, declaration, status, reason in self._database.read("handlers", {})
+            for name, declaration, status, reason in self._database.read("list_handlers", {})
         ]
 
     def logs(self) -> list[HandlerLog]:
         """Return the log that each handler is bound to, by tenant."""
-        rows = self._database.read("logs", {})
+        rows = self._database.read("list_logs", {})
         return [
             HandlerLog(
                 handler=handler,
@@ -76,21 +76,25 @@ class RegistryAdmin:
                 first_position=position,
                 updated_at=format_us(updated_us),
             )
-            for handler, status, count, position, updated_us in self._select("counts", entry_filter)
+            for handler, status, count, position, updated_us in self._select(
+                "count_entries", entry_filter
+            )
         ]
 
     def entries(self, entry_filter: EntryFilter, limit: int = 100) -> list[Entry]:
         """Return entries in the order of the log."""
-        return [decode_entry(row) for row in self._select("entries", entry_filter, limit=limit)]
+        return [
+            decode_entry(row) for row in self._select("list_entries", entry_filter, limit=limit)
+        ]
 
     def retry(self, entry_filter: EntryFilter, *, restart: bool = True) -> int:
         """Make dead, unknown and failed events due at once; return their number."""
         where, values = entry_filter.to_sql()
         with self._database.engine.autocommit() as session:
-            found = session.run(self._statement("retry", where), values)
-        check_entry_found(entry_filter, len(found), RETRYABLE_STATUSES)
-        self._resume_stopped([(row[0], row[1], row[2]) for row in found], restart=restart)
-        return len(found)
+            rows = session.run(self._fill_in_filters("retry_entries", where), values)
+        check_entry_found(entry_filter, len(rows), RETRYABLE_STATUSES)
+        self._resume_stopped([(row[0], row[1], row[2]) for row in rows], restart=restart)
+        return len(rows)
 
     def skip(self, entry_filter: EntryFilter, reason: str, *, restart: bool = True) -> int:
         """Mark unfinished events as skipped; return their number."""
@@ -98,29 +102,33 @@ class RegistryAdmin:
             msg = "say why these events are skipped: the reason is stored with them (--reason)"
             raise InvalidArgument(msg, details={"argument": "reason"})
         where, values = entry_filter.to_sql()
-        found: list[_EntryKey] = []
-        # One handler at a time: the statement `wait` marks the streams of a single handler.
-        for handler in sorted({name for (name,) in self._select("whose", entry_filter)}):
+        skipped: list[_EntryKey] = []
+        # One handler at a time: `mark_waiting_streams` marks the streams of a single handler.
+        for handler in sorted(
+            {name for (name,) in self._select("list_handlers_of_entries", entry_filter)}
+        ):
             with self._database.engine.autocommit() as session:
-                skipped = session.run_with_rows_then(
-                    self._statement("skip", f"handler = :handler and {where}"),
-                    self._database.sql["wait"],
+                rows = session.run_with_rows_then(
+                    self._fill_in_filters("skip_entries", f"handler = :handler and {where}"),
+                    self._database.sql["mark_waiting_streams"],
                     {"one": "integer"},
                     [[1]],
                     RETURNED_COLUMNS,
                     values | {"handler": handler, "reason": reason},
                 )
-            found += [(handler, row[0], row[1]) for row in skipped]
+            skipped += [(handler, row[0], row[1]) for row in rows]
+            # On its own, as it must see the rows that the statements above have changed. If it is
+            # lost, the consumers' next call of `due` advances the streams.
             with self._database.engine.autocommit() as session:
-                session.run(self._database.sql["advance"], {"handler": handler})
-        check_entry_found(entry_filter, len(found), UNFINISHED_STATUSES)
-        self._resume_stopped(found, restart=restart)
-        return len(found)
+                session.run(self._database.sql["advance_waiting_streams"], {"handler": handler})
+        check_entry_found(entry_filter, len(skipped), UNFINISHED_STATUSES)
+        self._resume_stopped(skipped, restart=restart)
+        return len(skipped)
 
     def set_status(self, handler: str, status: str, reason: str = "") -> None:
         """Set the status of a handler."""
         values = {"handler": handler, "status": status, "reason": reason}
-        if not self._database.run("set_handler", values):
+        if not self._database.run("update_handler_status", values):
             raise unknown_handler_error(handler)
 
     def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
@@ -131,7 +139,7 @@ class RegistryAdmin:
             "older_us": int(older_s * 1_000_000),
             "streamless": int(streamless),
         }
-        return len(self._database.run("prune", values))
+        return len(self._database.run("delete_finished_entries", values))
 
     def _resume_stopped(self, resolved: list[_EntryKey], *, restart: bool) -> None:
         """Resume stopped handlers of resolved events.
@@ -139,28 +147,28 @@ class RegistryAdmin:
         Without `restart`, resume a handler only if one of these events has stopped it.
         """
         names = {handler for handler, _, _ in resolved}
-        for one in self.handlers():
-            if one.status != "stopped" or one.name not in names:
+        for declared in self.handlers():
+            if declared.status != "stopped" or declared.name not in names:
                 continue
             if restart or any(
-                handler == one.name
-                and one.reason.startswith(format_stop_reason(tenant_id, event_id))
+                handler == declared.name
+                and declared.reason.startswith(format_stop_reason(tenant_id, event_id))
                 for handler, tenant_id, event_id in resolved
             ):
-                self.set_status(one.name, "ready")
+                self.set_status(declared.name, "ready")
 
-    def _statement(self, name: str, where: str) -> str:
+    def _fill_in_filters(self, name: str, where: str) -> str:
         """Return a statement with a condition in place of `{filters}`."""
         return self._database.sql[name].replace("{filters}", where)
 
-    def _select(self, name: str, asked: EntryFilter, **values: Any) -> list[tuple[Any, ...]]:
+    def _select(self, name: str, entry_filter: EntryFilter, **values: Any) -> list[tuple[Any, ...]]:
         """Run a query on the entries that a filter selects.
 
         Operators get an error at once if the database is unreachable: no retry.
         """
-        where, filter_values = asked.to_sql()
+        where, filter_values = entry_filter.to_sql()
         with self._database.engine.transaction(write=False) as session:
-            return session.run(self._statement(name, where), filter_values | values)
+            return session.run(self._fill_in_filters(name, where), filter_values | values)
 
 
 def check_entry_found(entry_filter: EntryFilter, count: int, statuses: tuple[str, ...]) -> None:

@@ -33,12 +33,12 @@ class AsyncClaimContext:
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         """Complete the claim in a thread."""
-        await asyncio.to_thread(self._context.__exit__, kind, error, trace)
+        await asyncio.to_thread(self._context.__exit__, error_type, error, trace)
 
 
 class _Cancelled(BaseException):
@@ -100,26 +100,26 @@ class AsyncRegistry:
         registry = self._registry
         bridge = EventLoopBridge(asyncio.get_running_loop())
         # A transactional effect writes through the thread's own connection, so it runs there.
-        await_ = None if handler.effect == "transactional" else bridge.run
-        work = asyncio.ensure_future(
+        run_coroutine = None if handler.effect == "transactional" else bridge.run
+        task = asyncio.ensure_future(
             asyncio.to_thread(
                 lambda: settle(
                     registry,
                     handler,
                     registry.deliveries(events),
                     wait_s=wait_s,
-                    run_coroutine=await_,
+                    run_coroutine=run_coroutine,
                     cancelled=bridge.cancelled,
                 )
             )
         )
         try:
             # Shielded: the thread must end its claims before the cancellation is passed on.
-            return await asyncio.shield(work)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
             bridge.cancel()
             with suppress(BaseException):
-                await work
+                await task
             raise
 
     def claim(

@@ -25,13 +25,13 @@ logger = logging.getLogger("seriatim")
 
 def keep_claims(registry: Registry, handler: Handler, claims: Sequence[Claim]) -> LeaseKeeper:
     """Return a keeper that renews claims by heartbeats while their effects run."""
-    own: list[Registry] = []
+    clones: list[Registry] = []
 
     def renew() -> bool:
-        if not own:
+        if not clones:
             # A separate connection, as the effect may hold the registry's in a transaction.
-            own.append(registry.clone(on_outage="fail_fast"))
-        own[0].heartbeat(handler, claims)  # raises LeaseLost
+            clones.append(registry.clone(on_outage="fail_fast"))
+        clones[0].heartbeat(handler, claims)  # raises LeaseLost
         return True
 
     def warn(error: Exception) -> None:
@@ -39,8 +39,8 @@ def keep_claims(registry: Registry, handler: Handler, claims: Sequence[Claim]) -
         logger.warning("renewing a claim failed: %s", summarize_error(error))
 
     def close() -> None:
-        for one in own:
-            one.close()
+        for clone in clones:
+            clone.close()
 
     return LeaseKeeper(
         renew,
@@ -175,7 +175,7 @@ class ClaimContext:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -183,7 +183,7 @@ class ClaimContext:
         if self._claim is None or not self._claim.claimed:
             return
         try:
-            self._stack.__exit__(kind, error, trace)
+            self._stack.__exit__(error_type, error, trace)
         except EffectFailed as failed:
             record_failure(self._registry, self._handler, self._claim, failed.error)
             raise failed.error from failed.error.__cause__
@@ -255,10 +255,10 @@ def open_effect_scope(
         registry.mark_done(handler, claims)
         return
     with keep_claims(registry, handler, claims) as keeper:
-        used: EngineSession | None = None
+        effect_session: EngineSession | None = None
         try:
             with registry.engine.transaction() as session:
-                used = session
+                effect_session = session
                 try:
                     with session.forbid_commit():
                         yield EffectScope(keeper, session.connection)
@@ -277,7 +277,11 @@ def open_effect_scope(
         except BackendFailure as failure:
             # Deferred constraints are checked at COMMIT: such an error is the effect's failure.
             cause = failure.__cause__
-            if used is None or not isinstance(cause, Exception) or used.find_outage(cause):
+            if (
+                effect_session is None
+                or not isinstance(cause, Exception)
+                or effect_session.find_outage(cause)
+            ):
                 raise
             raise EffectFailed(cause) from cause
 

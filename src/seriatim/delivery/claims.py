@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -41,6 +41,14 @@ DELIVERY_TYPES = {
     "stream_id": "text",
     "stream_seq": "integer",
     "first_seq": "integer",
+}
+RANGE_TYPES = {
+    "tenant_id": "text",
+    "stream_type": "text",
+    "stream_id": "text",
+    "first_seq": "integer",
+    "from_seq": "integer",
+    "to_seq": "integer",
 }
 CANDIDATE_TYPES = {**DELIVERY_TYPES, "log_id": "text", "epoch": "integer", "selected": "integer"}
 ORIGIN_TYPES = {"tenant_id": "text", "log_id": "text", "epoch": "integer"}
@@ -96,16 +104,18 @@ class PassedRange(msgspec.Struct, frozen=True):
 def encode_deliveries(deliveries: Sequence[Delivery]) -> list[list[Any]]:
     """Convert deliveries to the columns of `DELIVERY_TYPES`."""
     no_stream: tuple[str | None, str | None] = (None, None)
-    streams = [(one.ordered_stream and one.stream) or no_stream for one in deliveries]
+    streams = [
+        (delivery.ordered_stream and delivery.stream) or no_stream for delivery in deliveries
+    ]
     return [
-        [one.tenant_id for one in deliveries],
-        [one.event_id for one in deliveries],
-        [one.event_type for one in deliveries],
-        [one.position for one in deliveries],
+        [delivery.tenant_id for delivery in deliveries],
+        [delivery.event_id for delivery in deliveries],
+        [delivery.event_type for delivery in deliveries],
+        [delivery.position for delivery in deliveries],
         [stream_type for stream_type, _ in streams],
         [stream_id for _, stream_id in streams],
-        [one.stream_seq if one.ordered_stream else None for one in deliveries],
-        [one.first_seq for one in deliveries],
+        [delivery.stream_seq if delivery.ordered_stream else None for delivery in deliveries],
+        [delivery.first_seq for delivery in deliveries],
     ]
 
 
@@ -117,18 +127,18 @@ def encode_candidates(selected: Sequence[Delivery], passing: Sequence[Delivery])
         passing: Events between them that the handler's filter excludes.
 
     """
-    every = [*selected, *passing]
+    deliveries = [*selected, *passing]
     return [
-        *encode_deliveries(every),
-        [one.log and one.log.log_id for one in every],
-        [one.log and one.log.epoch for one in every],
+        *encode_deliveries(deliveries),
+        [delivery.log and delivery.log.log_id for delivery in deliveries],
+        [delivery.log and delivery.log.epoch for delivery in deliveries],
         [1] * len(selected) + [0] * len(passing),
     ]
 
 
 def encode_origins(deliveries: Iterable[Delivery]) -> list[list[Any]]:
     """Convert the distinct pairs of tenant and log to the columns of `ORIGIN_TYPES`."""
-    origins = {(one.tenant_id, one.log) for one in deliveries}
+    origins = {(delivery.tenant_id, delivery.log) for delivery in deliveries}
     pairs = sorted(origins, key=lambda pair: (pair[0], str(pair[1])))
     return [
         [tenant_id for tenant_id, _ in pairs],
@@ -137,20 +147,25 @@ def encode_origins(deliveries: Iterable[Delivery]) -> list[list[Any]]:
     ]
 
 
-def encode_claims(claims: Iterable[Claim]) -> list[list[Any]]:
+def encode_claims(claims: Sequence[Claim]) -> list[list[Any]]:
     """Convert claims to the columns of `CLAIM_TYPES`."""
-    rows = list(claims)
     return [
-        [one.delivery.tenant_id for one in rows],
-        [one.delivery.event_id for one in rows],
-        [one.token for one in rows],
+        [claim.delivery.tenant_id for claim in claims],
+        [claim.delivery.event_id for claim in claims],
+        [claim.token for claim in claims],
     ]
 
 
-def check_held(claims: Sequence[Claim], ended: Sequence[tuple[Any, ...]]) -> None:
+def encode_ranges(ranges: Sequence[PassedRange]) -> list[list[Any]]:
+    """Convert passed ranges to the columns of `RANGE_TYPES`."""
+    rows = [(*item.stream_key, item.first_seq, item.from_seq, item.to_seq) for item in ranges]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def check_held(claims: Sequence[Claim], returned_rows: Sequence[tuple[Any, ...]]) -> None:
     """Raise `LeaseLost` for claims that this consumer no longer holds."""
-    known = {(row[0], row[1]) for row in ended}
-    lost = [claim.delivery.event_id for claim in claims if claim.delivery.key not in known]
+    held_keys = {(row[0], row[1]) for row in returned_rows}
+    lost = [claim.delivery.event_id for claim in claims if claim.delivery.key not in held_keys]
     if lost:
         msg = (
             f"the claim of event {lost[0]} is no longer held: its lease expired and another "
@@ -159,28 +174,51 @@ def check_held(claims: Sequence[Claim], ended: Sequence[tuple[Any, ...]]) -> Non
         raise LeaseLost(msg, details={"event_ids": lost[:10], "lost": len(lost)})
 
 
-def find_first_run(line: StreamKey, passed: Sequence[Delivery]) -> PassedRange:
+def find_first_run(stream_key: StreamKey, deliveries: Sequence[Delivery]) -> PassedRange:
     """Return the lowest run of consecutive sequence numbers among events of one stream."""
-    numbers = sorted({one.stream_seq for one in passed if one.stream_seq is not None})
-    end = numbers[0]
+    numbers = sorted(
+        {delivery.stream_seq for delivery in deliveries if delivery.stream_seq is not None}
+    )
+    last = numbers[0]
     for number in numbers[1:]:
-        if number != end + 1:
+        if number != last + 1:
             break
-        end = number
-    return PassedRange(line, passed[0].first_seq, numbers[0], end)
+        last = number
+    return PassedRange(stream_key, deliveries[0].first_seq, numbers[0], last)
 
 
 def decode_deferred(row: tuple[Any, ...]) -> Delivery:
-    """Convert a row of the statements `due` and `lines` to a delivery."""
-    tenant_id, event_id, event_type, position, stream_type, stream_id, seq, first, event, *log = row
+    """Convert a row of `list_due_events` or `list_blocked_events` to a delivery."""
+    tenant_id, event_id, event_type, position, stream_type, stream_id, *columns = row
+    stream_seq, first_seq, event, log_id, epoch = columns
     return Delivery(
         tenant_id=tenant_id,
         event_id=event_id,
         event_type=event_type,
         position=position,
         stream=None if stream_type is None else (stream_type, stream_id),
-        stream_seq=seq,
-        first_seq=first,
+        stream_seq=stream_seq,
+        first_seq=first_seq,
         event=msgspec.Raw(event.encode()),
-        log=None if log[0] is None else LogIdentity(*log),
+        log=None if log_id is None else LogIdentity(log_id, epoch),
     )
+
+
+def find_stuck_streams(claims: Iterable[Claim]) -> dict[StreamKey, int]:
+    """Return, by stream, the first sequence number that is neither settled nor claimed here."""
+    first_stuck: dict[StreamKey, int] = {}
+    for claim in claims:
+        stream_key, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
+        if stream_key is None or seq is None or claim.claimed or claim.settled:
+            continue
+        if claim.settled_seq is None or seq > claim.settled_seq:
+            first_stuck[stream_key] = min(seq, first_stuck.get(stream_key, seq))
+    return first_stuck
+
+
+def follows_stuck_event(claim: Claim, stuck: Mapping[StreamKey, int]) -> bool:
+    """Return whether an event was claimed although an earlier one of its stream is stuck."""
+    stream_key, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
+    if not claim.claimed or stream_key is None or seq is None:
+        return False
+    return seq > stuck.get(stream_key, seq)

@@ -45,15 +45,15 @@ class _DisabledRegistry:
         return settle(cast("Registry", self), handler, self.deliveries(events), wait_s=wait_s)
 
     def deliveries(self, events: Any) -> list[Delivery]:
-        given = [events] if isinstance(events, EventRecord | Delivery) else list(events)
-        return [one if isinstance(one, Delivery) else Delivery.of(one) for one in given]
+        items = [events] if isinstance(events, EventRecord | Delivery) else list(events)
+        return [item if isinstance(item, Delivery) else Delivery.of(item) for item in items]
 
     def claim_all(
         self, _handler: Handler, deliveries: Sequence[Delivery], _passing: Any = ()
     ) -> list[Claim]:
-        for tenant_id in {one.tenant_id for one in deliveries}:
+        for tenant_id in {delivery.tenant_id for delivery in deliveries}:
             check_tenant(tenant_id)
-        return [Claim(delivery=one, verdict="claimed", attempt=1) for one in deliveries]
+        return [Claim(delivery=delivery, verdict="claimed", attempt=1) for delivery in deliveries]
 
     def mark_failed(self, handler: Handler, claim: Claim, error: str, **_: Any) -> None:
         logger.error(
@@ -64,12 +64,12 @@ class _DisabledRegistry:
         )
 
     def reject_invalid(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
-        for one in deliveries:
+        for delivery in deliveries:
             logger.error(
                 "message %s is not an event, handler %s skips it: %s",
-                one.event_id,
+                delivery.event_id,
                 handler.name,
-                one.flaw,
+                delivery.flaw,
             )
 
     def cursor(self, handler: Handler, source: str) -> str | None:

@@ -58,9 +58,9 @@ def documents(
             return {"status": event.event_type, "at": event.recorded_at}
 
     """
-    opened: list[DocumentIndex] = []
+    indexes: list[DocumentIndex] = []
 
-    def declare(make: Callable[[EventRecord], Document | None]) -> Handler:
+    def declare(convert: Callable[[EventRecord], Document | None]) -> Handler:
         def put(event: EventRecord, _context: object) -> None:
             if event.stream_seq is None:
                 msg = (
@@ -68,9 +68,9 @@ def documents(
                     "restrict the handler with stream_types"
                 )
                 raise InvalidEvent(msg, details={"event_id": event.event_id})
-            if not opened:
-                opened.append(index() if callable(index) else index)
-            opened[0].put(document_id(event), event.stream_seq, make(event))
+            if not indexes:
+                indexes.append(index() if callable(index) else index)
+            indexes[0].put(document_id(event), event.stream_seq, convert(event))
 
         return handler(
             name,

@@ -113,19 +113,19 @@ class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
             InvalidArgument: `event_type` is neither a type nor a pattern.
 
         """
-        parts = ["position > :after"]
+        conditions = ["position > :after"]
         values: dict[str, Any] = {"after": self.after}
         for field in _FILTERS:
             value = getattr(self, field)
             if value is None:
                 continue
-            texts = (value,) if isinstance(value, str) else tuple(value)
-            names = [f"{field}_{'abcdefghi'[index]}" for index in range(len(texts))]
-            parts.append(f"{field} in ({', '.join(f':{name}' for name in names)})")
-            values |= dict(zip(names, texts, strict=True))
+            alternatives = (value,) if isinstance(value, str) else tuple(value)
+            names = [f"{field}_{'abcdefghi'[index]}" for index in range(len(alternatives))]
+            conditions.append(f"{field} in ({', '.join(f':{name}' for name in names)})")
+            values |= dict(zip(names, alternatives, strict=True))
         if self.event_type is not None:
-            parts.append(_event_type_condition(self.event_type, values))
-        return " and ".join(parts), values
+            conditions.append(_event_type_condition(self.event_type, values))
+        return " and ".join(conditions), values
 
 
 def _event_type_condition(pattern: str, values: dict[str, Any]) -> str:
@@ -143,7 +143,7 @@ def _event_type_condition(pattern: str, values: dict[str, Any]) -> str:
 
 
 def decode_entry(row: tuple[Any, ...]) -> Entry:
-    """Convert a row of the statement `entries` to an entry."""
+    """Convert a row of `list_entries` to an entry."""
     *first_columns, due_us, error, reason, event, first_us, updated_us = row
     names = Entry.__struct_fields__[: len(first_columns)]
     return Entry(

@@ -117,13 +117,13 @@ class HandlerLoop:
         self._registry = registry
         self.handler = handler
         self._dead_letters = dead_letters
-        self._starts = start_lookup if handler.start else None
+        self._start_lookup = start_lookup if handler.start else None
         # Unsafe effects are claimed one at a time: a crash leaves one unknown, not a whole chunk.
         self._chunk = 1 if handler.at_most_once else chunk
-        self._await = run_coroutine or self._run_coroutine
+        self._run_effect_coroutine = run_coroutine or self._run_in_own_loop
         self._runner: asyncio.Runner | None = None
         self.unsettled: list[UnsettledEvent] = []
-        self._open: dict[
+        self._open_claims: dict[
             EventKey, Claim
         ] = {}  # claims held by this loop that are not completed yet
 
@@ -184,7 +184,7 @@ class HandlerLoop:
         counts += self._claim_and_run(selected, passing)
         self._registry.pass_over(self.handler, passing)
         if invalid:
-            self._send([(one, one.flaw, 0) for one in invalid])
+            self._send_dead_letters([(one, one.flaw, 0) for one in invalid])
             self._registry.reject_invalid(self.handler, invalid)
             counts.dead += len(invalid)
         return counts
@@ -192,29 +192,31 @@ class HandlerLoop:
     def _divert(self, chunk: Sequence[Delivery], error: BackendFailure) -> Counts:
         """Send events to the dead-letter target while the registry is unreachable, or raise."""
         selected = [
-            one
-            for one in chunk
-            if one.flaw or self.handler.accepts(one.event_type, _stream_type(one))
+            delivery
+            for delivery in chunk
+            if delivery.flaw or self.handler.accepts(delivery.event_type, _stream_type(delivery))
         ]
-        self._send([(one, one.flaw or error.message, 0) for one in selected])
+        self._send_dead_letters(
+            [(delivery, delivery.flaw or error.message, 0) for delivery in selected]
+        )
         return Counts(diverted=len(selected), passed=len(chunk) - len(selected))
 
-    def _send(self, dead: Iterable[tuple[Delivery, str, int]]) -> None:
+    def _send_dead_letters(self, failures: Iterable[tuple[Delivery, str, int]]) -> None:
         """Send dead letters to the target outside the registry, if there is one."""
         if self._dead_letters is not None:
             self._dead_letters.send(
                 [
                     DeadLetter(
-                        handler=self.handler.name, delivery=one, error=error, attempts=attempts
+                        handler=self.handler.name, delivery=delivery, error=error, attempts=attempts
                     )
-                    for one, error, attempts in dead
+                    for delivery, error, attempts in failures
                 ]
             )
 
     def _claim_and_run(
         self, selected: Sequence[Delivery], passing: Sequence[Delivery] = ()
     ) -> Counts:
-        claims = self._claim(selected, passing)
+        claims = self._claim_chunk(selected, passing)
         # In stream order, whatever the order of delivery.
         claimed = sorted(
             (claim for claim in claims if claim.claimed),
@@ -233,43 +235,45 @@ class HandlerLoop:
 
     def _run_or_release(self, claimed: Sequence[Claim]) -> Counts:
         """Run effects; after an error, release the open claims at once, not by their lease."""
-        self._open = {claim.delivery.key: claim for claim in claimed}
+        self._open_claims = {claim.delivery.key: claim for claim in claimed}
         try:
             return self._run_effects(claimed)
         except BaseException:
             # An unsafe effect may have happened: its claim stays, and an operator decides.
-            if self._open and not self.handler.at_most_once:
+            if self._open_claims and not self.handler.at_most_once:
                 with (
                     suppress(SeriatimError),
                     closing(self._registry.clone(on_outage="fail_fast")) as registry,
                 ):
-                    registry.release(self.handler, list(self._open.values()))
+                    registry.release(self.handler, list(self._open_claims.values()))
             raise
 
-    def _close(self, claims: Iterable[Claim]) -> None:
+    def _forget_claims(self, claims: Iterable[Claim]) -> None:
         """Note that claims are completed or released."""
         for claim in claims:
-            self._open.pop(claim.delivery.key, None)
+            self._open_claims.pop(claim.delivery.key, None)
 
-    def _claim(self, selected: Sequence[Delivery], passing: Sequence[Delivery]) -> list[Claim]:
+    def _claim_chunk(
+        self, selected: Sequence[Delivery], passing: Sequence[Delivery]
+    ) -> list[Claim]:
         """Claim events; if new streams are blocked by events before the start, claim again."""
         claims = self._registry.claim_all(self.handler, selected, passing)
-        new = [
+        blocked_at_start = [
             claim
             for claim in claims
             if claim.verdict == "blocked" and claim.settled_seq == claim.delivery.first_seq - 1
         ]
-        if not new or self._starts is None:
+        if not blocked_at_start or self._start_lookup is None:
             return claims
-        ranges = self._starts(self.handler, new)
+        ranges = self._start_lookup(self.handler, blocked_at_start)
         if not self._registry.pass_ranges(self.handler, ranges):
             return claims
         blocked = [claim.delivery for claim in claims if claim.verdict == "blocked"]
-        second = {
+        retried = {
             claim.delivery.key: claim
             for claim in self._registry.claim_all(self.handler, blocked, passing)
         }
-        return [second.get(claim.delivery.key, claim) for claim in claims]
+        return [retried.get(claim.delivery.key, claim) for claim in claims]
 
     def _defer_refused(self, refused: Iterable[Claim]) -> Counts:
         """Count events that are settled, and defer the others."""
@@ -286,8 +290,8 @@ class HandlerLoop:
                 counts.kept += 1
                 deferred.append(claim.delivery)
                 if not claim.final:
-                    found = UnsettledEvent(claim.delivery, claim.verdict, claim.due_us)
-                    self.unsettled.append(found)
+                    event = UnsettledEvent(claim.delivery, claim.verdict, claim.due_us)
+                    self.unsettled.append(event)
         self._registry.mark_stale(self.handler, stale)
         self._registry.defer(self.handler, deferred)
         return counts
@@ -303,7 +307,7 @@ class HandlerLoop:
                 return self._run_in_own_transactions(claimed)
             # The new owner may not have the events: store them for it.
             self._registry.defer(self.handler, [claim.delivery for claim in claimed])
-            self._close(claimed)
+            self._forget_claims(claimed)
             self.unsettled += [UnsettledEvent(claim.delivery, "in_progress") for claim in claimed]
             return Counts(kept=len(claimed))
 
@@ -313,26 +317,26 @@ class HandlerLoop:
             with open_effect_scope(self._registry, self.handler, claimed) as scope:
                 for claim in claimed:
                     scope.check()
-                    self._run(claim, HandlerContext(claim, scope.connection, scope.check))
+                    self._run_handler(claim, HandlerContext(claim, scope.connection, scope.check))
         except EffectFailed as failed:
             if len(claimed) == 1:
                 return self._record_failures([(claimed[0], failed.error)])
             return self._run_in_own_transactions(claimed)
-        self._close(claimed)
+        self._forget_claims(claimed)
         return Counts(done=len(claimed))
 
     def _run_in_own_transactions(self, claimed: Sequence[Claim]) -> Counts:
         """Run each effect in its own transaction; release a stream's events after a failure."""
         counts = Counts()
-        stuck: set[StreamKey | None] = set()
+        stopped_streams: set[StreamKey | None] = set()
         for claim in claimed:
-            if claim.delivery.ordered_stream in stuck:
+            if claim.delivery.ordered_stream in stopped_streams:
                 counts += self._release([claim])
                 continue
-            one = self._run_effects([claim])
-            if not one.done:
-                stuck |= self._stream_stopped_by(claim)
-            counts += one
+            result = self._run_effects([claim])
+            if not result.done:
+                stopped_streams |= self._stream_stopped_by(claim)
+            counts += result
         return counts
 
     def _run_one_by_one(self, claimed: Sequence[Claim]) -> Counts:
@@ -340,56 +344,56 @@ class HandlerLoop:
         done: list[Claim] = []
         released: list[Claim] = []
         failed: list[tuple[Claim, Exception]] = []
-        stuck: set[StreamKey | None] = set()
+        stopped_streams: set[StreamKey | None] = set()
         try:
             with keep_claims(self._registry, self.handler, claimed) as keeper:
                 for claim in claimed:
-                    if claim.delivery.ordered_stream in stuck:
+                    if claim.delivery.ordered_stream in stopped_streams:
                         released.append(claim)
                         continue
                     keeper.check()
                     try:
-                        self._run(claim, HandlerContext(claim, check=keeper.check))
+                        self._run_handler(claim, HandlerContext(claim, check=keeper.check))
                         done.append(claim)
-                    except EffectFailed as one:
-                        failed.append((claim, one.error))
-                        stuck |= self._stream_stopped_by(claim)
+                    except EffectFailed as failure:
+                        failed.append((claim, failure.error))
+                        stopped_streams |= self._stream_stopped_by(claim)
         finally:
             # Also after an error or an interrupt: these effects were performed.
             if done:
                 self._registry.mark_done(self.handler, done)
-                self._close(done)
+                self._forget_claims(done)
         counts = Counts(done=len(done))
         counts += self._release(released)
         counts += self._record_failures(failed)
         return counts
 
-    def _run(self, claim: Claim, context: HandlerContext) -> None:
+    def _run_handler(self, claim: Claim, context: HandlerContext) -> None:
         try:
-            found = self.handler.run(_decode_event(claim.delivery), context)
-            if inspect.iscoroutine(found):
-                self._await(found)
+            result = self.handler.run(_decode_event(claim.delivery), context)
+            if inspect.iscoroutine(result):
+                self._run_effect_coroutine(result)
         except LeaseLost:
             raise
         except Exception as error:
             raise EffectFailed(error) from error
 
-    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def _run_in_own_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         # One event loop for all events of a call of `handle`, which closes it.
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(coroutine)
 
     def _stream_stopped_by(self, claim: Claim) -> set[StreamKey | None]:
         """Return the stream that must not continue after a failure: in strict mode, its own."""
-        line = claim.delivery.ordered_stream
-        return {line} if line and self.handler.mode == "strict" else set()
+        stream_key = claim.delivery.ordered_stream
+        return {stream_key} if stream_key and self.handler.mode == "strict" else set()
 
     def _release(self, claims: Sequence[Claim]) -> Counts:
         """Release claims whose effects were not attempted."""
         if claims:
             with suppress(LeaseLost):  # another consumer holds them already
                 self._registry.release(self.handler, claims)
-            self._close(claims)
+            self._forget_claims(claims)
             self.unsettled += [UnsettledEvent(claim.delivery, "blocked") for claim in claims]
         return Counts(kept=len(claims))
 
@@ -399,13 +403,13 @@ class HandlerLoop:
         for claim, error in failed:
             # Send before the event is marked dead: no dead letter may be missing in the target.
             if self.handler.retry.gives_up(claim.attempt, error):
-                self._send([(claim.delivery, summarize_error(error), claim.attempt)])
+                self._send_dead_letters([(claim.delivery, summarize_error(error), claim.attempt)])
             if record_failure(self._registry, self.handler, claim, error):
                 counts.dead += 1
             else:
                 counts.failed += 1
                 self.unsettled.append(UnsettledEvent(claim.delivery, "waiting", error=error))
-            self._close([claim])
+            self._forget_claims([claim])
         if counts.dead and self.handler.on_poison == "stop":
             self.check_running()
         return counts
@@ -481,15 +485,15 @@ def settle(
     """
     _check_arguments(deliveries, wait_s)
     registry.declare_once(handler)
-    starts = None if registry.origin is None else registry.origin.ranges_before_start
-    loop = HandlerLoop(registry, handler, start_lookup=starts, run_coroutine=run_coroutine)
+    start_lookup = None if registry.origin is None else registry.origin.ranges_before_start
+    loop = HandlerLoop(registry, handler, start_lookup=start_lookup, run_coroutine=run_coroutine)
     stop = cancelled or threading.Event()
     deadline = time.monotonic() + wait_s
-    left = list(deliveries)
+    unsettled = list(deliveries)
     counts = Counts()
     for attempt in count(1):
-        _handle_due(registry, loop, left)
-        counts += loop.handle(left)
+        _handle_due(registry, loop, unsettled)
+        counts += loop.handle(unsettled)
         if not loop.unsettled:
             counts.kept = 0  # deferred in an earlier round, settled by now
             return counts
@@ -499,18 +503,22 @@ def settle(
             error = not_settled_error(handler, first.delivery, first.verdict)
             error.details["unsettled"] = len(loop.unsettled)
             raise error from first.error
-        left = [one.delivery for one in loop.unsettled]
+        unsettled = [event.delivery for event in loop.unsettled]
     raise AssertionError  # the attempts never end
 
 
-def _handle_due(registry: Registry, loop: HandlerLoop, given: Sequence[Delivery]) -> None:
+def _handle_due(registry: Registry, loop: HandlerLoop, deliveries: Sequence[Delivery]) -> None:
     """Handle deferred events that are due, except those that the caller passed itself."""
     if not registry.has_deferred(loop.handler):
         return
     # Events deferred before a restore may no longer be in the log: they must have no effect.
     registry.check_origin(loop.handler)
-    given_keys = {one.key for one in given}
-    due = [one for one in registry.due(loop.handler, _DUE_LIMIT) if one.key not in given_keys]
+    passed_keys = {delivery.key for delivery in deliveries}
+    due = [
+        delivery
+        for delivery in registry.due(loop.handler, _DUE_LIMIT)
+        if delivery.key not in passed_keys
+    ]
     if due:
         loop.handle(due)
 
@@ -519,10 +527,10 @@ def _check_arguments(deliveries: Sequence[Delivery], wait_s: float) -> None:
     if not 0 <= wait_s < threading.TIMEOUT_MAX:
         msg = f"wait_s must be a number of seconds from 0 on, not {wait_s!r:.40}"
         raise InvalidArgument(msg, details={"argument": "wait_s"})
-    for one in deliveries:
-        if one.event is None and not one.flaw:
+    for delivery in deliveries:
+        if delivery.event is None and not delivery.flaw:
             msg = (
-                f"the delivery of event {one.event_id} holds no event to handle: pass "
+                f"the delivery of event {delivery.event_id} holds no event to handle: pass "
                 "Delivery(event=…), a record or any value that JSON can represent"
             )
             raise InvalidArgument(msg, details={"argument": "events"})

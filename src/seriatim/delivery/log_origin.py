@@ -33,11 +33,11 @@ class LogOrigin:
 
     def _first_seq(self, stream_type: str) -> int:
         """Return the first sequence number of a stream type, looked up once."""
-        found = self._first_seqs.get(stream_type)
-        if found is None:
+        first_seq = self._first_seqs.get(stream_type)
+        if first_seq is None:
             kind = self._store.rules().kinds.get(stream_type)
-            found = self._first_seqs[stream_type] = 1 if kind is None else kind.first_seq
-        return found
+            first_seq = self._first_seqs[stream_type] = 1 if kind is None else kind.first_seq
+        return first_seq
 
 
 def find_ranges_before_start(
@@ -54,10 +54,10 @@ def find_ranges_before_start(
         One range for each stream that has events at or before the start.
 
     """
-    found: dict[StreamKey, PassedRange] = {}
+    ranges: dict[StreamKey, PassedRange] = {}
     for claim in blocked:
         one = claim.delivery
-        if one.ordered_stream is None or one.ordered_stream in found:
+        if one.ordered_stream is None or one.ordered_stream in ranges:
             continue
         tenant_id, stream_type, stream_id = one.ordered_stream
         spec = ReadSpec(
@@ -69,7 +69,7 @@ def find_ranges_before_start(
         )
         for first in store.read(spec):
             last = (first.stream_seq or 0) - 1
-            found[one.ordered_stream] = PassedRange(
+            ranges[one.ordered_stream] = PassedRange(
                 one.ordered_stream, one.first_seq, one.first_seq, last
             )
-    return [one for one in found.values() if one.to_seq >= one.from_seq]
+    return [one for one in ranges.values() if one.to_seq >= one.from_seq]

@@ -20,6 +20,7 @@ from seriatim.delivery.claims import (
     CLAIM_TYPES,
     DELIVERY_TYPES,
     ORIGIN_TYPES,
+    RANGE_TYPES,
     Claim,
     EventKey,
     PassedRange,
@@ -30,7 +31,10 @@ from seriatim.delivery.claims import (
     encode_claims,
     encode_deliveries,
     encode_origins,
+    encode_ranges,
     find_first_run,
+    find_stuck_streams,
+    follows_stuck_event,
 )
 from seriatim.delivery.entries import (
     DeclaredHandler,
@@ -52,7 +56,7 @@ from seriatim.delivery.reset import ResetReport, reset_handler
 from seriatim.log.base import BaseLog
 from seriatim.store.engine import Engine, EngineSession
 
-# Columns and types of given rows, by statement.
+# Columns and types of the rows that are passed to statements.
 _FAILED_TYPES = {
     **CLAIM_TYPES,
     "new_status": "text",
@@ -64,14 +68,6 @@ _FAILED_TYPES = {
 _DEAD_TYPES = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
 _INVALID_TYPES = {**DELIVERY_TYPES, "error": "text", "event": "text"}
 _DEFERRED_TYPES = {**DELIVERY_TYPES, "event": "text"}
-_RANGE_TYPES = {
-    "tenant_id": "text",
-    "stream_type": "text",
-    "stream_id": "text",
-    "first_seq": "integer",
-    "from_seq": "integer",
-    "to_seq": "integer",
-}
 _CLAIM_ROUNDS = 4  # events that become free between a claim and the verdicts are claimed again
 _ABANDONED = "the lease expired in every attempt: each consumer that claimed it died or hung"
 _LOG_REQUIRED = (
@@ -146,14 +142,12 @@ class Registry:
 
         """
         declaration = handler.declaration
-        self._database.run(
-            "declare",
-            {"handler": handler.name, "declaration": declaration, "replace": int(replace)},
-        )
-        [(known, *_)] = self._database.read("handler", {"handler": handler.name})
-        if known != declaration:
+        values = {"handler": handler.name, "declaration": declaration, "replace": int(replace)}
+        self._database.run("declare_handler", values)
+        [(stored, *_)] = self._database.read("select_handler", {"handler": handler.name})
+        if stored != declaration:
             msg = (
-                f"handler {handler.name!r:.80} is declared as {known}, not as {declaration}: "
+                f"handler {handler.name!r:.80} is declared as {stored}, not as {declaration}: "
                 "take another name, or replace the declaration (replace=True, --redeclare)"
             )
             raise Conflict(msg, details={"handler": handler.name})
@@ -167,10 +161,10 @@ class Registry:
 
     def inactive_reason(self, handler: Handler) -> str | None:
         """Return why a handler does not run (`paused` or `stopped: …`), or None if it may run."""
-        found = self._database.read("handler", {"handler": handler.name})
-        if not found or found[0][1] == "ready":
+        rows = self._database.read("select_handler", {"handler": handler.name})
+        if not rows or rows[0][1] == "ready":
             return None
-        _, status, reason = found[0]
+        _, status, reason = rows[0]
         return f"{status}: {reason}" if reason else str(status)
 
     def check_handler_exists(self, handler: str) -> None:
@@ -250,13 +244,13 @@ class Registry:
             InvalidArgument: An item is neither, or the log of a record is not known.
 
         """
-        given: list[Any] = [events] if isinstance(events, EventRecord | Delivery) else list(events)
-        for one in given:
-            if not isinstance(one, EventRecord | Delivery):
-                msg = f"events must be records or deliveries, not {type(one).__name__}"
+        items: list[Any] = [events] if isinstance(events, EventRecord | Delivery) else list(events)
+        for item in items:
+            if not isinstance(item, EventRecord | Delivery):
+                msg = f"events must be records or deliveries, not {type(item).__name__}"
                 raise InvalidArgument(msg, details={"argument": "events"})
         return self.add_log_identity(
-            one if isinstance(one, Delivery) else Delivery.of(one) for one in given
+            item if isinstance(item, Delivery) else Delivery.of(item) for item in items
         )
 
     # -- the identity of the log
@@ -269,17 +263,19 @@ class Registry:
                 id is invalid.
 
         """
-        known = list(deliveries)
-        for tenant_id in {one.tenant_id for one in known}:
+        items = list(deliveries)
+        for tenant_id in {delivery.tenant_id for delivery in items}:
             check_tenant(tenant_id)
-        if all(one.log is not None or not is_record(one) for one in known):
-            return known
+        if all(delivery.log is not None or not is_record(delivery) for delivery in items):
+            return items
         if self.origin is None:
             raise InvalidArgument(_LOG_REQUIRED, details={"argument": "log"})
         log = self.origin.identity()
         return [
-            self.origin.to_delivery(one.event, log) if one.log is None and is_record(one) else one
-            for one in known
+            self.origin.to_delivery(item.event, log)
+            if item.log is None and is_record(item)
+            else item
+            for item in items
         ]
 
     def check_log_identity(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
@@ -293,17 +289,19 @@ class Registry:
         values = {"handler": handler.name}
         # Twice: another consumer may bind the handler at the same time, and its log is compared.
         for _ in range(2):
-            found = self._database.run_rows("foreign", ORIGIN_TYPES, columns, values)
-            for tenant_id, log_id, epoch, known_id, known_epoch in found:
-                if known_id is not None:
-                    given = None if log_id is None else LogIdentity(log_id, epoch)
-                    known = LogIdentity(known_id, known_epoch)
-                    raise identity_changed_error(handler.name, tenant_id, known, given)
-            if not found:
+            mismatches = self._database.run_rows(
+                "list_foreign_origins", ORIGIN_TYPES, columns, values
+            )
+            for tenant_id, log_id, epoch, bound_log_id, bound_epoch in mismatches:
+                if bound_log_id is not None:
+                    actual = None if log_id is None else LogIdentity(log_id, epoch)
+                    bound = LogIdentity(bound_log_id, bound_epoch)
+                    raise identity_changed_error(handler.name, tenant_id, bound, actual)
+            if not mismatches:
                 return
-            new = {row[0]: row for row in found}.values()
-            new_columns = [[row[index] for row in new] for index in range(3)]
-            self._database.run_rows("adopt", ORIGIN_TYPES, new_columns, values)
+            unbound = {row[0]: row for row in mismatches}.values()
+            unbound_columns = [[row[index] for row in unbound] for index in range(3)]
+            self._database.run_rows("bind_logs", ORIGIN_TYPES, unbound_columns, values)
 
     def check_origin(self, handler: Handler) -> None:
         """Raise `LogIdentityChanged` if the handler is bound to another log than this registry."""
@@ -311,7 +309,7 @@ class Registry:
             return
         log = self.origin.identity()
         values = {"handler": handler.name, "log_id": log.log_id, "epoch": log.epoch}
-        for tenant_id, log_id, epoch in self._database.read("other_logs", values):
+        for tenant_id, log_id, epoch in self._database.read("find_other_log", values):
             raise identity_changed_error(handler.name, tenant_id, LogIdentity(log_id, epoch), log)
 
     # -- claims
@@ -345,10 +343,11 @@ class Registry:
             return []
         deliveries, passing = self.add_log_identity(deliveries), self.add_log_identity(passing)
         claims: dict[EventKey, Claim] = {}
-        remaining = list({one.key: one for one in reversed(deliveries)}.values())
+        # Each event once: Postgres updates no row twice in one statement.
+        remaining = list({delivery.key: delivery for delivery in reversed(deliveries)}.values())
         for _ in range(_CLAIM_ROUNDS):
             claims |= self._claim_free(handler, remaining, passing)
-            refused = [one for one in remaining if one.key not in claims]
+            refused = [delivery for delivery in remaining if delivery.key not in claims]
             if not refused:
                 break
             try:
@@ -360,22 +359,27 @@ class Registry:
             if not remaining:
                 break
         else:  # other consumers were faster in every round
-            claims |= {one.key: Claim(delivery=one, verdict="in_progress") for one in remaining}
+            claims |= {
+                delivery.key: Claim(delivery=delivery, verdict="in_progress")
+                for delivery in remaining
+            }
         self._release_overtaking(handler, claims)
         # A delivery that occurs twice is claimed once: its repetition is in progress.
         return [
-            claims.pop(one.key, Claim(delivery=one, verdict="in_progress")) for one in deliveries
+            claims.pop(delivery.key, Claim(delivery=delivery, verdict="in_progress"))
+            for delivery in deliveries
         ]
 
     def _claim_free(
         self, handler: Handler, selected: Sequence[Delivery], passing: Sequence[Delivery]
     ) -> dict[EventKey, Claim]:
         """Claim the events that are free; after a lost response, find the claims by their owner."""
-        by_key = {one.key: one for one in selected}
+        by_key = {delivery.key: delivery for delivery in selected}
         values = self._database.handler_values(handler) | {"owner": self._database.new_call_owner()}
         columns = encode_candidates(selected, passing)
 
         def run(*statements: str) -> list[tuple[Any, ...]]:
+            # Without a transaction around it, the claim holds its row locks for one round trip.
             with self.engine.autocommit() as session:
                 return [
                     row
@@ -385,7 +389,9 @@ class Registry:
                     )
                 ]
 
-        found = self.outage.run(lambda: run("claim"), lambda: run("claimed_by", "claim"))
+        rows = self.outage.run(
+            lambda: run("claim_events"), lambda: run("list_claims_of_owner", "claim_events")
+        )
         return {
             (tenant_id, event_id): Claim(
                 delivery=by_key[tenant_id, event_id],
@@ -393,24 +399,24 @@ class Registry:
                 token=token,
                 attempt=attempt,
             )
-            for tenant_id, event_id, token, attempt in found
+            for tenant_id, event_id, token, attempt in rows
         }
 
     def _explain_refusals(
         self, handler: Handler, refused: Sequence[Delivery], passing: Sequence[Delivery]
     ) -> tuple[dict[EventKey, Claim], list[Delivery]]:
         """Return the verdicts of refused events, and the events that have become free meanwhile."""
-        found = self._database.run_rows(
-            "look",
+        rows = self._database.run_rows(
+            "list_refusals",
             CANDIDATE_TYPES,
             encode_candidates(refused, passing),
             self._database.handler_values(handler),
         )
-        if any(row[2] in ("foreign", "unknown_log") for row in found):
+        if any(row[2] in ("foreign", "unknown_log") for row in rows):
             self.check_log_identity(handler, [*refused, *passing])  # binds the log, or raises
             return {}, list(refused)
-        by_key = {one.key: one for one in refused}
-        exhausted = [by_key[row[0], row[1]] for row in found if row[2] == "exhausted"]
+        by_key = {delivery.key: delivery for delivery in refused}
+        exhausted = [by_key[row[0], row[1]] for row in rows if row[2] == "exhausted"]
         if exhausted:
             self.mark_dead(handler, exhausted, _ABANDONED)
         refusals = {
@@ -421,10 +427,10 @@ class Registry:
                 attempt=attempt,
                 due_us=due_us,
             )
-            for tenant_id, event_id, verdict, settled_seq, due_us, attempt in found
+            for tenant_id, event_id, verdict, settled_seq, due_us, attempt in rows
             if verdict != "free"
         }
-        return refusals, [by_key[row[0], row[1]] for row in found if row[2] == "free"]
+        return refusals, [by_key[row[0], row[1]] for row in rows if row[2] == "free"]
 
     def _release_claimed(self, handler: Handler, claims: dict[EventKey, Claim]) -> None:
         claimed = [claim for claim in claims.values() if claim.claimed]
@@ -433,21 +439,22 @@ class Registry:
 
     def _release_overtaking(self, handler: Handler, claims: dict[EventKey, Claim]) -> None:
         """Release claims after an event of the same stream that another consumer has claimed."""
-        stuck = _stuck(claims.values()) if handler.mode == "strict" else {}
+        stuck = find_stuck_streams(claims.values()) if handler.mode == "strict" else {}
         if not stuck:
             return
-        over = [claim for claim in claims.values() if claim.claimed and _follows(claim, stuck)]
-        if over:
-            self.release(handler, over)
-            for claim in over:
+        # Claims and refusals are two statements. Between them a later event may have become free,
+        # although an earlier one was taken by another consumer.
+        overtaking = [claim for claim in claims.values() if follows_stuck_event(claim, stuck)]
+        if overtaking:
+            self.release(handler, overtaking)
+            for claim in overtaking:
                 claims[claim.delivery.key] = Claim(delivery=claim.delivery, verdict="blocked")
 
     def heartbeat(self, handler: Handler, claims: Sequence[Claim]) -> None:
         """Renew claims for another lease; raise `LeaseLost` if another consumer holds one."""
         values = self._database.handler_values(handler)
-        check_held(
-            claims, self._database.run_rows("renew", CLAIM_TYPES, encode_claims(claims), values)
-        )
+        rows = self._database.run_rows("renew_claims", CLAIM_TYPES, encode_claims(claims), values)
+        check_held(claims, rows)
 
     def mark_done(self, handler: Handler, claims: Sequence[Claim]) -> None:
         """Complete claims whose effect was performed, and advance their streams.
@@ -458,20 +465,23 @@ class Registry:
         """
         # again=1: after a lost response the statement is repeated, and its claims are done already.
         values = self._database.handler_values(handler) | {"again": 1}
-        ended = self._database.run_rows(
-            "done", CLAIM_TYPES, encode_claims(claims), values, then="move"
+        rows = self._database.run_rows(
+            "complete_claims", CLAIM_TYPES, encode_claims(claims), values, then="advance_streams"
         )
-        check_held(claims, ended)
+        check_held(claims, rows)
 
     def mark_done_in(
         self, session: EngineSession, handler: Handler, claims: Sequence[Claim]
     ) -> None:
         """Complete claims in the transaction of their effects; raise `LeaseLost` as `mark_done`."""
+        # again=0: claims that are done already have had their effect in another transaction, so the
+        # caller must roll this one back.
         values = self._database.handler_values(handler) | {"again": 0}
-        ended = self._database.run_rows_in(
-            session, "done", CLAIM_TYPES, encode_claims(claims), values, "move"
+        columns = encode_claims(claims)
+        rows = self._database.run_rows_in(
+            session, "complete_claims", CLAIM_TYPES, columns, values, "advance_streams"
         )
-        check_held(claims, ended)
+        check_held(claims, rows)
 
     def mark_failed(
         self, handler: Handler, claim: Claim, error: str, *, pause_s: float | None = None
@@ -522,46 +532,52 @@ class Registry:
             [int(pause_s * 1_000_000)] * count,
             [unspent] * count,
         ]
-        then = "wait" if unspent else "move"
+        # A released event of a stream waits for its predecessors; an ended one may be settled.
+        then = "mark_waiting_streams" if unspent else "advance_streams"
         values = self._database.handler_values(handler)
-        ended = self._database.run_rows("failed", _FAILED_TYPES, columns, values, then=then)
-        check_held(claims, ended)
+        rows = self._database.run_rows("end_attempts", _FAILED_TYPES, columns, values, then=then)
+        check_held(claims, rows)
 
     def mark_dead(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
         """Turn events whose claims expired too often into dead letters."""
         columns: list[list[Any]] = [
-            [one.tenant_id for one in deliveries],
-            [one.event_id for one in deliveries],
+            [delivery.tenant_id for delivery in deliveries],
+            [delivery.event_id for delivery in deliveries],
             [error] * len(deliveries),
-            [one.event_json for one in deliveries],
+            [delivery.event_json for delivery in deliveries],
         ]
         values = self._database.handler_values(handler)
-        self._database.run_rows("bury", _DEAD_TYPES, columns, values, then="move")
+        self._database.run_rows(
+            "mark_claims_dead", _DEAD_TYPES, columns, values, then="advance_streams"
+        )
         self._stop_if_poisoned(handler, deliveries[0], error)
 
     def reject_invalid(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Store messages that are not events as dead letters, with the reason."""
-        bodies = [one.event_json for one in deliveries]
-        columns = [*encode_deliveries(deliveries), [one.flaw for one in deliveries], bodies]
+        flaws = [delivery.flaw for delivery in deliveries]
+        bodies = [delivery.event_json for delivery in deliveries]
+        columns = [*encode_deliveries(deliveries), flaws, bodies]
         values = self._database.handler_values(handler)
-        self._database.run_rows("refuse", _INVALID_TYPES, columns, values)
+        self._database.run_rows("insert_invalid_messages", _INVALID_TYPES, columns, values)
 
     def _stop_if_poisoned(self, handler: Handler, delivery: Delivery, error: str) -> None:
         """Stop a handler that is declared to stop at a dead letter."""
         if handler.on_poison == "stop":
             reason = format_stop_reason(delivery.tenant_id, delivery.event_id, error)
-            self._database.run(
-                "set_handler", {"handler": handler.name, "status": "stopped", "reason": reason}
-            )
+            values = {"handler": handler.name, "status": "stopped", "reason": reason}
+            self._database.run("update_handler_status", values)
 
     # -- deferred and excluded events
 
     def defer(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Store events that cannot be handled yet, so that their consumer may continue reading."""
         if deliveries:
-            columns = [*encode_deliveries(deliveries), [one.event_json for one in deliveries]]
+            bodies = [delivery.event_json for delivery in deliveries]
+            columns = [*encode_deliveries(deliveries), bodies]
             values = self._database.handler_values(handler)
-            self._database.run_rows("keep", _DEFERRED_TYPES, columns, values, then="wait")
+            self._database.run_rows(
+                "defer_events", _DEFERRED_TYPES, columns, values, then="mark_waiting_streams"
+            )
 
     def pass_over(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
         """Record the events that the handler's filter excludes, so that no event waits for them.
@@ -572,25 +588,31 @@ class Registry:
         """
         deliveries = self.add_log_identity(deliveries)
         streams: dict[StreamKey, list[Delivery]] = {}
-        for one in deliveries:
-            if one.ordered_stream:
-                streams.setdefault(one.ordered_stream, []).append(one)
+        for delivery in deliveries:
+            if delivery.ordered_stream:
+                streams.setdefault(delivery.ordered_stream, []).append(delivery)
         if not streams or handler.mode != "strict":
             return
         self.check_log_identity(handler, deliveries)
-        runs = {line: find_first_run(line, passed) for line, passed in streams.items()}
-        advanced = self.pass_ranges(handler, list(runs.values()))
+        first_runs = {
+            stream_key: find_first_run(stream_key, excluded)
+            for stream_key, excluded in streams.items()
+        }
+        advanced = self.pass_ranges(handler, list(first_runs.values()))
         # Events that do not follow the settled ones yet are stored until they do.
         ahead = [
-            one
-            for line, passed in streams.items()
-            for one in passed
-            if line not in advanced or (one.stream_seq or 0) > runs[line].to_seq
+            delivery
+            for stream_key, excluded in streams.items()
+            for delivery in excluded
+            if stream_key not in advanced
+            or (delivery.stream_seq or 0) > first_runs[stream_key].to_seq
         ]
         if ahead:
             values = self._database.handler_values(handler)
             columns = encode_deliveries(ahead)
-            self._database.run_rows("pass_ahead", DELIVERY_TYPES, columns, values, then="wait")
+            self._database.run_rows(
+                "insert_passed_events", DELIVERY_TYPES, columns, values, then="mark_waiting_streams"
+            )
 
     def pass_ranges(self, handler: Handler, ranges: Sequence[PassedRange]) -> set[StreamKey]:
         """Record ranges of sequence numbers that the handler passes over.
@@ -603,54 +625,49 @@ class Registry:
         """
         if not ranges:
             return set()
-        columns: list[list[Any]] = [
-            [one.stream_key[0] for one in ranges],
-            [one.stream_key[1] for one in ranges],
-            [one.stream_key[2] for one in ranges],
-            [one.first_seq for one in ranges],
-            [one.from_seq for one in ranges],
-            [one.to_seq for one in ranges],
-        ]
         values = self._database.handler_values(handler)
-        rows = self._database.run_rows("pass", _RANGE_TYPES, columns, values)
+        columns = encode_ranges(ranges)
+        rows = self._database.run_rows("pass_ranges", RANGE_TYPES, columns, values)
         return {(row[0], row[1], row[2]) for row in rows}
 
     def due(self, handler: Handler, limit: int = 1000) -> list[Delivery]:
         """Return deferred events that are due, in order within each stream."""
         values = self._database.handler_values(handler) | {"limit": limit}
+        # First, because blocked events are listed from the number to which a stream is settled.
         self.outage.run(lambda: self._advance_waiting(handler, values))
-        found = self._database.read("due", values)
-        found += self._database.read("lines", values) if len(found) < limit else []
-        return [decode_deferred(row) for row in found]
+        rows = self._database.read("list_due_events", values)
+        rows += self._database.read("list_blocked_events", values) if len(rows) < limit else []
+        return [decode_deferred(row) for row in rows]
 
     def has_deferred(self, handler: Handler) -> bool:
         """Return whether deferred events may be due; this is cheaper than `due`."""
-        return bool(self._database.read("open", {"handler": handler.name}))
+        return bool(self._database.read("find_deferred_event", {"handler": handler.name}))
 
     def _advance_waiting(self, handler: Handler, values: Mapping[str, Any]) -> None:
         """Advance waiting streams over skipped and passed events, and unmark those without any."""
         with self.engine.transaction() as session:
             if handler.at_most_once:
-                session.run(self.sql["lapse"], values)
-            # Locks the streams: an event deferred concurrently is visible after this statement.
-            session.run(self.sql["clear_begin"], values)
-            session.run(self.sql["advance"], values)
-            session.run(self.sql["clear"], values)
+                session.run(self.sql["expire_unsafe_claims"], values)
+            # An event that is deferred concurrently is visible after this statement. Otherwise the
+            # flag of its stream could be cleared although it waits.
+            session.run(self.sql["lock_waiting_streams"], values)
+            session.run(self.sql["advance_waiting_streams"], values)
+            session.run(self.sql["unmark_waiting_streams"], values)
 
     def mark_stale(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Complete deferred events that have become stale."""
         if deliveries:
             values = self._database.handler_values(handler)
             self._database.run_rows(
-                "outdated", DELIVERY_TYPES, encode_deliveries(deliveries), values
+                "complete_stale_events", DELIVERY_TYPES, encode_deliveries(deliveries), values
             )
 
     # -- cursors of sources
 
     def cursor(self, handler: Handler, source: str) -> str | None:
         """Return the cursor of a handler's consumers in a source, or None at the beginning."""
-        found = self._database.read("cursor", {"handler": handler.name, "source": source})
-        return found[0][0] if found else None
+        rows = self._database.read("select_cursor", {"handler": handler.name, "source": source})
+        return rows[0][0] if rows else None
 
     def move_cursor(self, handler: Handler, source: str, cursor: str) -> None:
         """Store the cursor of a handler's consumers in a source."""
@@ -780,21 +797,3 @@ class Registry:
             position=position,
             dry_run=dry_run,
         )
-
-
-def _stuck(claims: Iterable[Claim]) -> dict[StreamKey, int]:
-    """Return, by stream, the first sequence number that is neither settled nor claimed here."""
-    found: dict[StreamKey, int] = {}
-    for claim in claims:
-        line, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
-        if line is None or seq is None or claim.claimed or claim.settled:
-            continue
-        if claim.settled_seq is None or seq > claim.settled_seq:
-            found[line] = min(seq, found.get(line, seq))
-    return found
-
-
-def _follows(claim: Claim, stuck: Mapping[StreamKey, int]) -> bool:
-    """Return whether a claim follows an event of its stream that is stuck."""
-    line, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
-    return line is not None and seq is not None and seq > stuck.get(line, seq)

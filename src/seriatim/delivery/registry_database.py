@@ -58,14 +58,14 @@ class OutageRetry:
         """
         for attempt in count(1):
             try:
-                found = operation()
+                result = operation()
             except BackendFailure as error:
                 if self.policy != "pause" or not error.retryable or self._stopped.is_set():
                     raise
                 self._note_failure(error)
             else:
                 self._note_success()
-                return found
+                return result
             self._stopped.wait(_BACKOFF.delay_s(attempt))
             operation = retry or operation
         raise AssertionError  # the attempts never end
@@ -79,9 +79,9 @@ class OutageRetry:
     def _note_success(self) -> None:
         """Log the end of an outage, if there was one."""
         if self.since is not None:
-            lasted = time.monotonic() - self.since
+            duration_s = time.monotonic() - self.since
             self.since = None
-            logger.warning("the registry is back after %.1f s, consumers continue", lasted)
+            logger.warning("the registry is back after %.1f s, consumers continue", duration_s)
 
 
 REGISTRY_PURPOSE = EnginePurpose(
@@ -104,10 +104,10 @@ _CREATE = (
     "create_handlers",
     "create_cursors",
     "create_streams",
-    "create_waiting",
+    "create_waiting_index",
     "create_handled",
-    "create_unfinished",
-    "create_lines",
+    "create_unfinished_index",
+    "create_stream_index",
     "create_logs",
 )
 # The last table of registries that were created before they stored the identity of logs.
@@ -133,8 +133,8 @@ class RegistryDatabase:
         self.settings = settings or RegistrySettings()
         self.outage = OutageRetry(self.settings.on_outage)
         self.sql = load_engine_statements(__package__, engine)
-        for name in ("claim", "look"):
-            self.sql[name] = self.sql[name].replace("{judged}", self.sql["judged"])
+        for name in ("claim_events", "list_refusals"):
+            self.sql[name] = self.sql[name].replace("{verdicts}", self.sql["select_verdicts"])
         self._owner, self._pid = "", 0
         self._calls = count(1)
         if not engine.is_ready():
@@ -155,11 +155,11 @@ class RegistryDatabase:
     ) -> _Rows:
         """Run a statement on given rows in a transaction of its own; see `run_rows_in`."""
 
-        def act() -> _Rows:
+        def execute() -> _Rows:
             with self.engine.autocommit() as session:
                 return self.run_rows_in(session, statement, kinds, columns, values, then)
 
-        return self.outage.run(act)
+        return self.outage.run(execute)
 
     def run_rows_in(
         self,
@@ -184,37 +184,37 @@ class RegistryDatabase:
             The rows that the first statement returned.
 
         """
-        named = {"of_handler": "text", **kinds}
-        given = [[values["handler"]] * len(columns[0]), *columns]
+        typed = {"of_handler": "text", **kinds}
+        with_handler = [[values["handler"]] * len(columns[0]), *columns]
         sql = self.sql[statement]
         if then is None:
-            return session.run_with_rows(sql, named, given, values)
+            return session.run_with_rows(sql, typed, with_handler, values)
         return session.run_with_rows_then(
-            sql, self.sql[then], named, given, RETURNED_COLUMNS, values
+            sql, self.sql[then], typed, with_handler, RETURNED_COLUMNS, values
         )
 
     def run(self, statement: str, values: Mapping[str, Any]) -> _Rows:
         """Run a statement that writes."""
 
-        def act() -> _Rows:
+        def execute() -> _Rows:
             with self.engine.autocommit() as session:
                 return session.run(self.sql[statement], values)
 
-        return self.outage.run(act)
+        return self.outage.run(execute)
 
     def read(self, statement: str, values: Mapping[str, Any]) -> _Rows:
         """Run a statement that only reads."""
 
-        def act() -> _Rows:
+        def execute() -> _Rows:
             with self.engine.transaction(write=False) as session:
                 return session.run(self.sql[statement], values)
 
-        return self.outage.run(act)
+        return self.outage.run(execute)
 
     def check_handler_exists(self, handler: str) -> None:
         """Raise `NotFound` for a handler that was never declared and has no entries."""
         values = {"handler": handler}
-        if not self.read("handler", values) and not self.read("tenants", values):
+        if not self.read("select_handler", values) and not self.read("list_tenants", values):
             raise unknown_handler_error(handler)
 
     def handler_values(self, handler: Handler) -> dict[str, Any]:
@@ -258,18 +258,18 @@ def is_record(delivery: Delivery) -> bool:
 
 
 def identity_changed_error(
-    handler: str, tenant_id: str, known: LogIdentity, given: LogIdentity | None
+    handler: str, tenant_id: str, bound: LogIdentity, actual: LogIdentity | None
 ) -> LogIdentityChanged:
     """Build the error for events of a log other than the one that a handler is bound to."""
-    if given is None:
+    if actual is None:
         difference = "this event does not name its log"
-    elif given.log_id != known.log_id:
-        difference = f"this event is from log {given.log_id}"
+    elif actual.log_id != bound.log_id:
+        difference = f"this event is from log {actual.log_id}"
     else:
-        difference = f"this event is from epoch {given.epoch}"
+        difference = f"this event is from epoch {actual.epoch}"
     msg = (
-        f"handler {handler} has handled events of tenant {tenant_id} from log {known.log_id}, "
-        f"epoch {known.epoch}, but {difference}: the log was restored or replaced. Compare the "
+        f"handler {handler} has handled events of tenant {tenant_id} from log {bound.log_id}, "
+        f"epoch {bound.epoch}, but {difference}: the log was restored or replaced. Compare the "
         f"effects with the log, then run seriatim registry reset {handler} --reason …"
     )
     return LogIdentityChanged(msg, details={"handler": handler, "tenant_id": tenant_id})

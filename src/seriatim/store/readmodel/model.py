@@ -38,15 +38,15 @@ class ReadModelSnapshot:
 
     def progress(self, name: str, *, shadow: bool = False) -> Progress | None:
         """Return the progress of a projection, None if there is none."""
-        found = self._session.run(self._progress_sql, {"name": name, "shadow": int(shadow)})
-        return decode_progress(found[0]) if found else None
+        rows = self._session.run(self._progress_sql, {"name": name, "shadow": int(shadow)})
+        return decode_progress(rows[0]) if rows else None
 
     def rows(
         self, projection: Projection, table: Table, *, shadow: bool = False, ordered: bool = True
     ) -> Iterator[TableRow]:
         """Yield tenant, row and position of all rows, by default in the order of the key."""
-        where = tables.qualify_table(self._engine, projection.name, table.name, shadow=shadow)
-        sql = f"select {tables.build_select_list(self._engine, table)} from {where} t"
+        qualified = tables.qualify_table(self._engine, projection.name, table.name, shadow=shadow)
+        sql = f"select {tables.build_select_list(self._engine, table)} from {qualified} t"
         if ordered:
             sql += f" order by {tables.build_key_list(table)}"
         yield from map(make_row_decoder(self._engine, table), self._session.stream(sql))
@@ -64,14 +64,14 @@ def make_row_decoder(engine: Engine, table: Table) -> Callable[[tuple[Any, ...]]
     """Return a function that decodes the rows selected with `tables.build_select_list`."""
     names = tuple(table.fields)
     kinds = ((name, COLUMN_TYPES[kind].name) for name, kind in table.fields.items())
-    loads = [(name, engine.decoders[kind]) for name, kind in kinds if kind in engine.decoders]
+    decoders = [(name, engine.decoders[kind]) for name, kind in kinds if kind in engine.decoders]
 
     def decode(values: tuple[Any, ...]) -> TableRow:
         row = dict(zip(names, values[1:-1], strict=True))
         try:
-            for name, load in loads:
+            for name, decoder in decoders:
                 if row[name] is not None:
-                    row[name] = load(row[name])
+                    row[name] = decoder(row[name])
         except ValueError as error:
             key = {name: row[name] for name in table.key}
             msg = (
@@ -85,11 +85,10 @@ def make_row_decoder(engine: Engine, table: Table) -> Callable[[tuple[Any, ...]]
 
 
 def decode_progress(row: tuple[Any, ...]) -> Progress:
-    """Build the progress from a row."""
-    name, shadow, tenant_id, declaration, position, log_id, epoch, last_event_id, status, *rest = (
-        row
-    )
-    updated_us, owner, token, held_until_us = rest
+    """Build the progress from a row of `select_progress`, `lock_progress` or `list_progress`."""
+    name, shadow, tenant_id, declaration, *columns = row
+    position, log_id, epoch, last_event_id, status, *columns = columns
+    updated_us, owner, token, held_until_us = columns
     return Progress(
         name=name,
         shadow=bool(shadow),
@@ -107,12 +106,12 @@ def decode_progress(row: tuple[Any, ...]) -> Progress:
     )
 
 
-_LOCKED = "55P03"
-_SWITCH_S = 60.0  # how long a switch is retried
-_SWITCH_PAUSE_S = 0.5
+_LOCK_NOT_AVAILABLE = "55P03"
+_SWITCH_TIMEOUT_S = 60.0  # how long a switch is retried
+_SWITCH_PAUSE_S = 0.5  # between attempts, in which the queued readers run
 _SWITCH_LOCK_TIMEOUT = "2s"
-_OWNERS = {"tenant_id": "text", "key": "text"}
-_POSITIONS = {"position": "integer"}
+_KEY_TYPES = {"tenant_id": "text", "key": "text"}
+_POSITION_TYPES = {"position": "integer"}
 
 
 class ProjectionMoved(Exception):  # noqa: N818 - not an error: another runner has done the work
@@ -138,14 +137,14 @@ class ReadModel:
     def progress(self, name: str, *, shadow: bool = False) -> Progress | None:
         """Return the progress of a projection, None if there is none."""
         with self.engine.transaction(write=False) as session:
-            return self._progress(session, "progress", name, shadow=shadow)
+            return self._read_progress(session, "select_progress", name, shadow=shadow)
 
     def list_progress(self) -> list[Progress]:
         """Return the progress of all projections, including shadows."""
         with self.engine.transaction(write=False) as session:
-            return [decode_progress(row) for row in session.run(self._sql["all_progress"])]
+            return [decode_progress(row) for row in session.run(self._sql["list_progress"])]
 
-    def _progress(
+    def _read_progress(
         self, session: EngineSession, statement: str, name: str, *, shadow: bool
     ) -> Progress | None:
         rows = session.run(self._sql[statement], {"name": name, "shadow": int(shadow)})
@@ -167,21 +166,21 @@ class ReadModel:
                 the same name.
 
         """
-        named = {"name": projection.name, "shadow": int(shadow)}
+        key = {"name": projection.name, "shadow": int(shadow)}
         values = {
-            **named,
+            **key,
             "tenant_id": tenant_id,
             "declaration": projection.declaration,
             "log_id": log.log_id,
             "epoch": log.epoch,
         }
         with self.engine.transaction() as session:
-            known = session.run(self._sql["progress"], named)
-            if not known:
+            existing = session.run(self._sql["select_progress"], key)
+            if not existing:
                 # Of two runners that start at once, the second must see what the first created.
                 self._lock_table(session, "seriatim_projections", "share row exclusive")
             self._check_tables(session, projection, tenant_id)
-            if not known and session.run(self._sql["add_progress"], values):
+            if not existing and session.run(self._sql["insert_progress"], values):
                 for table in tables.list_tables(projection):
                     session.run(
                         tables.build_create_statement(
@@ -189,14 +188,14 @@ class ReadModel:
                         )
                     )
                 if shadow:
-                    session.run(self._sql["inherit_passed"], {"name": projection.name})
-            progress = self._progress(session, "locked", projection.name, shadow=shadow)
+                    session.run(self._sql["copy_passed_failures"], {"name": projection.name})
+            progress = self._read_progress(session, "lock_progress", projection.name, shadow=shadow)
             assert progress is not None  # noqa: S101 - it was created above
             return progress
 
     def _check_tables(self, session: EngineSession, projection: Projection, tenant_id: str) -> None:
         names = {tables.get_table_name(projection.name, table.name) for table in projection.tables}
-        for other in map(decode_progress, session.run(self._sql["all_progress"])):
+        for other in map(decode_progress, session.run(self._sql["list_progress"])):
             if other.tenant_id != tenant_id:
                 msg = (
                     f"this read model belongs to tenant {other.tenant_id!r:.80}, not "
@@ -217,16 +216,16 @@ class ReadModel:
     ) -> dict[TenantKey, Any]:
         """Return the stored states of keys; keys without a state are omitted."""
         table = tables.get_state_table(projection)
-        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
+        qualified = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
         key = next(iter(table.key))
         sql = (
             f"select {tables.build_select_list(self.engine, table)} from {{given}} o cross join "
-            f"{where} t "
+            f"{qualified} t "
             f"where t.tenant_id = o.tenant_id and t.{tables.quote_identifier(key)} = o.key"
         )
         states: dict[TenantKey, Any] = {}
         with self.engine.transaction(write=False) as session:
-            rows = session.run_with_rows(sql, _OWNERS, _transpose(owners))
+            rows = session.run_with_rows(sql, _KEY_TYPES, _transpose(owners))
             for tenant_id, row, _ in map(make_row_decoder(self.engine, table), rows):
                 states[tenant_id, row[key]] = row if projection.state is None else row["state"]
         return states
@@ -237,9 +236,11 @@ class ReadModel:
         """Return the parked keys and the skipped positions."""
         failures = self.failures(name, shadow=shadow)
         parked = {
-            (one.failure.tenant_id, one.failure.key) for one in failures if one.status == "parked"
+            (record.failure.tenant_id, record.failure.key)
+            for record in failures
+            if record.status == "parked"
         }
-        passed = {one.failure.position for one in failures if one.status == "passed"}
+        passed = {record.failure.position for record in failures if record.status == "passed"}
         return frozenset(parked), frozenset(passed)
 
     # -- results of a fold
@@ -267,22 +268,25 @@ class ReadModel:
             ProjectionMoved: The cursor is not at `step.after`, or the projection is paused.
 
         """
-        named = {"name": projection.name, "shadow": int(shadow)}
+        key = {"name": projection.name, "shadow": int(shadow)}
         with self.engine.transaction() as session:
-            stored = self._progress(session, "locked", projection.name, shadow=shadow)
-            if stored is None or stored.token != token:
+            # A claim or a switch waits for this row lock, so the token that is compared here is
+            # still valid when the rows become visible.
+            progress = self._read_progress(session, "lock_progress", projection.name, shadow=shadow)
+            if progress is None or progress.token != token:
                 msg = f"another runner has claimed projection {projection.name}"
                 raise LeaseLost(msg, details={"projection": projection.name})
             # A pause or hold takes effect at once, also for a step that was already computed.
-            paused = stored.status == "paused" or stored.held_until is not None
-            if stored.position != step.after or (paused and not shadow):
+            paused = progress.status == "paused" or progress.held_until is not None
+            if progress.position != step.after or (paused and not shadow):
                 raise ProjectionMoved
             self.write(session, projection, step, shadow=shadow)
             session.run(
-                self._sql["move"], {**named, "position": step.until, "tip": step.last_event_id}
+                self._sql["update_cursor"],
+                {**key, "position": step.until, "tip": step.last_event_id},
             )
             if status is not None:
-                session.run(self._sql["set_status"], {**named, "status": status})
+                session.run(self._sql["update_status"], {**key, "status": status})
 
     def write_shadow_part(self, projection: Projection, step: ProjectionStep, owner: str) -> None:
         """Write the rows and states of one part of a rebuild to its shadow; safe to repeat.
@@ -296,24 +300,30 @@ class ReadModel:
             LeaseLost: The rebuild was given up, so its shadow is gone or has another owner.
 
         """
-        final = tuple(msgspec.structs.replace(table, merge={}) for table in projection.tables)
-        whole = msgspec.structs.replace(projection, tables=final)
+        # A task folds its keys from the first event on, so its rows are complete. Merging them with
+        # those of an earlier run of the same task would add every sum twice.
+        replacing_tables = tuple(
+            msgspec.structs.replace(table, merge={}) for table in projection.tables
+        )
+        replacing = msgspec.structs.replace(projection, tables=replacing_tables)
         with self.engine.transaction() as session:
-            if not session.run(self._sql["owned"], {"name": projection.name, "owner": owner}):
+            values = {"name": projection.name, "owner": owner}
+            if not session.run(self._sql["lock_owned_shadow"], values):
                 msg = f"the rebuild of projection {projection.name} has ended meanwhile"
                 raise LeaseLost(msg, details={"projection": projection.name})
-            self.write(session, whole, step, shadow=True)
+            self.write(session, replacing, step, shadow=True)
 
     def write(
         self, session: EngineSession, projection: Projection, step: ProjectionStep, *, shadow: bool
     ) -> None:
         """Write the changes of a step, without its cursor."""
-        removed = [owner for owner, kept in step.state_rows.items() if kept.row is None]
+        removed = [owner for owner, change in step.state_rows.items() if change.row is None]
         if removed:
-            self._remove(session, projection, removed, shadow=shadow)
-        own = [kept for kept in step.state_rows.values() if kept.row is not None]
-        written = {**step.rows, **({projection.tables[0].name: own} if own else {})}
-        for name, rows in written.items():
+            self._delete_states(session, projection, removed, shadow=shadow)
+        rows_by_table = dict(step.rows)
+        if state_rows := [change for change in step.state_rows.values() if change.row is not None]:
+            rows_by_table[projection.tables[0].name] = state_rows
+        for name, rows in rows_by_table.items():
             self._upsert(session, projection, projection.table(name), rows, shadow=shadow)
         states = [
             ReadModelRow(tenant_id, position, {"key": key, "state": state})
@@ -334,17 +344,17 @@ class ReadModel:
     ) -> None:
         if not rows:
             return
-        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
+        qualified = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
         # All writers use one order of rows, so that they cannot deadlock.
-        ordered = sorted(rows, key=lambda kept: _get_key(table, kept))
-        columns: list[list[Any]] = [[kept.tenant_id for kept in ordered]]
-        columns += [[_get_row(kept)[name] for kept in ordered] for name in table.fields]
-        columns.append([kept.position for kept in ordered])
+        changes = sorted(rows, key=lambda change: _get_key(table, change))
+        columns: list[list[Any]] = [[change.tenant_id for change in changes]]
+        columns += [[_get_row(change)[name] for change in changes] for name in table.fields]
+        columns.append([change.position for change in changes])
         session.upsert(
-            where, tables.get_column_kinds(table), columns, tables.build_conflict_clause(table)
+            qualified, tables.get_column_kinds(table), columns, tables.build_conflict_clause(table)
         )
 
-    def _remove(
+    def _delete_states(
         self,
         session: EngineSession,
         projection: Projection,
@@ -353,11 +363,11 @@ class ReadModel:
         shadow: bool,
     ) -> None:
         table = tables.get_state_table(projection)
-        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
+        qualified = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
         key = tables.build_key_list(table)
         session.run_with_rows(
-            f"delete from {where} where ({key}) in (select tenant_id, key from {{given}} o)",
-            _OWNERS,
+            f"delete from {qualified} where ({key}) in (select tenant_id, key from {{given}} o)",
+            _KEY_TYPES,
             _transpose(owners),
         )
 
@@ -371,14 +381,14 @@ class ReadModel:
         shadow: bool,
     ) -> None:
         values = {"name": name, "shadow": int(shadow), "status": status}
-        session.run(self._sql["add_failure"], {**values, **msgspec.structs.asdict(failure)})
+        session.run(self._sql["insert_failure"], {**values, **msgspec.structs.asdict(failure)})
 
     # -- failures
 
     def failures(self, name: str, *, shadow: bool = False) -> list[FailureRecord]:
         """Return the failures of a projection, in order of position."""
         with self.engine.transaction(write=False) as session:
-            rows = session.run(self._sql["failures"], {"name": name, "shadow": int(shadow)})
+            rows = session.run(self._sql["list_failures"], {"name": name, "shadow": int(shadow)})
         return [
             FailureRecord(Failure(*row[:6]), row[6], format_us(row[7]), bool(row[8]))
             for row in rows
@@ -401,14 +411,14 @@ class ReadModel:
         """
         values = {"name": name, "position": position, "status": status, "again": int(again)}
         with self.engine.transaction() as session:
-            if not session.run(self._sql["set_failure"], values):
+            if not session.run(self._sql["update_failure"], values):
                 msg = f"projection {name} has no failure at position {position}"
                 raise NotFound(msg, details={"projection": name, "position": position})
 
     def forget_failure(self, name: str, position: int) -> None:
         """Delete a failure."""
         with self.engine.transaction() as session:
-            session.run(self._sql["forget_failure"], {"name": name, "position": position})
+            session.run(self._sql["delete_failure"], {"name": name, "position": position})
 
     def refold(
         self,
@@ -437,23 +447,25 @@ class ReadModel:
 
         """
         with self.engine.transaction() as session:
-            stored = self._progress(session, "locked", projection.name, shadow=False)
-            if stored is None or stored.token != token or stored.position != step.until:
+            progress = self._read_progress(session, "lock_progress", projection.name, shadow=False)
+            if progress is None or progress.token != token or progress.position != step.until:
                 raise ProjectionMoved
             if projection.state is not None:
+                # All tables are checked before the first row is deleted, so that False means that
+                # nothing was changed.
                 for table in projection.tables:
-                    if not self._replaces(session, projection, table, owner, step, positions):
+                    if not self._replaces_rows(session, projection, table, owner, step, positions):
                         return False
                 for table in projection.tables:
-                    self._remove_rows(session, projection, table, owner, positions)
-            self._remove(session, projection, [owner], shadow=False)
+                    self._delete_rows_at(session, projection, table, owner, positions)
+            self._delete_states(session, projection, [owner], shadow=False)
             values = {"name": projection.name, "tenant_id": owner[0], "key": owner[1]}
-            session.run(self._sql["forget_failures_of"], values)
-            session.run(self._sql["settle_failures_of"], values)
+            session.run(self._sql["delete_failures_of_key"], values)
+            session.run(self._sql["clear_refolds_of_key"], values)
             self.write(session, projection, step, shadow=False)
             return True
 
-    def _replaces(
+    def _replaces_rows(
         self,
         session: EngineSession,
         projection: Projection,
@@ -463,20 +475,26 @@ class ReadModel:
         positions: Sequence[int],
     ) -> bool:
         """Return True if every row of a key is written again and would again be the one to keep."""
-        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=False)
+        qualified = tables.qualify_table(self.engine, projection.name, table.name, shadow=False)
         sql = (
-            f"select {tables.build_select_list(self.engine, table)} from {where} t "
+            f"select {tables.build_select_list(self.engine, table)} from {qualified} t "
             "where t.tenant_id = :tenant_id and t.position in (select position from {given} o)"
         )
-        written = {_get_key(table, kept): kept.position for kept in step.rows.get(table.name, ())}
-        rows = session.run_with_rows(sql, _POSITIONS, [list(positions)], {"tenant_id": owner[0]})
+        new_positions = {
+            _get_key(table, change): change.position for change in step.rows.get(table.name, ())
+        }
+        rows = session.run_with_rows(
+            sql, _POSITION_TYPES, [list(positions)], {"tenant_id": owner[0]}
+        )
         for tenant_id, row, position in map(make_row_decoder(self.engine, table), rows):
-            again = written.get((tenant_id, *[row[name] for name in table.key]))
-            if again is None or (again > position if table.keep == "first" else again < position):
+            new_position = new_positions.get((tenant_id, *[row[name] for name in table.key]))
+            if new_position is None or (
+                new_position > position if table.keep == "first" else new_position < position
+            ):
                 return False
         return True
 
-    def _remove_rows(
+    def _delete_rows_at(
         self,
         session: EngineSession,
         projection: Projection,
@@ -484,11 +502,11 @@ class ReadModel:
         owner: TenantKey,
         positions: Sequence[int],
     ) -> None:
-        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=False)
+        qualified = tables.qualify_table(self.engine, projection.name, table.name, shadow=False)
         session.run_with_rows(
-            f"delete from {where} where tenant_id = :tenant_id "
+            f"delete from {qualified} where tenant_id = :tenant_id "
             "and position in (select position from {given} o)",
-            _POSITIONS,
+            _POSITION_TYPES,
             [list(positions)],
             {"tenant_id": owner[0]},
         )
@@ -496,7 +514,7 @@ class ReadModel:
     def set_status(self, name: str, status: ProjectionStatus) -> None:
         """Set the status of a projection."""
         with self.engine.transaction() as session:
-            session.run(self._sql["set_status"], {"name": name, "shadow": 0, "status": status})
+            session.run(self._sql["update_status"], {"name": name, "shadow": 0, "status": status})
 
     # -- leases of runners
 
@@ -515,14 +533,14 @@ class ReadModel:
         """
         values = {"name": name, "shadow": int(shadow), "owner": owner, "for_us": _to_us(seconds)}
         with self.engine.transaction() as session:
-            rows = session.run(self._sql["claim"], values)
+            rows = session.run(self._sql["claim_lease"], values)
         return rows[0][0] if rows else None
 
     def renew(self, name: str, token: int, seconds: float, *, shadow: bool = False) -> bool:
         """Extend a lease from now, or end it with 0 seconds; return False if it was lost."""
         values = {"name": name, "shadow": int(shadow), "token": token, "for_us": _to_us(seconds)}
         with self.engine.transaction() as session:
-            return bool(session.run(self._sql["renew"], values))
+            return bool(session.run(self._sql["renew_lease"], values))
 
     # -- shadows
 
@@ -538,7 +556,7 @@ class ReadModel:
     def _set_hold(self, name: str, token: int, status: ProjectionStatus) -> None:
         values = {"name": name, "token": token, "status": status}
         with self.engine.transaction() as session:
-            session.run(self._sql["hold"], values)
+            session.run(self._sql["update_hold"], values)
 
     def drop(self, projection: Projection, *, shadow: bool) -> None:
         """Drop the tables of a projection and delete its cursor and failures."""
@@ -546,33 +564,33 @@ class ReadModel:
             self._drop(session, projection, shadow=shadow)
 
     def _drop(self, session: EngineSession, projection: Projection, *, shadow: bool) -> None:
-        named = {"name": projection.name, "shadow": int(shadow)}
-        for table in self._known_tables(session, projection, shadow=shadow):
+        key = {"name": projection.name, "shadow": int(shadow)}
+        for table in self._list_known_tables(session, projection, shadow=shadow):
             session.run(
                 f"drop table if exists {self.engine.schema_prefix}{tables.quote_identifier(table)}"
             )
-        session.run(self._sql["forget"], named)
-        session.run(self._sql["forget_failures"], named)
+        session.run(self._sql["delete_progress"], key)
+        session.run(self._sql["delete_failures"], key)
 
-    def _known_tables(
+    def _list_known_tables(
         self, session: EngineSession, projection: Projection, *, shadow: bool
     ) -> Iterable[str]:
         """Return the tables of the projection and of its stored declaration, which may be older."""
-        known = self._progress(session, "progress", projection.name, shadow=shadow)
-        declared = [
-            tables.get_table_name(projection.name, one.name)
-            for one in tables.list_tables(projection)
+        stored = self._read_progress(session, "select_progress", projection.name, shadow=shadow)
+        names = [
+            tables.get_table_name(projection.name, table.name)
+            for table in tables.list_tables(projection)
         ]
-        if known is not None:
-            declared += tables.list_declared_tables(known)
-            declared.append(tables.get_table_name(projection.name, tables.STATE_TABLE.name))
-        return [tables.add_shadow_suffix(one, shadow=shadow) for one in dict.fromkeys(declared)]
+        if stored is not None:
+            names += tables.list_declared_tables(stored)
+            names.append(tables.get_table_name(projection.name, tables.STATE_TABLE.name))
+        return [tables.add_shadow_suffix(table, shadow=shadow) for table in dict.fromkeys(names)]
 
     def switch(self, projection: Projection, *, at_least: int = 0) -> bool:
         """Replace the live tables by the shadow.
 
         It waits for transactions that read the live tables. Each attempt has a short lock timeout,
-        so that other readers do not queue behind it for long.
+        so that other readers do not queue for long.
 
         Args:
             projection: The projection.
@@ -586,26 +604,31 @@ class ReadModel:
             Conflict: A customization of the live tables would be lost.
 
         """
-        deadline = time.monotonic() + _SWITCH_S
+        deadline = time.monotonic() + _SWITCH_TIMEOUT_S
         while True:
             try:
                 return self._switch(projection, at_least)
             except BackendFailure as error:
-                if error.details.get("sqlstate") != _LOCKED or time.monotonic() > deadline:
+                if (
+                    error.details.get("sqlstate") != _LOCK_NOT_AVAILABLE
+                    or time.monotonic() > deadline
+                ):
                     raise
                 time.sleep(_SWITCH_PAUSE_S)
 
     def _switch(self, projection: Projection, at_least: int) -> bool:
         with self.engine.transaction() as session:
-            live = self._progress(session, "locked", projection.name, shadow=False)
-            shadow = self._progress(session, "locked", projection.name, shadow=True)
+            live = self._read_progress(session, "lock_progress", projection.name, shadow=False)
+            shadow = self._read_progress(session, "lock_progress", projection.name, shadow=True)
             if shadow is None or shadow.position < max(at_least, live.position if live else 0):
                 return False
+            # Conflicts with the lock of every open snapshot, which must not see the tables change.
             self._lock_table(session, "seriatim_failures", "access exclusive", _SWITCH_LOCK_TIMEOUT)
             customizations: dict[str, Sequence[str]] = {}
             if live is not None:
                 customizations = self._find_customizations(session, projection)
-                session.run(self._sql["inherit_late"], {"name": projection.name})
+                # Before the live failures are dropped: operators may have skipped events meanwhile.
+                session.run(self._sql["merge_passed_failures"], {"name": projection.name})
                 self._drop(session, projection, shadow=False)
             for table in tables.list_tables(projection):
                 new = tables.get_table_name(projection.name, table.name)
@@ -617,41 +640,43 @@ class ReadModel:
                 "token": live.token + 1 if live else 1,
                 "status": "paused" if live and live.status == "paused" else "ready",
             }
-            session.run(self._sql["enthrone"], values)
-            session.run(self._sql["enthrone_failures"], {"name": projection.name})
+            session.run(self._sql["promote_shadow"], values)
+            session.run(self._sql["promote_shadow_failures"], {"name": projection.name})
             return True
 
     def check_replaceable(self, projection: Projection) -> None:
         """Raise `Conflict` if a switch would lose customizations of the live tables."""
         with self.engine.transaction(write=False) as session:
-            if self._progress(session, "progress", projection.name, shadow=False) is not None:
+            live = self._read_progress(session, "select_progress", projection.name, shadow=False)
+            if live is not None:
                 self._find_customizations(session, projection)
 
     def _find_customizations(
         self, session: EngineSession, projection: Projection
     ) -> dict[str, Sequence[str]]:
         """Return the statements that repeat the customizations of each live table."""
-        named = {
-            tables.get_table_name(projection.name, one.name): one
-            for one in tables.list_tables(projection)
+        tables_by_name = {
+            tables.get_table_name(projection.name, table.name): table
+            for table in tables.list_tables(projection)
         }
         statements_by_table: dict[str, Sequence[str]] = {}
-        for name in self._known_tables(session, projection, shadow=False):
-            columns = tables.get_column_kinds(named[name]) if name in named else {}
-            if present := self.engine.list_columns(session, name):
-                self._check_columns(session, projection, name, present)
+        for name in self._list_known_tables(session, projection, shadow=False):
+            table = tables_by_name.get(name)
+            columns = {} if table is None else tables.get_column_kinds(table)
+            if existing := self.engine.list_columns(session, name):
+                self._check_columns(session, projection, name, existing)
                 statements_by_table[name] = self.engine.find_customizations(session, name, columns)
         return statements_by_table
 
     def _check_columns(
-        self, session: EngineSession, projection: Projection, table: str, present: Sequence[str]
+        self, session: EngineSession, projection: Projection, table: str, existing: Sequence[str]
     ) -> None:
         """Raise `Conflict` if a live table has a column that its declaration lacks."""
-        live = self._progress(session, "progress", projection.name, shadow=False)
+        live = self._read_progress(session, "select_progress", projection.name, shadow=False)
         if live is None:
             return
         declared = tables.list_declared_columns(live, table)
-        added = [column for column in present if declared and column not in declared]
+        added = [column for column in existing if declared and column not in declared]
         if added:
             msg = (
                 f"cannot replace table {table}, because column {added[0]}, which was added to it, "
@@ -674,21 +699,21 @@ class ReadModel:
             # A snapshot older than a switch would see the new tables as empty. This lock is taken
             # before the snapshot and blocks switches until the end.
             self._lock_table(session, "seriatim_failures", "access share")
-            yield ReadModelSnapshot(self.engine, session, self._sql["progress"])
+            yield ReadModelSnapshot(self.engine, session, self._sql["select_progress"])
 
 
 def _transpose(owners: Sequence[TenantKey]) -> list[list[Any]]:
     return [[owner[part] for owner in owners] for part in (0, 1)]
 
 
-def _get_row(kept: ReadModelRow) -> Row:
-    assert kept.row is not None  # noqa: S101 - removed rows are handled separately
-    return kept.row
+def _get_row(change: ReadModelRow) -> Row:
+    assert change.row is not None  # noqa: S101 - removed rows are handled separately
+    return change.row
 
 
-def _get_key(table: Table, kept: ReadModelRow) -> tuple[Any, ...]:
-    row = _get_row(kept)
-    return kept.tenant_id, *[row[name] for name in table.key]
+def _get_key(table: Table, change: ReadModelRow) -> tuple[Any, ...]:
+    row = _get_row(change)
+    return change.tenant_id, *[row[name] for name in table.key]
 
 
 def _to_us(seconds: float) -> int:

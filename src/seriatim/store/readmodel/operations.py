@@ -56,29 +56,31 @@ def retry(
     if position is not None and not to_retry:
         msg = f"projection {name} skips position {position}: there is no failure to retry"
         raise NotFound(msg, details={"projection": name, "position": position})
-    for one in to_retry:
-        if one.status != "stopped" and not one.failure.key:
+    # All are checked before one is changed, as each change is a transaction of its own.
+    for record in to_retry:
+        if record.status != "stopped" and not record.failure.key:
+            failed = record.failure.position
             msg = (
-                f"the key of the event at position {one.failure.position} is unknown, so it cannot "
-                f"be folded again: run seriatim project rebuild {name}"
+                f"the key of the event at position {failed} is unknown, so it cannot be folded "
+                f"again: run seriatim project rebuild {name}"
             )
-            raise Conflict(msg, details={"projection": name, "position": one.failure.position})
-    for one in to_retry:
-        if one.status == "stopped":
-            model.forget_failure(name, one.failure.position)
+            raise Conflict(msg, details={"projection": name, "position": failed})
+    for record in to_retry:
+        if record.status == "stopped":
+            model.forget_failure(name, record.failure.position)
             model.set_status(name, "ready")
         else:
-            model.set_failure_status(name, one.failure.position, one.status, again=True)
+            model.set_failure_status(name, record.failure.position, record.status, again=True)
     return len(to_retry)
 
 
 def skip(model: ReadModel, name: str, position: int, tenant_id: str | None = None) -> None:
     """Skip the event at a position, now and in every rebuild; its key continues after it."""
-    for one in find_failures(model, name, position, tenant_id):
+    for record in find_failures(model, name, position, tenant_id):
         model.set_failure_status(
-            name, position, "passed", again=one.status != "stopped" and bool(one.failure.key)
+            name, position, "passed", again=record.status != "stopped" and bool(record.failure.key)
         )
-        if one.status == "stopped":
+        if record.status == "stopped":
             model.set_status(name, "ready")
 
 
@@ -86,8 +88,8 @@ def find_retryable(
     model: ReadModel, name: str, position: int | None = None, tenant_id: str | None = None
 ) -> list[FailureRecord]:
     """Return the failures that `retry` affects: those that no operator has skipped."""
-    found = find_failures(model, name, position, tenant_id)
-    return [one for one in found if one.status != "passed"]
+    records = find_failures(model, name, position, tenant_id)
+    return [record for record in records if record.status != "passed"]
 
 
 def find_failures(
@@ -100,12 +102,13 @@ def find_failures(
 
     """
     get_progress(model, name)
-    found = [
-        one
-        for one in model.failures(name)
-        if position in (None, one.failure.position) and tenant_id in (None, one.failure.tenant_id)
+    records = [
+        record
+        for record in model.failures(name)
+        if position in (None, record.failure.position)
+        and tenant_id in (None, record.failure.tenant_id)
     ]
-    if position is not None and not found:
+    if position is not None and not records:
         msg = f"projection {name} has no failure at position {position}"
         raise NotFound(msg, details={"projection": name, "position": position})
-    return found
+    return records

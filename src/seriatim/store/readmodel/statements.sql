@@ -40,7 +40,7 @@ create table if not exists {at}seriatim_failures (
 -- for a moment marks its shadow as paused. The hold ends with the lease of the shadow, so a killed job
 -- leaves none. An operator's pause is the status of the live row, and remains.
 
--- name: progress
+-- name: select_progress
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
        case when expires_us > {now} then owner else '' end, token,
        (select h.expires_us from {at}seriatim_projections h
@@ -48,7 +48,8 @@ select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, statu
           and h.expires_us > {now})
 from {at}seriatim_projections p where name = :name and shadow = :shadow;
 
--- name: locked
+-- name: lock_progress
+-- With the owner of an expired lease too: a switch hands it to the new tables.
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
        owner, token,
        (select h.expires_us from {at}seriatim_projections h
@@ -56,12 +57,12 @@ select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, statu
           and h.expires_us > {now})
 from {at}seriatim_projections p where name = :name and shadow = :shadow {lock};
 
--- name: owned
+-- name: lock_owned_shadow
 -- Locked against a drop, but not against the other parts of the same rebuild.
 select 1 from {at}seriatim_projections
 where name = :name and shadow = 1 and owner = :owner {share};
 
--- name: all_progress
+-- name: list_progress
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
        case when expires_us > {now} then owner else '' end, token,
        (select h.expires_us from {at}seriatim_projections h
@@ -69,84 +70,90 @@ select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, statu
           and h.expires_us > {now})
 from {at}seriatim_projections p order by name, shadow;
 
--- name: add_progress
+-- name: insert_progress
+-- Returns no row if another runner has created the projection: it creates the tables as well.
 insert into {at}seriatim_projections
     (name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us)
 values (:name, :shadow, :tenant_id, :declaration, 0, :log_id, :epoch, '', 'ready', {now})
 on conflict (name, shadow) do nothing
 returning name;
 
--- name: move
+-- name: update_cursor
 update {at}seriatim_projections set position = :position, tip = :tip, updated_us = {now}
 where name = :name and shadow = :shadow;
 
--- name: set_status
+-- name: update_status
 update {at}seriatim_projections set status = :status where name = :name and shadow = :shadow;
 
--- name: hold
+-- name: update_hold
+-- Only by the job that holds the lease of the shadow, which limits the hold.
 update {at}seriatim_projections set status = :status
 where name = :name and shadow = 1 and token = :token
 returning token;
 
--- name: forget
+-- name: delete_progress
 delete from {at}seriatim_projections where name = :name and shadow = :shadow;
 
--- name: enthrone
+-- name: promote_shadow
 -- The runner keeps the lease: its token must continue to rise.
 update {at}seriatim_projections
 set shadow = 0, owner = :owner, token = :token, status = :status, expires_us = 0
 where name = :name and shadow = 1;
 
--- name: claim
+-- name: claim_lease
+-- An owner may claim its own lease again, as the response of its first claim may have been lost. The
+-- token rises with every claim.
 update {at}seriatim_projections set owner = :owner, token = token + 1, expires_us = {now} + :for_us
 where name = :name and shadow = :shadow and (expires_us <= {now} or owner = :owner)
 returning token;
 
--- name: renew
+-- name: renew_lease
 update {at}seriatim_projections set expires_us = {now} + :for_us
 where name = :name and shadow = :shadow and token = :token
 returning token;
 
--- name: failures
+-- name: list_failures
 select tenant_id, key, position, event_id, event_type, reason, status, failed_us, again
 from {at}seriatim_failures where name = :name and shadow = :shadow
 order by position;
 
--- name: add_failure
+-- name: insert_failure
+-- A batch that is folded again reports its failures again.
 insert into {at}seriatim_failures
     (name, shadow, position, tenant_id, key, event_id, event_type, reason, status, failed_us)
 values (:name, :shadow, :position, :tenant_id, :key, :event_id, :event_type, :reason, :status, {now})
 on conflict (name, shadow, position)
 do update set reason = excluded.reason, status = excluded.status, failed_us = excluded.failed_us;
 
--- name: set_failure
+-- name: update_failure
 update {at}seriatim_failures set status = :status, again = :again
 where name = :name and shadow = 0 and position = :position
 returning position;
 
--- name: forget_failures
+-- name: delete_failures
 delete from {at}seriatim_failures where name = :name and shadow = :shadow;
 
--- name: forget_failures_of
+-- name: delete_failures_of_key
 -- Events that an operator skipped remain skipped.
 delete from {at}seriatim_failures
 where name = :name and shadow = 0 and tenant_id = :tenant_id and key = :key and status <> 'passed';
 
--- name: settle_failures_of
+-- name: clear_refolds_of_key
 update {at}seriatim_failures set again = 0
 where name = :name and shadow = 0 and tenant_id = :tenant_id and key = :key;
 
--- name: forget_failure
+-- name: delete_failure
 delete from {at}seriatim_failures where name = :name and shadow = 0 and position = :position;
 
--- name: inherit_passed
+-- name: copy_passed_failures
+-- A rebuild skips the events that an operator has skipped.
 insert into {at}seriatim_failures
     (name, shadow, position, tenant_id, key, event_id, event_type, reason, status, failed_us)
 select name, 1, position, tenant_id, key, event_id, event_type, reason, status, failed_us
 from {at}seriatim_failures where name = :name and shadow = 0 and status = 'passed'
 on conflict (name, shadow, position) do nothing;
 
--- name: inherit_late
+-- name: merge_passed_failures
 -- Events that were skipped since the shadow was created: their keys must be folded again there.
 insert into {at}seriatim_failures as f
     (name, shadow, position, tenant_id, key, event_id, event_type, reason, status, failed_us, again)
@@ -155,5 +162,5 @@ from {at}seriatim_failures where name = :name and shadow = 0 and status = 'passe
 on conflict (name, shadow, position)
 do update set status = 'passed', again = 1 where f.status <> 'passed';
 
--- name: enthrone_failures
+-- name: promote_shadow_failures
 update {at}seriatim_failures set shadow = 0 where name = :name and shadow = 1;

@@ -48,17 +48,21 @@ def get_table_name(projection: str, table: str) -> str:
 
 def list_declared_tables(progress: Progress) -> list[str]:
     """Return the table names of the stored declaration, which may be an older one."""
-    stored = msgspec.json.decode(progress.declaration)["tables"]
-    return [get_table_name(progress.name, one["name"]) for one in stored]
+    tables = msgspec.json.decode(progress.declaration)["tables"]
+    return [get_table_name(progress.name, table["name"]) for table in tables]
 
 
 def list_declared_columns(progress: Progress, table: str) -> set[str]:
     """Return the columns of a table in the stored declaration, none if it is not declared."""
     if table == get_table_name(progress.name, STATE_TABLE.name):
         return set(get_column_kinds(STATE_TABLE))
-    for one in msgspec.json.decode(progress.declaration)["tables"]:
-        if get_table_name(progress.name, one["name"]) == table:
-            return {"tenant_id", "position", *(column for column, _ in one["key"] + one["columns"])}
+    for declared in msgspec.json.decode(progress.declaration)["tables"]:
+        if get_table_name(progress.name, declared["name"]) == table:
+            return {
+                "tenant_id",
+                "position",
+                *(column for column, _ in declared["key"] + declared["columns"]),
+            }
     return set()
 
 
@@ -76,9 +80,9 @@ def build_create_statement(engine: Engine, projection: str, table: Table, *, sha
         f"{engine.get_column_type(kind)}{' not null' if column in required else ''}"
         for column, kind in get_column_kinds(table).items()
     )
-    where = qualify_table(engine, projection, table.name, shadow=shadow)
+    qualified = qualify_table(engine, projection, table.name, shadow=shadow)
     key = f"primary key ({build_key_list(table)})"
-    return f"create table {where} ({', '.join(columns)}, {key}) {engine.table_options}"
+    return f"create table {qualified} ({', '.join(columns)}, {key}) {engine.table_options}"
 
 
 def build_key_list(table: Table) -> str:
@@ -96,8 +100,11 @@ def build_select_list(engine: Engine, table: Table, alias: str = "t") -> str:
 
 def build_conflict_clause(table: Table) -> str:
     """Return the ON CONFLICT clause that merges a row into an existing one."""
-    sets = [*(_merge_column(table, column) for column in table.columns), _merge_position(table)]
-    clause = f"on conflict ({build_key_list(table)}) do update set {', '.join(sets)}"
+    assignments = [
+        *(_merge_column(table, column) for column in table.columns),
+        _merge_position(table),
+    ]
+    clause = f"on conflict ({build_key_list(table)}) do update set {', '.join(assignments)}"
     if table.merge:
         return clause
     # Keep the first or the last row by position, whatever the order of arrival.

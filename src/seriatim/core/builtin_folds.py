@@ -64,6 +64,7 @@ _SUMMARY = {
     "event_count": int,
     "last_log_seq": int,
 }
+# Traces share nodes. The first event that names a node creates it, in whatever order tasks write.
 _TABLES = [
     Table(
         "nodes",

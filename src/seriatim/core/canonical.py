@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -19,7 +20,6 @@ HASH_PREFIX = "sha256:"
 
 _decode = msgspec.json.Decoder().decode
 _SMALL_INT = 1 << 63
-_INFINITY = float("inf")
 
 
 def _to_builtin(value: Any) -> Any:
@@ -90,36 +90,36 @@ def check_json(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMI
         LimitExceeded: The value is nested too deeply or has too large an integer.
     """
     try:
-        _check(value, json_path.ROOT, 1, floats, limits)
+        _check_value(value, json_path.ROOT, 1, floats, limits)
     except ValidationError as problem:
         if problem.part == "shape":
             # A float was found first. A value that is not JSON at all has another error code,
             # which takes precedence, so look for one with floats allowed.
-            _check(value, json_path.ROOT, 1, True, limits)
+            _check_value(value, json_path.ROOT, 1, True, limits)
         raise
 
 
-def _check(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:
-    kind = type(value)
-    if kind is str:
+def _check_value(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:
+    value_type = type(value)
+    if value_type is str:
         _check_text(value, path)
-    elif kind is dict:
+    elif value_type is dict:
         limits.check("payload_depth", depth)
-        for key, inner in value.items():
+        for key, member in value.items():
             if type(key) is not str:
                 raise ValidationError("json", path, "object keys must be strings")
             _check_text(key, path)
-            _check(inner, json_path.child(path, key), depth + 1, floats, limits)
-    elif kind is list or kind is tuple:
+            _check_value(member, json_path.child(path, key), depth + 1, floats, limits)
+    elif value_type is list or value_type is tuple:
         limits.check("payload_depth", depth)
-        for index, inner in enumerate(value):
-            _check(inner, json_path.item(path, index), depth + 1, floats, limits)
-    elif kind is int:
+        for index, member in enumerate(value):
+            _check_value(member, json_path.item(path, index), depth + 1, floats, limits)
+    elif value_type is int:
         _check_integer(value, limits)
-    elif kind is float:
+    elif value_type is float:
         _check_float(value, path, floats)
-    elif value is not None and kind is not bool:
-        _check_other(value, path, depth, floats, limits)
+    elif value is not None and value_type is not bool:
+        _check_subclass(value, path, depth, floats, limits)
 
 
 def _check_text(text: str, path: str) -> None:
@@ -141,7 +141,7 @@ def _check_integer(value: int, limits: Limits) -> None:
 
 
 def _check_float(value: float, path: str, floats: bool) -> None:
-    if value != value or value in (_INFINITY, -_INFINITY):  # noqa: PLR0124 - NaN differs from itself
+    if not isfinite(value):
         raise ValidationError("json", path, "NaN and infinities are not JSON")
     if not floats:
         raise ValidationError(
@@ -149,12 +149,12 @@ def _check_float(value: float, path: str, floats: bool) -> None:
         )
 
 
-def _check_other(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:
+def _check_subclass(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:
     """Accept subclasses of the JSON types, such as OrderedDict, and reject all other types."""
     bases: tuple[Any, ...] = (str, int, float, list, dict)
     for base in bases:
         if isinstance(value, base):
-            _check(base(value), path, depth, floats, limits)
+            _check_value(base(value), path, depth, floats, limits)
             return
     raise ValidationError("json", path, f"{type(value).__name__} is not a JSON type")
 

@@ -17,13 +17,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def _int(value: Any) -> int:
+def _normalize_int(value: Any) -> int:
     if type(value) is not int or not -_INT_END <= value < _INT_END:
         raise _type_error("a 64-bit int", value)
     return value
 
 
-def _float(value: Any) -> float:
+def _normalize_float(value: Any) -> float:
     if type(value) not in (int, float) or value - value != 0:  # false for NaN and infinities
         raise _type_error("a finite float", value)
     try:
@@ -32,13 +32,13 @@ def _float(value: Any) -> float:
         raise _type_error("a finite float", value) from None
 
 
-def _bool(value: Any) -> bool:
+def _normalize_bool(value: Any) -> bool:
     if type(value) is not bool:
         raise _type_error("a bool", value)
     return value
 
 
-def _str(value: Any) -> str:
+def _normalize_str(value: Any) -> str:
     if type(value) is not str:
         raise _type_error("a str", value)
     if value.isascii() and "\0" not in value:
@@ -48,26 +48,26 @@ def _str(value: Any) -> str:
     return value
 
 
-def _datetime(value: Any) -> datetime:
+def _normalize_datetime(value: Any) -> datetime:
     # Exactly a datetime: a subclass such as pandas' Timestamp may be finer than microseconds.
     if type(value) is not datetime or value.utcoffset() is None:
         raise _type_error("a datetime with a time zone", value)
     return value.astimezone(UTC)
 
 
-def _dict(value: Any) -> str:
+def _normalize_dict(value: Any) -> str:
     if not isinstance(value, dict):
         raise _type_error("a dict", value)
-    return _json(value)
+    return _encode_json(value)
 
 
-def _list(value: Any) -> str:
+def _normalize_list(value: Any) -> str:
     if not isinstance(value, list | tuple):
         raise _type_error("a list", value)
-    return _json(value)
+    return _encode_json(value)
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     try:
         return check_and_encode(value)
     except ValidationError as problem:
@@ -96,11 +96,11 @@ def format_time(value: datetime) -> str:
 
 def parse_time(text: str) -> datetime:
     """Parse a text made by `format_time`."""
-    moment = parse_us(text)
-    if moment is None:
+    microseconds = parse_us(text)
+    if microseconds is None:
         msg = f"{text!r:.80} is not a timestamp"
         raise ValueError(msg)
-    return _EPOCH + moment * _MICROSECOND
+    return _EPOCH + microseconds * _MICROSECOND
 
 
 def identity(value: Any) -> Any:
@@ -130,11 +130,11 @@ class ColumnType(msgspec.Struct, frozen=True):
 
 
 COLUMN_TYPES: dict[Any, ColumnType] = {
-    str: ColumnType("text", _str),
-    int: ColumnType("integer", _int),
-    float: ColumnType("float", _float),
-    bool: ColumnType("boolean", _bool),
-    datetime: ColumnType("time", _datetime, to_json=format_time, from_json=parse_time),
-    dict: ColumnType("json", _dict, decode_stored_json),
-    list: ColumnType("json", _list, decode_stored_json),
+    str: ColumnType("text", _normalize_str),
+    int: ColumnType("integer", _normalize_int),
+    float: ColumnType("float", _normalize_float),
+    bool: ColumnType("boolean", _normalize_bool),
+    datetime: ColumnType("time", _normalize_datetime, to_json=format_time, from_json=parse_time),
+    dict: ColumnType("json", _normalize_dict, decode_stored_json),
+    list: ColumnType("json", _normalize_list, decode_stored_json),
 }

@@ -34,11 +34,11 @@ def find_append_problem(
     """
     if append_position == position:
         return None
-    claim = f"position {position} has the append position {append_position}"
+    prefix = f"position {position} has the append position {append_position}"
     if start is None:
-        return f"{claim}, but no append starts before it"
+        return f"{prefix}, but no append starts before it"
     if append_position != start[0]:
-        return f"{claim}, but its append starts at {start[0]}"
+        return f"{prefix}, but its append starts at {start[0]}"
     if tenant_id != start[1]:
         return f"position {position} has another tenant than the rest of its append"
     return None
@@ -101,16 +101,16 @@ def find_stream_problems(
         last: The sequence number and the type of the previous event of the stream, if there is one.
         kind: The kind of the stream.
     """
-    rule: Literal["warning", "error"] = "error" if kind.name in PROFILE_KINDS else "warning"
+    level: Literal["warning", "error"] = "error" if kind.name in PROFILE_KINDS else "warning"
     if last is None:
         if seq != kind.first_seq:
-            yield (rule if seq in (0, 1) else "error"), f"begins with number {seq}"
+            yield (level if seq in (0, 1) else "error"), f"begins with number {seq}"
         if kind.opening_type not in (None, event_type):
-            yield rule, f"does not open with {kind.opening_type}"
+            yield level, f"does not open with {kind.opening_type}"
         return
     if seq != last[0] + 1:
         yield "error", f"has number {seq} after {last[0]}"
     if last[1] in kind.closing_types:
-        yield rule, f"continues after it was closed by {last[1]}"
+        yield level, f"continues after it was closed by {last[1]}"
     if event_type == kind.opening_type:
-        yield rule, "opens a second time"
+        yield level, "opens a second time"

@@ -129,6 +129,7 @@ def decide(
         StaleRules: The append was validated under other declarations; validate it again.
         SeriatimError: The append is rejected.
     """
+    # First: index keys and payload checks of the request follow the rules of that version.
     if request.rules_version != rules.version:
         raise StaleRules
     if enter is not None:
@@ -137,7 +138,8 @@ def decide(
         return replayed
     if enter is not None:
         enter("idempotency", None)
-    return _replay_events(request, view) or _accept(request, view, rules, enter)
+    # Before the conditions, which a retry of a stored append would violate by its own events.
+    return _replay_events(request, view) or _accept_append(request, view, rules, enter)
 
 
 def trace_decision(request: AppendRequest, view: StoreView, rules: Rules) -> DecisionTrace:
@@ -176,24 +178,24 @@ def key_reuse_error(key: str) -> IdempotencyKeyReuse:
 
 def _replay_events(request: AppendRequest, view: StoreView) -> ReplayedAppend | None:
     """Return the records of a batch that is stored already; reject a partial match (C2 to C4)."""
-    found: list[EventRecord] = []
+    records: list[EventRecord] = []
     mismatch: set[str] = set()
     for index, event in enumerate(request.events):
         record, differing = _find_stored(request, event, view, index)
         mismatch.update(differing)
-        if (record is None and found) or (record is not None and len(found) != index):
+        if (record is None and records) or (record is not None and len(records) != index):
             msg = f"event {index}: some events of this batch are already stored and some are not"
             raise IdempotencyConflict(msg, details={"index": index, "fields": []})
         if record is None:
             continue
-        if found and (
-            record.append_position != found[0].append_position
-            or record.position != found[-1].position + 1
+        if records and (
+            record.append_position != records[0].append_position
+            or record.position != records[-1].position + 1
         ):
             msg = f"event {index}: the events of this batch are stored in other appends or order"
             raise IdempotencyConflict(msg, details={"index": index, "fields": ["batch"]})
-        found.append(record)
-    return ReplayedAppend(tuple(found), None, tuple(sorted(mismatch))) if found else None
+        records.append(record)
+    return ReplayedAppend(tuple(records), None, tuple(sorted(mismatch))) if records else None
 
 
 def _find_stored(
@@ -214,8 +216,8 @@ def _find_stored(
         return None, []
     differing = differing_fields(record, event)
     if differing and (by_key is not None or request.on_id_mismatch == "error"):
-        known_by = "idempotency key" if by_key is not None else "event id"
-        msg = f"event {index}: its {known_by} is stored with different {', '.join(differing)}"
+        identifier = "idempotency key" if by_key is not None else "event id"
+        msg = f"event {index}: its {identifier} is stored with different {', '.join(differing)}"
         raise IdempotencyConflict(msg, details={"index": index, "fields": differing})
     return record, differing
 
@@ -238,34 +240,34 @@ def assign_event_keys(
         Conflict: An event id is already stored, or all of its keys are in use.
     """
     assigned: list[PreparedEvent] = []
-    used: dict[tuple[str, bytes], str] = {}
+    assigned_ids: dict[tuple[str, bytes], str] = {}
 
-    def user_of(tenant_id: str, key: bytes) -> str | None:
+    def find_user(tenant_id: str, key: bytes) -> str | None:
         """Return the event id that uses a key, in this batch or in the log."""
-        if (other := used.get((tenant_id, key))) is not None:
-            return other
+        if (event_id_in_batch := assigned_ids.get((tenant_id, key))) is not None:
+            return event_id_in_batch
         record = find_by_key(tenant_id, key)
         return None if record is None else record.event_id
 
     for index, event in enumerate(events):
         key = event.event_key
         # An id made by the log is random, so only an id from a caller can collide.
-        if event.has_caller_id and user_of(event.tenant_id, key) is not None:
-            key = _find_free_key(event, index, user_of)
-        used[event.tenant_id, key] = event.event_id
+        if event.has_caller_id and find_user(event.tenant_id, key) is not None:
+            key = _find_free_key(event, index, find_user)
+        assigned_ids[event.tenant_id, key] = event.event_id
         unchanged = key == event.event_key
         assigned.append(event if unchanged else msgspec.structs.replace(event, event_key=key))
     return tuple(assigned)
 
 
 def _find_free_key(
-    event: PreparedEvent, index: int, user_of: Callable[[str, bytes], str | None]
+    event: PreparedEvent, index: int, find_user: Callable[[str, bytes], str | None]
 ) -> bytes:
     for key in event_keys(event.event_id):
-        other = user_of(event.tenant_id, key)
-        if other is None:
+        user = find_user(event.tenant_id, key)
+        if user is None:
             return key
-        if other == event.event_id:
+        if user == event.event_id:
             msg = f"event {index}: its event id is already stored"
             raise Conflict(msg, details={"index": index, "field": "event_id"})
     msg = f"event {index}: all index keys of its event id are in use by other ids"
@@ -274,7 +276,7 @@ def _find_free_key(
 
 def differing_fields(record: EventRecord, event: PreparedEvent) -> list[str]:
     """Return the names of the fields in which a retry differs from the stored event."""
-    compared = {
+    pairs = {
         "payload": (record.payload_hash, event.payload_hash),
         "stream": (record.stream, event.stream),
         "event_type": (record.event_type, event.event_type),
@@ -288,10 +290,10 @@ def differing_fields(record: EventRecord, event: PreparedEvent) -> list[str]:
         "event_version": (record.event_version, event.event_version),
         "tags": (tuple(record.tags), tuple(event.tags)),
     }
-    return [name for name, (stored, new) in compared.items() if stored != new]
+    return [name for name, (stored, new) in pairs.items() if stored != new]
 
 
-def _accept(
+def _accept_append(
     request: AppendRequest, view: StoreView, rules: Rules, enter: EnterStep | None
 ) -> AcceptedAppend:
     """Check the conditions of a new append and number its events."""
@@ -305,6 +307,7 @@ def _accept(
             numbers.append(None)
             continue
         key = event.stream_key
+        # Events of this append count: a second one for the same stream follows the first.
         head = heads[key] if key in heads else view.stream_head(key)
         kind = rules.kind_of(event.stream_type)
         if kind.expected_seq_required and head and key not in heads and key not in expected:
@@ -330,8 +333,8 @@ def _check_conditions(
             actual = None if head is None else head.stream_seq
             if actual != condition.seq:
                 msg = (
-                    f"the stream's last sequence number is {_describe(actual)}, "
-                    f"expected {_describe(condition.seq)}"
+                    f"the stream's last sequence number is {_format_number(actual)}, "
+                    f"expected {_format_number(condition.seq)}"
                 )
                 details = {"expected": condition.seq, "actual": actual}
                 raise EventSequenceInvalid(msg, details=details)
@@ -351,7 +354,7 @@ def _context_conflict(condition: ExpectedContext, version: int | None) -> Condit
         msg = f"the context changed after {condition.after}: position {version} matches its query"
         return ConditionalAppendConflict(msg, details={"after": condition.after, "actual": version})
     expected = None if condition.version is UNSET else condition.version
-    msg = f"the context's version is {_describe(version)}, expected {_describe(expected)}"
+    msg = f"the context's version is {_format_number(version)}, expected {_format_number(expected)}"
     return ConditionalAppendConflict(msg, details={"expected": expected, "actual": version})
 
 
@@ -379,5 +382,5 @@ def _next_number(
     return number
 
 
-def _describe(number: int | None) -> str:
+def _format_number(number: int | None) -> str:
     return "none" if number is None else str(number)

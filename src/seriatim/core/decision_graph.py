@@ -106,18 +106,20 @@ def actor_node_id(actor_type: str | None, actor_id: str | None) -> str:
     return f"actor:{actor_type}:{actor_id}"
 
 
-def _approval(payload: dict[str, Any]) -> list[_EdgeEnds]:
+def _approval_edges(payload: dict[str, Any]) -> list[_EdgeEnds]:
     subject = payload["subject"]
     if subject["subject_type"] != "exception":
         return []
-    return [("exception_approved_by", f"exception:{subject['subject_id']}", _approver(payload))]
+    return [
+        ("exception_approved_by", f"exception:{subject['subject_id']}", _approver_node_id(payload))
+    ]
 
 
-def _approver(payload: dict[str, Any]) -> str:
+def _approver_node_id(payload: dict[str, Any]) -> str:
     return actor_node_id(payload["approver"]["actor_type"], payload["approver"]["actor_id"])
 
 
-def _proposal(payload: dict[str, Any]) -> list[_EdgeEnds]:
+def _proposal_edges(payload: dict[str, Any]) -> list[_EdgeEnds]:
     action = f"action:{payload['action_id']}"
     return [
         ("trace_proposed_action", None, action),
@@ -145,46 +147,50 @@ _EDGES: dict[str, Callable[[dict[str, Any]], list[_EdgeEnds]]] = {
     "PrecedentCited": lambda payload: [
         ("trace_cited_precedent", None, f"trace:{payload['cited_trace_id']}"),
     ],
-    "ActionProposed": _proposal,
+    "ActionProposed": _proposal_edges,
     "ActionCommitted": lambda payload: [
         ("trace_committed_action", None, f"action:{payload['action_id']}"),
     ],
-    "ApprovalRecorded": _approval,
+    "ApprovalRecorded": _approval_edges,
     "TraceFinished": lambda _: [],
 }
 
 
 def build_graph(record: EventRecord) -> tuple[list[Node], list[Edge]]:
     """Return the nodes and edges of one event; a node that exists already is not replaced."""
-    trace_id = _trace_of(record)
+    trace_id = _get_trace_id(record)
     payload = record.payload
-    stated = _EDGES[record.event_type](payload)
-    ends = [(kind, origin or f"trace:{trace_id}", target) for kind, origin, target in stated]
+    ends = [
+        (edge_type, origin or f"trace:{trace_id}", target)
+        for edge_type, origin, target in _EDGES[record.event_type](payload)
+    ]
     names = [name for _, origin, target in ends for name in (origin, target)]
     if record.event_type == "TraceStarted":
         names.append(actor_node_id(record.actor_type, record.actor_id))
     elif record.event_type == "ApprovalRecorded":
-        names.append(
-            _approver(payload)
-        )  # an approver of an action too, although no edge leads to it
-    nodes = [_node(name, trace_id, record) for name in dict.fromkeys(names)]
-    return nodes, [_edge(*end, trace_id, record) for end in ends]
+        # The approver of an action is a node too, although no edge leads to it.
+        names.append(_approver_node_id(payload))
+    nodes = [_make_node(name, trace_id, record) for name in dict.fromkeys(names)]
+    return nodes, [_make_edge(*end, trace_id, record) for end in ends]
 
 
-def _trace_of(record: EventRecord) -> str:
+def _get_trace_id(record: EventRecord) -> str:
     assert record.stream_id is not None  # noqa: S101 - for the type checker: every trace is a stream
     return record.stream_id
 
 
-def _node(node_id: str, trace_id: str, record: EventRecord) -> Node:
-    node_type, _, rest = node_id.partition(":")
-    owner = rest if node_type == "trace" else trace_id
+def _make_node(node_id: str, trace_id: str, record: EventRecord) -> Node:
+    node_type, _, name = node_id.partition(":")
+    # A cited trace belongs to itself, not to the trace that cites it.
+    owner = name if node_type == "trace" else trace_id
     return Node(node_id, node_type, owner, record.position, record.occurred_at)
 
 
-def _edge(kind: str, origin: str, target: str, trace_id: str, record: EventRecord) -> Edge:
-    edge_id = f"{kind}:{origin}:{target}:{record.event_id}"
-    return Edge(edge_id, kind, origin, target, trace_id, record.position, record.occurred_at)
+def _make_edge(
+    edge_type: str, origin: str, target: str, trace_id: str, record: EventRecord
+) -> Edge:
+    edge_id = f"{edge_type}:{origin}:{target}:{record.event_id}"
+    return Edge(edge_id, edge_type, origin, target, trace_id, record.position, record.occurred_at)
 
 
 def apply_to_trace(state: Trace | None, record: EventRecord) -> Trace:
@@ -193,7 +199,7 @@ def apply_to_trace(state: Trace | None, record: EventRecord) -> Trace:
     if state is None:
         primary = payload["primary_entity"]
         return Trace(
-            trace_id=_trace_of(record),
+            trace_id=_get_trace_id(record),
             workflow=payload["workflow"],
             title=payload["title"],
             primary_entity_type=primary["entity_type"],
@@ -209,13 +215,13 @@ def apply_to_trace(state: Trace | None, record: EventRecord) -> Trace:
         "last_log_seq": record.position,
     }
     if record.event_type in ("PolicyEvaluated", "ExceptionRequested"):
-        changes["precedents"] = (*state.precedents, _precedent(state, record, payload))
+        changes["precedents"] = (*state.precedents, _make_precedent(state, record, payload))
     elif record.event_type == "TraceFinished":
         changes |= {"outcome": payload["outcome"], "finished_at": record.occurred_at}
     return msgspec.structs.replace(state, **changes)
 
 
-def _precedent(state: Trace, record: EventRecord, payload: dict[str, Any]) -> Precedent:
+def _make_precedent(state: Trace, record: EventRecord, payload: dict[str, Any]) -> Precedent:
     return Precedent(
         record.event_id,
         record.position,
@@ -244,7 +250,7 @@ class Graph:
             self.nodes.setdefault(node.node_id, node)
         for edge in edges:
             self.edges.setdefault(edge.edge_id, edge)
-        trace_id = _trace_of(record)
+        trace_id = _get_trace_id(record)
         self.traces[trace_id] = apply_to_trace(self.traces.get(trace_id), record)
 
     def precedents(self) -> Iterator[Precedent]:
@@ -276,24 +282,27 @@ def digests(
     Recipe `dg-v1` escapes non-ASCII characters, `v2` does not.
     """
     graph = {
-        "nodes": _rows(nodes, "node_id", attrs=True),
-        "edges": _rows(edges, "edge_id", attrs=True),
+        "nodes": _make_sorted_rows(nodes, "node_id", attrs=True),
+        "edges": _make_sorted_rows(edges, "edge_id", attrs=True),
     }
-    summary = sorted((one.summary(recipe) for one in traces), key=lambda row: row["trace_id"])
+    summary = sorted((trace.summary(recipe) for trace in traces), key=lambda row: row["trace_id"])
     parts = {
-        "graph": _digest(graph, recipe),
-        "summary": _digest(summary, recipe),
-        "precedent": _digest(_rows(precedents, "source_event_id"), recipe),
+        "graph": _compute_digest(graph, recipe),
+        "summary": _compute_digest(summary, recipe),
+        "precedent": _compute_digest(_make_sorted_rows(precedents, "source_event_id"), recipe),
     }
     combined = "{graph}:{summary}:{precedent}".format(**parts)
     return {**parts, "full": HASH_PREFIX + sha256(combined.encode()).hexdigest()}
 
 
-def _rows(structs: Iterable[Any], key: str, *, attrs: bool = False) -> list[dict[str, Any]]:
-    rows = [msgspec.structs.asdict(one) | ({"attrs": {}} if attrs else {}) for one in structs]
+def _make_sorted_rows(
+    structs: Iterable[Any], key: str, *, attrs: bool = False
+) -> list[dict[str, Any]]:
+    # Both recipes hash an empty `attrs` in every node and edge, so it cannot be left out.
+    rows = [msgspec.structs.asdict(struct) | ({"attrs": {}} if attrs else {}) for struct in structs]
     return sorted(rows, key=lambda row: str(row[key]))
 
 
-def _digest(value: Any, recipe: Recipe) -> str:
+def _compute_digest(value: Any, recipe: Recipe) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=recipe == "dg-v1")
     return HASH_PREFIX + sha256(text.encode()).hexdigest()

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from seriatim.core.errors import InvalidArgument, ValidationError
-from seriatim.core.event import ENVELOPE_TEXTS, INFRASTRUCTURE_TENANT, NewEvent
+from seriatim.core.event import ENVELOPE_TEXTS, INFRASTRUCTURE_TENANT, NewEvent, is_pair
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.kinds import PROFILE_KINDS, ProfileKind, Rules, StreamKind
 from seriatim.core.limits import Limits
@@ -17,7 +17,7 @@ _INT32 = 1 << 31
 _INT63 = 1 << 63
 
 _TEXTS = tuple(name for name in ENVELOPE_TEXTS if name != "idempotency_key")  # has its own check
-_texts_of = attrgetter(*_TEXTS)
+_get_texts = attrgetter(*_TEXTS)
 _NO_TEXTS = (None,) * len(_TEXTS)
 
 
@@ -59,7 +59,7 @@ def check_envelope(
     if known_kind is None:
         _check_number(event.event_version, "event_version", 1, _INT32)
     # Hot path: most events leave these fields empty, so compare all of them at once first.
-    if _texts_of(event) != _NO_TEXTS:
+    if _get_texts(event) != _NO_TEXTS:
         _check_texts(event)
     if event.occurred_at is not None:
         _check_time(event, profile_rules)
@@ -73,7 +73,7 @@ def check_envelope(
 
 
 def _check_texts(event: NewEvent) -> None:
-    for name, value in zip(_TEXTS, _texts_of(event), strict=True):
+    for name, value in zip(_TEXTS, _get_texts(event), strict=True):
         if value is not None and (problem := text_problem(value)):
             raise ValidationError("envelope", name, problem)
 
@@ -87,7 +87,7 @@ def _check_stream(
             raise ValidationError("envelope", "stream_seq", "requires a stream")
         return None
     if kind is None:
-        if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
+        if not is_pair(stream):
             raise ValidationError("envelope", "stream", "must be a (stream type, stream id) pair")
         if problem := id_problem(stream[0]):
             raise ValidationError("envelope", "stream_type", problem)
@@ -104,9 +104,10 @@ def _check_stream(
     return PROFILE_KINDS.get(stream[0])
 
 
-def _check_number(value: object, name: str, least: int, end: int) -> None:
-    if type(value) is not int or not least <= value < end:
-        raise ValidationError("envelope", name, f"must be a whole number from {least} to {end - 1}")
+def _check_number(value: object, name: str, minimum: int, end: int) -> None:
+    if type(value) is not int or not minimum <= value < end:
+        problem = f"must be a whole number from {minimum} to {end - 1}"
+        raise ValidationError("envelope", name, problem)
 
 
 def _check_time(event: NewEvent, profile_rules: ProfileRules) -> None:

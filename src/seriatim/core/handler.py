@@ -21,7 +21,7 @@ OnPoison = Literal["park", "skip", "stop"]
 _EFFECTS = ("transactional", "keyed", "unsafe")
 _MODES = ("strict", "latest_wins")
 _ON_POISON = ("park", "skip", "stop")
-_LONGEST_S = 366 * 86_400.0
+_DELAY_MAX_S = 366 * 86_400.0
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +80,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def declaration(self) -> str:
         """The declaration as text, which the registry stores and compares."""
+        # Without the retry policy and `on_poison`: a release may change them at any time.
         return canonical_text(
             {
                 "effect": self.effect,
@@ -233,13 +234,13 @@ def check_handler(declared: Handler) -> Handler:
         raise _declaration_error(declared.name, f"the name {problem}")
     if not callable(declared.run):
         raise _declaration_error(declared.name, "it must be a function of an event and a context")
-    for what, value, known in (
+    for field, value, allowed in (
         ("effect", declared.effect, _EFFECTS),
         ("mode", declared.mode, _MODES),
         ("on_poison", declared.on_poison, _ON_POISON),
     ):
-        if value not in known:
-            raise _declaration_error(declared.name, f"{what} must be one of {', '.join(known)}")
+        if value not in allowed:
+            raise _declaration_error(declared.name, f"{field} must be one of {', '.join(allowed)}")
     if not _are_texts(declared.events) or not all(map(is_pattern, declared.events)):
         raise _declaration_error(
             declared.name, "events must be a list of types, such as 'order.placed' or 'order.*'"
@@ -265,23 +266,23 @@ def _check_policy(declared: Handler) -> None:
     if type(policy.attempts) is not int or policy.attempts < 1:
         raise _declaration_error(declared.name, "attempts must be a whole number from 1")
     bounds: dict[str, tuple[Any, float, float]] = {
-        "base_s": (policy.base_s, 0.0, _LONGEST_S),
+        "base_s": (policy.base_s, 0.0, _DELAY_MAX_S),
         "factor": (policy.factor, 1.0, 1_000.0),
-        "cap_s": (policy.cap_s, 0.0, _LONGEST_S),
+        "cap_s": (policy.cap_s, 0.0, _DELAY_MAX_S),
         "jitter": (policy.jitter, 0.0, 1.0),
     }
-    for what, (value, least, most) in bounds.items():
-        if type(value) not in (int, float) or not least <= value <= most:
+    for field, (value, minimum, maximum) in bounds.items():
+        if type(value) not in (int, float) or not minimum <= value <= maximum:
             raise _declaration_error(
-                declared.name, f"{what} must be a number from {least:g} to {most:g}"
+                declared.name, f"{field} must be a number from {minimum:g} to {maximum:g}"
             )
     final: Any = policy.final
-    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in final):
+    if not all(isinstance(item, type) and issubclass(item, BaseException) for item in final):
         raise _declaration_error(declared.name, "final must be a list of exception classes")
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and all(isinstance(one, str) for one in value)
+    return isinstance(value, tuple) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 def _declaration_error(name: Any, problem: str) -> InvalidArgument:

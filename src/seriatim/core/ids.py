@@ -13,6 +13,7 @@ EVENT_KEYS_MAX = 8
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_UUID_CHARS = 36
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _BITS_48 = (1 << 48) - 1
 _BITS_62 = (1 << 62) - 1
@@ -30,10 +31,10 @@ def id_problem(value: object) -> str | None:
     # Hot path: nearly every id is short printable ASCII, which needs no regular expression.
     if value.isascii() and len(value) <= ID_BYTES_MAX and value.isprintable():
         return None
-    return _slow_id_problem(value)
+    return _find_id_problem(value)
 
 
-def _slow_id_problem(value: str) -> str | None:
+def _find_id_problem(value: str) -> str | None:
     if _SURROGATE.search(value):
         return "must not contain lone surrogates"
     if _CONTROL.search(value):
@@ -103,7 +104,7 @@ def event_keys(event_id: str) -> Iterator[bytes]:
 
 def is_uuid(text: str) -> bool:
     """Return whether a text is a UUID in canonical lower case."""
-    return len(text) == 36 and _UUID.fullmatch(text) is not None  # noqa: PLR2004
+    return len(text) == _UUID_CHARS and _UUID.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=8192)  # consecutive appends often go to the same stream
@@ -111,8 +112,8 @@ def stream_key(tenant_id: str, stream_type: str, stream_id: str) -> bytes:
     """Return the index key of a stream."""
     # Hot path of every append: the same as hash_key(tenant_id, stream_type, stream_id), inlined.
     tenant, kind, name = tenant_id.encode(), stream_type.encode(), stream_id.encode()
-    framed = b"%d:%b%d:%b%d:%b" % (len(tenant), tenant, len(kind), kind, len(name), name)
-    return sha256(framed).digest()[:16]
+    encoded = b"%d:%b%d:%b%d:%b" % (len(tenant), tenant, len(kind), kind, len(name), name)
+    return sha256(encoded).digest()[:16]
 
 
 def idempotency_index_key(tenant_id: str, producer_id: str | None, key: str) -> bytes:

@@ -56,40 +56,42 @@ class IndexedPath(msgspec.Struct, frozen=True):
 def check_payload_index(index: PayloadIndex) -> None:
     """Raise `InvalidArgument` for an index with an invalid event type or path."""
     if problem := id_problem(index.event_type):
-        raise _bad("event_type", problem)
+        raise _argument_error("event_type", problem)
     if WILDCARD in index.event_type:  # queries by pattern do not use payload indexes
-        raise _bad("event_type", "must be one type without *: declare an index for each type")
+        raise _argument_error(
+            "event_type", "must be one type without *: declare an index for each type"
+        )
     if problem := text_problem(index.path):
-        raise _bad("path", problem)
+        raise _argument_error("path", problem)
     parse_path(index.path)
 
 
-def _bad(field: str, problem: str) -> InvalidArgument:
+def _argument_error(field: str, problem: str) -> InvalidArgument:
     return InvalidArgument(f"{field} {problem}", details={"argument": field})
 
 
 def parse_path(path: str) -> PathSteps:
     """Parse a path into its steps, or raise `InvalidArgument`."""
     steps: list[str | None] = []
-    at = 0
-    while at < len(path) or not steps:
-        found = _STEP.match(path, at)
-        if found is None or (found[3] and bool(found[2]) == (at == 0)):
-            raise _bad("path", 'must look like a.b, items[].sku or ["odd.key"]')
-        steps.append(_key(found))
-        at = found.end()
+    offset = 0
+    while offset < len(path) or not steps:
+        match = _STEP.match(path, offset)
+        if match is None or (match[3] and bool(match[2]) == (offset == 0)):
+            raise _argument_error("path", 'must look like a.b, items[].sku or ["odd.key"]')
+        steps.append(_parse_step(match))
+        offset = match.end()
     return tuple(steps)
 
 
-def _key(found: re.Match[str]) -> str | None:
-    if found[1] is None:
-        return found[3]
+def _parse_step(match: re.Match[str]) -> str | None:
+    if match[1] is None:
+        return match[3]
     try:
-        key = str(json.loads(found[1]))
+        key = str(json.loads(match[1]))
     except ValueError:
-        raise _bad("path", "has a quoted key that is not a JSON string") from None
+        raise _argument_error("path", "has a quoted key that is not a JSON string") from None
     if problem := text_problem(key):
-        raise _bad("path", f"has a key that {problem}")
+        raise _argument_error("path", f"has a key that {problem}")
     return key
 
 
@@ -117,19 +119,18 @@ def term_key(tenant_id: str, event_type: str, path: str, scalar: Any) -> bytes:
 
     It never equals the key of a tag, which is made of fewer parts.
     """
-    framed = _frame_path(tenant_id, event_type, path) + encode_parts(_scalar_text(scalar))
-    return sha256(framed).digest()[:16]
+    encoded = _encode_path(tenant_id, event_type, path) + encode_parts(_format_scalar(scalar))
+    return sha256(encoded).digest()[:16]
 
 
-_frame_path = lru_cache(maxsize=4096)(
-    encode_parts
-)  # few paths are declared, so the prefix is cached
+# Few paths are declared, so the encoding of tenant, type and path is cached.
+_encode_path = lru_cache(maxsize=4096)(encode_parts)
 
 
-def _scalar_text(scalar: Any) -> str:
+def _format_scalar(scalar: Any) -> str:
     """Return a text that is equal for two scalars exactly if the matcher finds them equal (D3)."""
     if isinstance(scalar, str):
-        return '"' + scalar
+        return '"' + scalar  # the quote keeps the text "1" apart from the number 1
     if scalar is None or isinstance(scalar, bool):
         return str(scalar)
     if isinstance(scalar, float):
@@ -147,21 +148,21 @@ def term_keys(
     keys = {
         term_key(tenant_id, event_type, path.text, scalar): None
         for path in paths
-        for scalar in _scalars(data, path.steps)
+        for scalar in _iterate_scalars(data, path.steps)
     }
     return tuple(keys)
 
 
-def _scalars(value: Any, steps: PathSteps) -> Iterator[Any]:
+def _iterate_scalars(value: Any, steps: PathSteps) -> Iterator[Any]:
     if not steps:
         if not isinstance(value, dict | list):
             yield value
     elif steps[0] is None:
         if isinstance(value, list):
             for element in value:
-                yield from _scalars(element, steps[1:])
+                yield from _iterate_scalars(element, steps[1:])
     elif isinstance(value, dict) and steps[0] in value:
-        yield from _scalars(value[steps[0]], steps[1:])
+        yield from _iterate_scalars(value[steps[0]], steps[1:])
 
 
 def required_scalars(predicate: Any, steps: PathSteps = ()) -> Iterator[tuple[PathSteps, Any]]:

@@ -92,7 +92,7 @@ def register_kind(profile_kind: ProfileKind) -> None:
     """
     name = profile_kind.kind.name
     if BUILT_IN_KINDS.get(name, profile_kind.kind) != profile_kind.kind:
-        raise _redeclared("stream kind", name)
+        raise _redeclaration_error("stream kind", name)
     PROFILE_KINDS[name] = profile_kind
     BUILT_IN_KINDS[name] = profile_kind.kind
     BUILT_IN_KINDS[DEFAULT_STREAM_KIND.name] = BUILT_IN_KINDS.pop(DEFAULT_STREAM_KIND.name)  # last
@@ -103,12 +103,12 @@ def check_kind(kind: StreamKind) -> None:
     for field in ("name", "opening_type"):
         value = getattr(kind, field)
         if (field == "name" or value is not None) and (problem := id_problem(value)):
-            raise _bad_declaration(f"kind.{field}", problem)
+            raise _declaration_error(f"kind.{field}", problem)
     if not isinstance(kind.closing_types, tuple):
-        raise _bad_declaration("kind.closing_types", "must be a tuple of event types")
+        raise _declaration_error("kind.closing_types", "must be a tuple of event types")
     for closing in kind.closing_types:
         if problem := id_problem(closing):
-            raise _bad_declaration("kind.closing_types", problem)
+            raise _declaration_error("kind.closing_types", problem)
     allowed = {
         "first_seq": (0, 1),
         "numbered_by": ("log", "caller"),
@@ -119,27 +119,27 @@ def check_kind(kind: StreamKind) -> None:
     for field, values in allowed.items():
         value = getattr(kind, field)
         if value not in values or type(value) is not type(values[0]):
-            raise _bad_declaration(f"kind.{field}", f"must be one of {values}")
+            raise _declaration_error(f"kind.{field}", f"must be one of {values}")
 
 
 def check_event_type(entry: EventType) -> None:
     """Raise `InvalidArgument` for a catalogue entry with an invalid field."""
     if problem := id_problem(entry.event_type):
-        raise _bad_declaration("event_type", problem)
+        raise _declaration_error("event_type", problem)
     if type(entry.event_version) is not int or not 1 <= entry.event_version < _INT32:
-        raise _bad_declaration("event_version", "must be a whole number from 1")
+        raise _declaration_error("event_version", "must be a whole number from 1")
     if entry.kind is not None and (problem := id_problem(entry.kind)):
-        raise _bad_declaration("kind", problem)
+        raise _declaration_error("kind", problem)
     if entry.kind in PROFILE_KINDS:
         problem = f"must not be {entry.kind}: the {entry.kind} catalogue is fixed"
-        raise _bad_declaration("kind", problem)
+        raise _declaration_error("kind", problem)
     try:
         check_json(entry.schema)
     except ValidationError as problem:
-        raise _bad_declaration("schema", str(problem)) from None
+        raise _declaration_error("schema", str(problem)) from None
 
 
-def _bad_declaration(field: str, problem: str) -> InvalidArgument:
+def _declaration_error(field: str, problem: str) -> InvalidArgument:
     return InvalidArgument(f"{field} {problem}", details={"argument": field})
 
 
@@ -170,8 +170,8 @@ class Rules:
         self.indexes = indexes
         self.indexed_paths: dict[str, tuple[IndexedPath, ...]] = {}
         for index in indexes:
-            before = self.indexed_paths.get(index.event_type, ())
-            self.indexed_paths[index.event_type] = (*before, resolve_index(index))
+            paths = self.indexed_paths.get(index.event_type, ())
+            self.indexed_paths[index.event_type] = (*paths, resolve_index(index))
 
     @property
     def declared_kinds(self) -> list[StreamKind]:
@@ -188,18 +188,19 @@ class Rules:
 
     def has_kind(self, kind: StreamKind) -> bool:
         """Return whether a kind is declared; raise `Conflict` if it is declared differently."""
-        known = self.kinds.get(kind.name)
-        if known is not None and known != kind:
-            raise _redeclared("stream kind", kind.name)
-        return known is not None
+        declared = self.kinds.get(kind.name)
+        if declared is not None and declared != kind:
+            raise _redeclaration_error("stream kind", kind.name)
+        return declared is not None
 
     def has_type(self, entry: EventType) -> bool:
         """Return whether an entry is declared; raise `Conflict` if it is declared differently."""
-        known = self.types.get((entry.event_type, entry.event_version))
-        if known is None:
+        declared = self.types.get((entry.event_type, entry.event_version))
+        if declared is None:
             return False
-        if (known.kind, _schema_text(known.schema)) != (entry.kind, _schema_text(entry.schema)):
-            raise _redeclared("event type", f"{entry.event_type} v{entry.event_version}")
+        same_schema = canonical_text(declared.schema) == canonical_text(entry.schema)
+        if declared.kind != entry.kind or not same_schema:
+            raise _redeclaration_error("event type", f"{entry.event_type} v{entry.event_version}")
         return True
 
     def row_index_keys(
@@ -220,11 +221,7 @@ class Rules:
         return any(path.steps == steps for path in self.indexed_paths.get(index.event_type, ()))
 
 
-def _schema_text(schema: dict[str, Any] | None) -> str:
-    return canonical_text(schema)
-
-
-def _redeclared(what: str, name: str) -> Conflict:
+def _redeclaration_error(what: str, name: str) -> Conflict:
     msg = f"{what} {name!r} is already declared differently; a changed payload needs a new version"
     return Conflict(msg, details={"name": name})
 

@@ -30,7 +30,7 @@ Interface = Literal["cli", "http", "python"]
 class Operator(msgspec.Struct, frozen=True):
     """The person or service that performs an action, and the interface it is performed through.
 
-    `confined` means that the operator may act on things of one tenant only.
+    `confined` means that the operator may act for one tenant only.
     """
 
     actor_id: str
@@ -47,7 +47,7 @@ class OperatorAction(msgspec.Struct, frozen=True, kw_only=True):
         operator: The operator.
         tenant_id: The tenant that is affected, `*` for all tenants.
         target: What the action applied to: names, ids or the filter that selected events.
-        count: The number of affected things.
+        count: The number of affected events, entries or other targets.
         reason: Why, in the operator's words.
     """
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 import msgspec
 
 WILDCARD = "*"
-_WILD = ".*"
+_PREFIX_END = ".*"
 _ESCAPED = re.compile(r"\\(\\*\*)")
 
 
@@ -35,10 +35,10 @@ class NameFilter(msgspec.Struct, frozen=True):
         """Return a filter that allows the names that both filters allow; None allows all."""
         if other is None:
             return self
-        values = [one for one in self.values if other.allows(one)]
-        values += [one for one in other.values if self.allows(one)]
-        prefixes = [one for one in self.prefixes if one.startswith(other.prefixes)]
-        prefixes += [one for one in other.prefixes if one.startswith(self.prefixes)]
+        values = [name for name in self.values if other.allows(name)]
+        values += [name for name in other.values if self.allows(name)]
+        prefixes = [prefix for prefix in self.prefixes if prefix.startswith(other.prefixes)]
+        prefixes += [prefix for prefix in other.prefixes if prefix.startswith(self.prefixes)]
         return NameFilter(tuple(dict.fromkeys(values)), tuple(dict.fromkeys(prefixes)))
 
     def allows(self, name: str) -> bool:
@@ -59,20 +59,20 @@ class NameFilter(msgspec.Struct, frozen=True):
 
     def to_patterns(self) -> tuple[str, ...]:
         """Return the filter as patterns in the form that users write."""
-        exact = tuple(escape_name(one) for one in self.values)
-        return exact + tuple(one + WILDCARD for one in self.prefixes)
+        names = tuple(escape_name(name) for name in self.values)
+        return names + tuple(prefix + WILDCARD for prefix in self.prefixes)
 
 
 @lru_cache(maxsize=4096)
 def _parse_names(texts: tuple[str, ...]) -> NameFilter:
-    wild = [one for one in texts if one == WILDCARD or _is_wild(one)]
-    exact = [_ESCAPED.sub(r"\1", one) for one in texts if one not in wild]
-    prefixes = tuple(_ESCAPED.sub(r"\1", one[:-1]) for one in wild)
+    patterns = [text for text in texts if text == WILDCARD or _is_prefix_pattern(text)]
+    exact = [_ESCAPED.sub(r"\1", text) for text in texts if text not in patterns]
+    prefixes = tuple(_ESCAPED.sub(r"\1", text[:-1]) for text in patterns)
     return NameFilter(tuple(dict.fromkeys(exact)), tuple(dict.fromkeys(prefixes)))
 
 
-def _is_wild(text: str) -> bool:
-    return text.endswith(_WILD) and text != _WILD
+def _is_prefix_pattern(text: str) -> bool:
+    return text.endswith(_PREFIX_END) and text != _PREFIX_END
 
 
 def escape_name(name: str) -> str:
@@ -84,8 +84,8 @@ def pattern_problem(text: str) -> str | None:
     """Return why a text is not a valid pattern, or None if it is."""
     if text == WILDCARD:
         return None
-    fixed = text[: -len(_WILD)] if _is_wild(text) else text
-    if WILDCARD in _ESCAPED.sub("", fixed):
+    literal = text[: -len(_PREFIX_END)] if _is_prefix_pattern(text) else text
+    if WILDCARD in _ESCAPED.sub("", literal):
         return (
             r"may have a * only at its end, after a dot, as in order.* (write \* for a literal *)"
         )

@@ -14,9 +14,9 @@ from seriatim.core.canonical import canonical_text, decode_stored_json
 from seriatim.core.errors import LimitExceeded
 
 MAX_MATCH_STEPS = 500_000  # comparisons for one payload: less than half a second on one core
-_STEPS_UNCHECKED = 2_000  # comparisons between two calls of a document's `check`
+_STEPS_BETWEEN_CHECKS = 2_000  # comparisons between two calls of a document's `check`
 _SCANS_MAX = 2  # full scans of an array's nested elements before an index of them is built
-_SCALARS_A_STEP = 8  # adding this many scalars to a set costs as much as one comparison
+_SCALARS_PER_STEP = 8  # adding this many scalars to a set costs as much as one comparison
 _EXACT_FLOAT = 1 << 53  # above this the shortest text of a float may denote another number
 _SMALL_NUMBER = 1 << 60  # larger ints become texts: ints can be chosen so that hashes collide
 
@@ -52,15 +52,24 @@ class PayloadDocument:
     end the match, so that a read stops when its request has ended.
     """
 
-    __slots__ = ("_arrays", "_check", "_data", "_parsed", "_paths", "_pause", "_steps", "_text")
+    __slots__ = (
+        "_arrays",
+        "_check",
+        "_data",
+        "_next_check",
+        "_parsed",
+        "_paths",
+        "_steps",
+        "_text",
+    )
 
     def __init__(self, text: str, check: Callable[[], None] | None = None) -> None:
         self._text = text
         self._parsed = False
         self._data: Any = None
-        self._check = check or _proceed
+        self._check = check or _never_stop
         self._steps = 0
-        self._pause = _STEPS_UNCHECKED
+        self._next_check = _STEPS_BETWEEN_CHECKS
         self._arrays: dict[int, _Elements] = {}
         self._paths: dict[tuple[int, str | None], int] = {}
 
@@ -81,12 +90,12 @@ class PayloadDocument:
 
     def reset_steps(self) -> None:
         """Reset the count of comparisons for another query, keeping the parsed payload."""
-        self._steps, self._pause = 0, _STEPS_UNCHECKED
+        self._steps, self._next_check = 0, _STEPS_BETWEEN_CHECKS
 
     def count_steps(self, steps: int) -> None:
         """Add to the count of comparisons; raise if it exceeds the limit or `check` raises."""
         self._steps += steps
-        if self._steps <= self._pause:
+        if self._steps <= self._next_check:
             return
         if self._steps > MAX_MATCH_STEPS:
             msg = (
@@ -95,38 +104,38 @@ class PayloadDocument:
                 "fewer nested objects and arrays in the predicate, or more selective values"
             )
             raise LimitExceeded(msg, details={"limit": "match_steps", "bound": MAX_MATCH_STEPS})
-        self._pause = min(self._steps + _STEPS_UNCHECKED, MAX_MATCH_STEPS)
+        self._next_check = min(self._steps + _STEPS_BETWEEN_CHECKS, MAX_MATCH_STEPS)
         self._check()
 
     def elements(self, array: Sequence[Any]) -> _Elements:
         """Return the prepared elements of one of the payload's arrays, cached by identity."""
         elements = self._arrays.get(id(array))
         if elements is None:
-            self.count_steps(len(array) // _SCALARS_A_STEP)
+            self.count_steps(len(array) // _SCALARS_PER_STEP)
             elements = self._arrays[id(array)] = _Elements(array)
         return elements
 
     def terms(self, value: Any) -> Iterator[Term]:
         """Yield a term for each scalar, object and array in a value: its path and its key."""
-        left: list[tuple[Any, int]] = [(value, 0)]
-        while left:
-            one, path = left.pop()
+        stack: list[tuple[Any, int]] = [(value, 0)]
+        while stack:
+            item, path = stack.pop()
             self.count_steps(1)
-            if isinstance(one, dict):
+            if isinstance(item, dict):
                 yield path, _OBJECT
-                left.extend((inner, self._path(path, key)) for key, inner in one.items())
-            elif isinstance(one, list | tuple):
+                stack.extend((inner, self._get_path_id(path, key)) for key, inner in item.items())
+            elif isinstance(item, list | tuple):
                 yield path, _ARRAY
-                inside = self._path(path, None)
-                left.extend((inner, inside) for inner in one)
+                element_path = self._get_path_id(path, None)
+                stack.extend((inner, element_path) for inner in item)
             else:
-                yield path, scalar_key(one)
+                yield path, scalar_key(item)
 
-    def _path(self, parent: int, step: str | None) -> int:
+    def _get_path_id(self, parent: int, step: str | None) -> int:
         return self._paths.setdefault((parent, step), len(self._paths) + 1)
 
 
-def _proceed() -> None:
+def _never_stop() -> None:
     """Do nothing: the default `check`, which never ends a match."""
 
 
@@ -137,12 +146,12 @@ class _Elements:
 
     def __init__(self, array: Sequence[Any]) -> None:
         self.scalars = {
-            one if type(one) is str else scalar_key(one)
-            for one in array
-            if not isinstance(one, dict | list | tuple)
+            item if type(item) is str else scalar_key(item)
+            for item in array
+            if not isinstance(item, dict | list | tuple)
         }
         self._nested = (
-            [one for one in array if isinstance(one, dict | list | tuple)]
+            [item for item in array if isinstance(item, dict | list | tuple)]
             if len(self.scalars) < len(array)
             else []
         )
@@ -159,7 +168,7 @@ class _Elements:
             self._scans += 1
             return self._nested
         if self._postings is None:
-            self._postings = self._index(document)
+            self._postings = self._build_index(document)
         fewest = self._nested
         for term in document.terms(element):
             postings = self._postings.get(term, [])
@@ -167,7 +176,7 @@ class _Elements:
                 fewest = postings
         return fewest
 
-    def _index(self, document: PayloadDocument) -> dict[Term, list[Any]]:
+    def _build_index(self, document: PayloadDocument) -> dict[Term, list[Any]]:
         postings: dict[Term, list[Any]] = {}
         for element in self._nested:
             for term in document.terms(element):
@@ -233,14 +242,17 @@ class _Array:
         }
 
     def matches(self, value: Any, document: PayloadDocument) -> bool:
-        document.count_steps(1 + len(self._scalars) // _SCALARS_A_STEP)
+        document.count_steps(1 + len(self._scalars) // _SCALARS_PER_STEP)
         if not isinstance(value, list | tuple):
             return False
         if not self._scalars and not self._nested:
             return True
         elements = document.elements(value)
         return self._scalars <= elements.scalars and all(
-            any(inner.matches(one, document) for one in elements.candidates(element, document))
+            any(
+                inner.matches(candidate, document)
+                for candidate in elements.candidates(element, document)
+            )
             for element, inner in self._nested
         )
 
@@ -262,28 +274,28 @@ def matches_json(predicate: Any, value: Any) -> bool:
 def count_values(values: Any, limit: int) -> int:
     """Count the scalars, objects and arrays in a value; stop once the count exceeds `limit`."""
     count = 0
-    left = [values]
-    while left and count <= limit:
-        one = left.pop()
+    stack = [values]
+    while stack and count <= limit:
+        item = stack.pop()
         count += 1
-        if isinstance(one, dict):
-            left.extend(one.values())
-        elif isinstance(one, list | tuple):
-            left.extend(one)
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend(item)
     return count
 
 
 def count_elements(predicate: Any) -> int:
     """Count the elements of a predicate's arrays, which multiply the cost of a naive match."""
     count = 0
-    left = [predicate]
-    while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            left.extend(one.values())
-        elif isinstance(one, list | tuple):
-            count += len(one)
-            left.extend(one)
+    stack = [predicate]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            count += len(item)
+            stack.extend(item)
     return count
 
 
@@ -295,11 +307,11 @@ def weaken_predicate(predicate: Any, max_elements: int) -> Any:
     return _weaken(predicate, [max_elements])
 
 
-def _weaken(predicate: Any, left: list[int]) -> Any:
+def _weaken(predicate: Any, budget: list[int]) -> Any:
     if isinstance(predicate, dict):
-        return {key: _weaken(inner, left) for key, inner in predicate.items()}
+        return {key: _weaken(inner, budget) for key, inner in predicate.items()}
     if not isinstance(predicate, list | tuple):
         return predicate
-    elements = predicate[: max(0, left[0])]
-    left[0] -= len(elements)
-    return [_weaken(inner, left) for inner in elements]
+    elements = predicate[: max(0, budget[0])]
+    budget[0] -= len(elements)
+    return [_weaken(inner, budget) for inner in elements]

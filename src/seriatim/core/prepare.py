@@ -39,13 +39,12 @@ from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
 from seriatim.core.request import PreparedEvent
 from seriatim.core.times import parse_us
 
-_KNOWN_MAX = 4096
+_VALIDATED_KINDS_MAX = 4096
 _ENVELOPE_BYTES = 256  # approximate size of an event without its payload
-
 
 # A guard scans every stored text; types and tenants are scanned once, at first use.
 _GUARDED = ("event_id", *(name for name in ENVELOPE_TEXTS if name != "idempotency_key"))
-_guarded_of = attrgetter(*_GUARDED)
+_get_guarded = attrgetter(*_GUARDED)
 _NO_GUARDED = (None,) * len(_GUARDED)
 
 
@@ -94,14 +93,14 @@ def prepare(
     size = 0
     for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
         try:
-            ready = _prepare_event(context, event, key)
+            prepared_event = _prepare_event(context, event, key)
         except ValidationError as problem:
             raise context.profile_rules.error(problem, index) from None
         except (LimitExceeded, PiiPolicyViolation) as error:
             error.details["index"] = index
             raise
-        size += _byte_count(ready.payload) + _ENVELOPE_BYTES
-        prepared.append(ready)
+        size += _byte_count(prepared_event.payload) + _ENVELOPE_BYTES
+        prepared.append(prepared_event)
     if size > context.limits.append_bytes:
         context.limits.check("append_bytes", size)
     if len(prepared) > 1:
@@ -123,13 +122,17 @@ def _to_new_events(
             batch.append(event)
             continue
         try:
-            if not isinstance(event, Mapping):
-                raise InvalidEvent("must be a NewEvent or a mapping", details={"field": "$"})  # noqa: TRY301
-            batch.append(NewEvent.from_mapping(event))
+            batch.append(_to_new_event(event))
         except InvalidEvent as error:
             problem = ValidationError("envelope", error.details["field"], error.message)
             raise context.profile_rules.error(problem, index) from None
     return batch
+
+
+def _to_new_event(event: object) -> NewEvent:
+    if not isinstance(event, Mapping):
+        raise InvalidEvent("must be a NewEvent or a mapping", details={"field": "$"})
+    return NewEvent.from_mapping(event)
 
 
 def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | None]:
@@ -168,10 +171,11 @@ def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None)
         _check_shape(context, event, known=kind is not None)
     else:
         profile_kind.check_payload(event.event_type, payload)
+    # Hot path, here and for `append_bytes`: `check` is called only to raise.
     if (size := _byte_count(text)) > context.limits.payload_bytes:
         context.limits.check("payload_bytes", size)
     _check_guard(context.guard, event, key, text, profile_kind)
-    return _make_prepared(context, event, key, text)
+    return _build_prepared_event(context, event, key, text)
 
 
 def _find_validated_kind(context: ValidationContext, event: NewEvent) -> StreamKind | None:
@@ -216,7 +220,7 @@ def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
             "shape", "event_type", f"is not in the closed catalogue of {kind.name!r}"
         )
     _check_names(context, event, stream_type)
-    if len(context.validated_kinds) >= _KNOWN_MAX:
+    if len(context.validated_kinds) >= _VALIDATED_KINDS_MAX:
         context.validated_kinds.clear()  # bounds the memory when types are generated
     context.validated_kinds[event.event_type, event.event_version, stream_type] = kind
 
@@ -228,15 +232,15 @@ def _check_guard(
         guard = profile_kind.guard
         fields = _guarded_fields(event, key, profile_kind.guarded_fields)
     # Hot path: building the pairs costs as much as a scan, and most events have none of them.
-    elif _guarded_of(event) == _NO_GUARDED and key is None:
+    elif _get_guarded(event) == _NO_GUARDED and key is None:
         fields = () if event.stream is None else (("stream_id", event.stream[1]),)
     else:
         fields = _guarded_fields(event, key, _GUARDED)
         if event.stream is not None:
             fields = (("stream_id", event.stream[1]), *fields)
-    found = guard.scan(ScannedEvent(event.payload, text, fields, event.tags, event.metadata))
-    if found is not None:
-        raise violation_error(guard, found)
+    violation = guard.scan(ScannedEvent(event.payload, text, fields, event.tags, event.metadata))
+    if violation is not None:
+        raise violation_error(guard, violation)
 
 
 def _guarded_fields(
@@ -250,15 +254,15 @@ def _guarded_fields(
 
 def _check_names(context: ValidationContext, event: NewEvent, stream_type: str | None) -> None:
     """Scan the names that many events share: event type, tenant and stream type."""
-    named = [("event_type", event.event_type), ("tenant_id", context.tenant_id)]
+    fields = [("event_type", event.event_type), ("tenant_id", context.tenant_id)]
     if stream_type is not None:
-        named.append(("stream_type", stream_type))
-    found = context.guard.scan(ScannedEvent(None, "null", tuple(named)))
-    if found is not None:
-        raise violation_error(context.guard, found)
+        fields.append(("stream_type", stream_type))
+    violation = context.guard.scan(ScannedEvent(None, "null", tuple(fields)))
+    if violation is not None:
+        raise violation_error(context.guard, violation)
 
 
-def _make_prepared(
+def _build_prepared_event(
     context: ValidationContext, event: NewEvent, key: str | None, text: str
 ) -> PreparedEvent:
     event_id = event.event_id or context.new_id()

@@ -47,11 +47,11 @@ def parse_key_path(key: str) -> tuple[str, ...] | None:
     A path is `payload.order.customer`, or `payload.labels["odd.key"]` if an object key contains a
     dot, a bracket or a quote.
     """
-    rest = key.removeprefix(_PAYLOAD)
-    if rest == key or rest[:1] not in (".", "["):
+    path = key.removeprefix(_PAYLOAD)
+    if path == key or path[:1] not in (".", "["):
         return None
     try:
-        steps = parse_path(rest.removeprefix("."))
+        steps = parse_path(path.removeprefix("."))
     except InvalidArgument:
         return None
     names = tuple(step for step in steps if step is not None)
@@ -116,7 +116,7 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 RESERVED_COLUMNS = frozenset(
     {"tenant_id", "position", "cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"}
 )
-_OWN_NAMES = frozenset({"seriatim", "sqlite"})  # prefixes of internal tables and those of SQLite
+_RESERVED_PREFIXES = frozenset({"seriatim", "sqlite"})  # of internal tables and those of SQLite
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NAME_MAX = 40
 _TABLE_MAX = 55  # Postgres truncates names at 63 bytes, and the name of a shadow is 8 longer
@@ -363,7 +363,7 @@ def _to_tuple(projection_name: str, argument: str, value: Any) -> Any:
 def check_projection(declared: Projection) -> Projection:
     """Return the projection if its declaration is valid, or raise `InvalidArgument`."""
     _check_name(declared.name, declared.name)
-    if declared.name.split("_")[0] in _OWN_NAMES:
+    if declared.name.split("_")[0] in _RESERVED_PREFIXES:
         raise _declaration_error(
             declared.name, "names that begin with seriatim or sqlite are reserved"
         )
@@ -391,8 +391,8 @@ def _check_tables(declared: Projection) -> None:
         raise _declaration_error(declared.name, "two tables have the same name")
     for table in declared.tables:
         _check_table(declared, table)
-    alone = len(declared.tables) == 1 and list(declared.tables[0].key.values()) == [str]
-    if not (declared.is_frame or declared.state is not None or alone):
+    is_row_of_key = len(declared.tables) == 1 and list(declared.tables[0].key.values()) == [str]
+    if not (declared.is_frame or declared.state is not None or is_row_of_key):
         raise _declaration_error(
             declared.name,
             "several tables, or a key that is not one str column, require a state type",
@@ -410,8 +410,8 @@ def _check_code(declared: Projection) -> None:
             f"key {declared.key!r:.80} is not a field of an event: use a field, payload.name, "
             'payload["odd.name"] or a function',
         )
-    for known, step in declared.upcasters.items():
-        if not _is_version(known) or not callable(step):
+    for versioned_type, upcaster in declared.upcasters.items():
+        if not _is_versioned_type(versioned_type) or not callable(upcaster):
             raise _declaration_error(
                 declared.name, "upcasters must map (event type, version from 1) to functions"
             )
@@ -422,8 +422,8 @@ def _check_code(declared: Projection) -> None:
         )
 
 
-def _is_version(known: Any) -> bool:
-    match known:
+def _is_versioned_type(versioned_type: Any) -> bool:
+    match versioned_type:
         case (str(), int(version)):
             return type(version) is int and version > 0
     return False
@@ -436,12 +436,12 @@ def _is_state(kind: Any) -> bool:
         return False
 
 
-def _are_types(value: Any, rule: Callable[[str], bool]) -> bool:
+def _are_types(value: Any, is_valid: Callable[[str], bool]) -> bool:
     # No commas: the option of the Spark source that carries the types separates them with commas.
     return (
         isinstance(value, tuple)
         and bool(value)
-        and all(isinstance(one, str) and "," not in one and rule(one) for one in value)
+        and all(isinstance(item, str) and "," not in item and is_valid(item) for item in value)
     )
 
 
@@ -463,9 +463,9 @@ def _check_table(declared: Projection, table: Table) -> None:
                 declared.name, f"column {column} is reserved for the read model"
             )
         if not isinstance(kind, type) or kind not in COLUMN_TYPES:
-            known = ", ".join(one.__name__ for one in COLUMN_TYPES)
+            supported = ", ".join(supported_type.__name__ for supported_type in COLUMN_TYPES)
             raise _declaration_error(
-                declared.name, f"column {column} has an unsupported type; use one of {known}"
+                declared.name, f"column {column} has an unsupported type; use one of {supported}"
             )
     if not table.key or table.key.keys() & table.columns.keys():
         raise _declaration_error(

@@ -9,7 +9,7 @@ import msgspec
 
 from seriatim.core.canonical import check_json
 from seriatim.core.errors import InvalidArgument, InvalidQuery, ValidationError
-from seriatim.core.event import EventRecord, StreamRef
+from seriatim.core.event import EventRecord, StreamRef, is_pair
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.patterns import NameFilter, pattern_problem
@@ -70,13 +70,13 @@ class Query(msgspec.Struct, frozen=True):
             InvalidQuery: The mapping has an unknown field or an invalid type.
         """
         if not isinstance(mapping, Mapping):
-            raise _invalid("$", "a query must be an object")
+            raise _query_error("$", "a query must be an object")
         fields = _rename_fields(mapping, _QUERY_NAMES, "$")
         filters = fields.get("filters")
         if filters is not None:
             if not isinstance(filters, list | tuple):
-                raise _invalid("filters", "must be a list")
-            fields["filters"] = [_filter_from(item, index) for index, item in enumerate(filters)]
+                raise _query_error("filters", "must be a list")
+            fields["filters"] = [_parse_filter(item, index) for index, item in enumerate(filters)]
         return cls(**fields)
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,11 +84,11 @@ class Query(msgspec.Struct, frozen=True):
         form: dict[str, Any] = {
             "filters": [
                 {
-                    name: [list(item) if name == "streams" else item for item in side]
+                    name: [list(item) if name == "streams" else item for item in values]
                     for name in Filter.__struct_fields__
-                    if (side := getattr(one, name)) is not None
+                    if (values := getattr(query_filter, name)) is not None
                 }
-                for one in self.filters or ()
+                for query_filter in self.filters or ()
             ]
         }
         if self.min_position is not None:
@@ -119,20 +119,20 @@ def _rename_fields(
     """Map the field names of a JSON form to those of the struct."""
     fields: dict[str, Any] = {}
     for name, value in mapping.items():
-        known = names.get(name)
-        if known is None or known in fields:
-            raise _invalid(where, f"unknown or duplicate field {str(name)[:80]!r}")
-        fields[known] = value
+        field = names.get(name)
+        if field is None or field in fields:
+            raise _query_error(where, f"unknown or duplicate field {str(name)[:80]!r}")
+        fields[field] = value
     return fields
 
 
-def _filter_from(item: Any, index: int) -> Filter:
+def _parse_filter(item: Any, index: int) -> Filter:
     if not isinstance(item, Mapping):
-        raise _invalid(f"filters[{index}]", "must be an object")
+        raise _query_error(f"filters[{index}]", "must be an object")
     fields = _rename_fields(item, _FILTER_NAMES, f"filters[{index}]")
     if isinstance(fields.get("streams"), list):
         fields["streams"] = [
-            tuple(one) if isinstance(one, list) else one for one in fields["streams"]
+            tuple(stream) if isinstance(stream, list) else stream for stream in fields["streams"]
         ]
     return Filter(**fields)
 
@@ -145,46 +145,50 @@ def check_query(query: Query, limits: Limits = DEFAULT_LIMITS) -> None:
         LimitExceeded: The query has too many filters, predicates or values.
     """
     if not isinstance(query, Query):
-        raise _invalid("query", "must be a Query")
-    cursor = query.min_position
-    if cursor is not None and (type(cursor) is not int or not 0 <= cursor < _POSITION_END):
-        raise _invalid("min_position", "must be a position from 0")
+        raise _query_error("query", "must be a Query")
+    min_position = query.min_position
+    if min_position is not None and (
+        type(min_position) is not int or not 0 <= min_position < _POSITION_END
+    ):
+        raise _query_error("min_position", "must be a position from 0")
     filters = query.filters
     if filters is None:
         return
     if not isinstance(filters, list | tuple):
-        raise _invalid("filters", "must be a list")
+        raise _query_error("filters", "must be a list")
     limits.check("filters", len(filters))
     values = 0
-    for index, one in enumerate(filters):
-        values += _check_sizes(one, f"filters[{index}]", limits)
+    for index, query_filter in enumerate(filters):
+        values += _check_sizes(query_filter, f"filters[{index}]", limits)
         limits.check("predicate_values", values)  # before they are traversed
-        _check_filter(one, f"filters[{index}]", limits)
+        _check_filter(query_filter, f"filters[{index}]", limits)
 
 
-def _check_sizes(one: object, where: str, limits: Limits) -> int:
+def _check_sizes(query_filter: object, where: str, limits: Limits) -> int:
     """Check the lengths of a filter's lists; return the number of values in its predicates."""
-    if not isinstance(one, Filter):
-        raise _invalid(where, "must be a Filter")
+    if not isinstance(query_filter, Filter):
+        raise _query_error(where, "must be a Filter")
     for name in Filter.__struct_fields__:
-        side = getattr(one, name)
-        if side is not None and not isinstance(side, list | tuple):
-            raise _invalid(f"{where}.{name}", "must be a list")
-        limits.check("predicates", len(side or ()))
-    return sum(count_values(want, limits.predicate_values) for want in one.payload or ())
+        values = getattr(query_filter, name)
+        if values is not None and not isinstance(values, list | tuple):
+            raise _query_error(f"{where}.{name}", "must be a list")
+        limits.check("predicates", len(values or ()))
+    return sum(
+        count_values(predicate, limits.predicate_values) for predicate in query_filter.payload or ()
+    )
 
 
-def _check_filter(one: Filter, where: str, limits: Limits) -> None:
-    for name, problem_of in (("types", types_problem), ("tags", text_problem)):
-        for index, value in enumerate(getattr(one, name) or ()):
-            if problem := problem_of(value):
-                raise _invalid(f"{where}.{name}[{index}]", problem)
-    _check_streams(one.streams or (), where)
-    for index, predicate in enumerate(one.payload or ()):
+def _check_filter(query_filter: Filter, where: str, limits: Limits) -> None:
+    for name, find_problem in (("types", types_problem), ("tags", text_problem)):
+        for index, value in enumerate(getattr(query_filter, name) or ()):
+            if problem := find_problem(value):
+                raise _query_error(f"{where}.{name}[{index}]", problem)
+    _check_streams(query_filter.streams or (), where)
+    for index, predicate in enumerate(query_filter.payload or ()):
         try:
             check_json(predicate, limits=limits)
         except ValidationError as problem:
-            raise _invalid(f"{where}.payload[{index}]", str(problem)) from None
+            raise _query_error(f"{where}.payload[{index}]", str(problem)) from None
 
 
 def types_problem(value: object) -> str | None:
@@ -194,11 +198,13 @@ def types_problem(value: object) -> str | None:
 
 def _check_streams(streams: Sequence[object], where: str) -> None:
     for index, stream in enumerate(streams):
-        if not isinstance(stream, tuple) or len(stream) != 2 or any(map(id_problem, stream)):  # noqa: PLR2004
-            raise _invalid(f"{where}.streams[{index}]", "must be a (stream type, stream id) pair")
+        if not is_pair(stream) or any(map(id_problem, stream)):
+            raise _query_error(
+                f"{where}.streams[{index}]", "must be a (stream type, stream id) pair"
+            )
 
 
-def _invalid(where: str, problem: str) -> InvalidQuery:
+def _query_error(where: str, problem: str) -> InvalidQuery:
     return InvalidQuery(f"{where}: {problem}", details={"where": where})
 
 
@@ -217,7 +223,7 @@ class Matcher:
     """
 
     def __init__(self, query: Query) -> None:
-        self._filters = [_FilterMatcher(one) for one in query.filters or ()]
+        self._filters = [_FilterMatcher(query_filter) for query_filter in query.filters or ()]
 
     def matches(self, record: EventRecord, document: PayloadDocument | None = None) -> bool:
         """Return whether a record matches the query."""
@@ -225,17 +231,21 @@ class Matcher:
             return True
         if document is None:
             document = PayloadDocument(record.payload_json)
-        return any(one.matches(record, document) for one in self._filters)
+        return any(matcher.matches(record, document) for matcher in self._filters)
 
 
 class _FilterMatcher:
     """One filter, compiled for fast lookups."""
 
-    def __init__(self, one: Filter) -> None:
-        self._types = None if one.types is None else NameFilter.parse(one.types)
-        self._streams = None if one.streams is None else frozenset(one.streams)
-        self._tags = None if one.tags is None else frozenset(one.tags)
-        self._payload = None if one.payload is None else list(map(compile_predicate, one.payload))
+    def __init__(self, query_filter: Filter) -> None:
+        self._types = None if query_filter.types is None else NameFilter.parse(query_filter.types)
+        self._streams = None if query_filter.streams is None else frozenset(query_filter.streams)
+        self._tags = None if query_filter.tags is None else frozenset(query_filter.tags)
+        self._payload = (
+            None
+            if query_filter.payload is None
+            else list(map(compile_predicate, query_filter.payload))
+        )
 
     def matches(self, record: EventRecord, document: PayloadDocument) -> bool:
         return (
@@ -244,7 +254,7 @@ class _FilterMatcher:
             and (self._tags is None or (bool(self._tags) and self._tags.issubset(record.tags)))
             and (
                 self._payload is None
-                or any(want.matches(document.data, document) for want in self._payload)
+                or any(predicate.matches(document.data, document) for predicate in self._payload)
             )
         )
 

@@ -12,8 +12,8 @@ from seriatim.core.kinds import Rules
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query import Filter, Query
 
-MAX_ALTERNATIVES = 64
-MAX_TERMS = 8
+MAX_ALTERNATIVES = 64  # pairs of event type and predicate; each is an index scan of its own
+MAX_TERMS = 8  # keys of one scan; the filter is evaluated on what they find
 
 IndexKeys = tuple[bytes, ...]
 IndexName = Literal["payload", "tag", "stream", "type", "tenant"]
@@ -41,7 +41,7 @@ class AccessPath(msgspec.Struct, frozen=True):
     @property
     def types(self) -> NameFilter | None:
         """The event types of the filter, or None if it does not restrict them."""
-        return _restricted_types(self.filter)
+        return _get_type_filter(self.filter)
 
     @property
     def index(self) -> IndexName:
@@ -81,41 +81,40 @@ def plan_query(
         until: The inclusive end of the range.
     """
     paths: list[AccessPath] = []
-    for one in query.filters or (Filter(),):
-        if any(
-            condition is not None and not condition
-            for condition in (one.types, one.payload, one.tags, one.streams)
-        ):
+    for query_filter in query.filters or (Filter(),):
+        conditions = msgspec.structs.astuple(query_filter)
+        if any(condition is not None and not condition for condition in conditions):
             continue  # an empty list matches nothing
-        tags = tuple(dict.fromkeys(tag_key(tenant_id, tag) for tag in one.tags or ()))
-        options = _indexed_terms(tenant_id, one, rules)
-        cuts = {since for terms in options for since in terms.since.values()}
+        tags = tuple(dict.fromkeys(tag_key(tenant_id, tag) for tag in query_filter.tags or ()))
+        terms_of_pairs = _find_indexed_terms(tenant_id, query_filter, rules)
+        starts = {since for terms in terms_of_pairs for since in terms.since.values()}
         high = until
-        for low in (*sorted((cut for cut in cuts if after < cut < until), reverse=True), after):
-            paths.append(_build_path(one, low, high, tags, options))
+        splits = sorted((start for start in starts if after < start < until), reverse=True)
+        for low in (*splits, after):
+            paths.append(_build_path(query_filter, low, high, tags, terms_of_pairs))
             high = low
     return paths
 
 
-def _restricted_types(one: Filter) -> NameFilter | None:
-    names = None if one.types is None else NameFilter.parse(one.types)
+def _get_type_filter(query_filter: Filter) -> NameFilter | None:
+    names = None if query_filter.types is None else NameFilter.parse(query_filter.types)
     return None if names is None or names.matches_all else names
 
 
-def _indexed_terms(tenant_id: str, one: Filter, rules: Rules) -> list[_IndexTerms]:
+def _find_indexed_terms(tenant_id: str, query_filter: Filter, rules: Rules) -> list[_IndexTerms]:
     """Return the usable index keys of each pair of event type and predicate.
 
     The result is empty unless every pair has a key. It is also empty for a filter with streams,
     which have an index of their own and are mostly shorter than the list of a key, and for a
     pattern, which may match types without an index.
     """
-    types = _restricted_types(one) or NameFilter()
-    predicates = one.payload or ()
-    if types.prefixes or one.streams is not None:
+    types = _get_type_filter(query_filter) or NameFilter()
+    predicates = query_filter.payload or ()
+    if types.prefixes or query_filter.streams is not None:
         return []
     if len(types.values) * len(predicates) > MAX_ALTERNATIVES:
         return []
-    options: list[_IndexTerms] = []
+    terms_of_pairs: list[_IndexTerms] = []
     for event_type in types.values:
         paths = {path.steps: path for path in rules.indexed_paths.get(event_type, ())}
         if not paths:
@@ -130,23 +129,27 @@ def _indexed_terms(tenant_id: str, one: Filter, rules: Rules) -> list[_IndexTerm
             if not since:
                 return []
             exact = is_scalar_only(predicate) and all(steps in paths for steps, _ in required)
-            options.append(_IndexTerms(since, exact))
-    return options
+            terms_of_pairs.append(_IndexTerms(since, exact))
+    return terms_of_pairs
 
 
 def _build_path(
-    one: Filter, low: int, high: int, tags: IndexKeys, options: list[_IndexTerms]
+    query_filter: Filter, low: int, high: int, tags: IndexKeys, terms_of_pairs: list[_IndexTerms]
 ) -> AccessPath:
     """Build the access path of a range from the indexes that are complete after `low`."""
-    usable = [terms.usable_after(low) for terms in options]
+    usable = [terms.usable_after(low) for terms in terms_of_pairs]
     if usable and all(usable):
         exact = all(
             terms.exact and len(keys) == len(terms.since)
-            for terms, keys in zip(options, usable, strict=True)
+            for terms, keys in zip(terms_of_pairs, usable, strict=True)
         )
         keys = tuple(dict.fromkeys((*tags, *keys) for keys in usable))
-        return AccessPath(one, low, high, keys, exact=exact)
+        return AccessPath(query_filter, low, high, keys, exact=exact)
     if tags:
-        only_tags = _restricted_types(one) is None and one.payload is None and one.streams is None
-        return AccessPath(one, low, high, (tags,), exact=only_tags)
-    return AccessPath(one, low, high)
+        only_tags = (
+            _get_type_filter(query_filter) is None
+            and query_filter.payload is None
+            and query_filter.streams is None
+        )
+        return AccessPath(query_filter, low, high, (tags,), exact=only_tags)
+    return AccessPath(query_filter, low, high)

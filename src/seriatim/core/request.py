@@ -9,7 +9,7 @@ import msgspec
 
 from seriatim.core.canonical import canonical_text, check_json, hash_text
 from seriatim.core.errors import InvalidArgument, ValidationError
-from seriatim.core.event import EventRecord, StreamRef
+from seriatim.core.event import EventRecord, StreamRef, is_pair
 from seriatim.core.guard import DEFAULT_GUARD, Guard, ScannedEvent, violation_error
 from seriatim.core.ids import hash_key, id_problem, key_problem
 from seriatim.core.indexes import index_keys
@@ -18,7 +18,7 @@ from seriatim.core.query import Query, check_context_version, check_query
 from seriatim.core.times import format_us
 
 _SEQ_END = 1 << 63
-_AROUND = 8  # nesting levels of a request body around a payload: appends, events
+_ENCLOSING_LEVELS = 8  # nesting levels of a request body around a payload: appends, events
 
 
 class ExpectedSeq(msgspec.Struct, frozen=True):
@@ -201,7 +201,7 @@ class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     profile: str = "log"
 
 
-def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
+def check_conditions(argument: object, limits: Limits) -> tuple[Condition, ...]:
     """Validate the condition argument of an append: None, one condition or a list of them.
 
     Returns:
@@ -212,9 +212,11 @@ def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
         InvalidQuery: The query of a condition is malformed.
         LimitExceeded: There are too many conditions or filters.
     """
-    conditions = given if isinstance(given, list | tuple) else () if given is None else (given,)
+    if argument is None:
+        return ()
+    conditions = argument if isinstance(argument, list | tuple) else (argument,)
     limits.check("conditions", len(conditions))
-    limits.check("condition_filters", sum(map(_filter_count, conditions)))
+    limits.check("condition_filters", sum(map(_count_filters, conditions)))
     for condition in conditions:
         if isinstance(condition, ExpectedContext):
             check_query(condition.query, limits)
@@ -223,13 +225,13 @@ def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
             check_stream_ref(condition.stream)
             seq = condition.seq
             if seq is not None and (type(seq) is not int or not 0 <= seq < _SEQ_END):
-                raise _bad("condition.seq", "must be a whole number from 0, or None")
+                raise _argument_error("condition.seq", "must be a whole number from 0, or None")
         else:
-            raise _bad("condition", "must be ExpectedSeq or ExpectedContext")
+            raise _argument_error("condition", "must be ExpectedSeq or ExpectedContext")
     return tuple(conditions)
 
 
-def _filter_count(condition: object) -> int:
+def _count_filters(condition: object) -> int:
     filters = getattr(getattr(condition, "query", None), "filters", None)
     return len(filters) if isinstance(filters, list | tuple) else 0
 
@@ -237,26 +239,26 @@ def _filter_count(condition: object) -> int:
 def _check_bound(condition: ExpectedContext) -> None:
     version, after = condition.version, condition.after
     if (version is msgspec.UNSET) == (after is msgspec.UNSET):
-        raise _bad("condition", "must have either version or after")
+        raise _argument_error("condition", "must have either version or after")
     if after is msgspec.UNSET:
         check_context_version(version)
     elif type(after) is not int or not 0 <= after < _SEQ_END:
-        raise _bad("after", "must be a position from 0")
+        raise _argument_error("after", "must be a position from 0")
 
 
 def check_stream_ref(stream: object) -> StreamRef:
     """Return a valid stream reference, or raise `InvalidArgument`."""
-    if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
-        raise _bad("stream", "must be a (stream type, stream id) pair")
+    if not is_pair(stream):
+        raise _argument_error("stream", "must be a (stream type, stream id) pair")
     for value in stream:
         if problem := id_problem(value):
-            raise _bad("stream", problem)
+            raise _argument_error("stream", problem)
     return stream
 
 
 def limits_around_payloads(limits: Limits) -> Limits:
     """Return limits that allow the deeper nesting of a request around its payloads."""
-    return msgspec.structs.replace(limits, payload_depth=limits.payload_depth + _AROUND)
+    return msgspec.structs.replace(limits, payload_depth=limits.payload_depth + _ENCLOSING_LEVELS)
 
 
 def prepare_command(
@@ -272,22 +274,22 @@ def prepare_command(
     if command is None:
         return None
     if not isinstance(command, Command):
-        raise _bad("command", "must be a Command")
+        raise _argument_error("command", "must be a Command")
     for field in ("actor", "endpoint"):
         if problem := id_problem(getattr(command, field)):
-            raise _bad(f"command.{field}", problem)
+            raise _argument_error(f"command.{field}", problem)
     if problem := key_problem(command.key):
-        raise _bad("command.key", problem)
+        raise _argument_error("command.key", problem)
     try:
         check_json(command.request, limits=limits_around_payloads(limits))
         check_json(command.response, limits=limits)
     except ValidationError as problem:
-        raise _bad("command", str(problem)) from None
+        raise _argument_error("command", str(problem)) from None
     response = canonical_text(command.response)
     limits.check("payload_bytes", len(response))
     # The request is hashed and never stored, so only the response is scanned.
-    if found := guard.scan(ScannedEvent(command.response, response)):
-        raise violation_error(guard, found, "command.response")
+    if violation := guard.scan(ScannedEvent(command.response, response)):
+        raise violation_error(guard, violation, "command.response")
     return PreparedCommand(
         command,
         hash_key(tenant_id, command.actor, command.endpoint, command.key),
@@ -296,5 +298,5 @@ def prepare_command(
     )
 
 
-def _bad(argument: str, problem: str) -> InvalidArgument:
+def _argument_error(argument: str, problem: str) -> InvalidArgument:
     return InvalidArgument(f"{argument} {problem}", details={"argument": argument})

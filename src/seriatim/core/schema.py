@@ -33,7 +33,7 @@ def compile_schema(schema: dict[str, Any]) -> Callable[[Any], None]:
     """
     if not isinstance(schema, dict):
         raise _schema_error("must be an object")
-    validate = _validator(schema)
+    validate = _build_validator(schema)
 
     def check(value: Any) -> None:
         try:
@@ -44,7 +44,7 @@ def compile_schema(schema: dict[str, Any]) -> Callable[[Any], None]:
     return check
 
 
-def _validator(schema: dict[str, Any]) -> Callable[[Any], None]:
+def _build_validator(schema: dict[str, Any]) -> Callable[[Any], None]:
     try:
         import jsonschema_rs  # noqa: PLC0415 - an optional dependency
     except ImportError:
@@ -68,17 +68,17 @@ def _schema_error(problem: str) -> InvalidArgument:
 
 
 def _to_validation_error(error: ValueError) -> ValidationError:
-    path = _path(getattr(error, "instance_path", ()))
+    path = _format_path(getattr(error, "instance_path", ()))
     kind: Any = getattr(error, "kind", None)
     if hasattr(kind, "property"):
         return ValidationError("shape", child(path, kind.property), "is required")
     # The messages of these kinds quote keys or items, which may be secrets like any value.
     if kind is None or hasattr(kind, "unexpected") or hasattr(kind, "error"):
         return ValidationError("shape", path, "is not allowed by the schema")
-    return ValidationError("shape", path, error.message)  # type: ignore[attr-defined]
+    return ValidationError("shape", path, str(getattr(error, "message", error)))
 
 
-def _path(steps: Any) -> str:
+def _format_path(steps: Any) -> str:
     path = ROOT
     for step in steps:
         path = item(path, step) if isinstance(step, int) else child(path, step)
@@ -95,14 +95,14 @@ def derive_schema(cls: type) -> dict[str, Any]:
         InvalidArgument: The class has no JSON schema.
     """
     try:
-        schema = _full_schema(cls)
+        schema = _generate_schema(cls)
     except (NameError, RuntimeError, TypeError, ValueError) as error:
         raise _class_error(cls, f"has no JSON schema: {error}") from error
     stripped: dict[str, Any] = _strip_annotations(schema)
     return stripped
 
 
-def _full_schema(cls: Any) -> Any:
+def _generate_schema(cls: Any) -> Any:
     if _is_pydantic(cls):
         return cls.model_json_schema()
     if _is_msgspec_type(cls):
@@ -150,47 +150,48 @@ def make_decoder(cls: type) -> Callable[[Any], Any]:
         InvalidArgument: The class is not a dataclass, msgspec Struct or pydantic model.
     """
     if _is_pydantic(cls):
-        return lambda value: _pydantic_instance(cls, value)
+        return lambda value: _convert_with_pydantic(cls, value)
     if _is_msgspec_type(cls):
-        return lambda value: _msgspec_instance(cls, value)
+        return lambda value: _convert_with_msgspec(cls, value)
     raise _class_error(cls, "is not a dataclass, msgspec Struct or pydantic model")
 
 
-def _violation(cls: type, path: str, problem: str) -> SchemaViolation:
+def _violation_error(cls: type, path: str, problem: str) -> SchemaViolation:
     return SchemaViolation(f"{path}: {problem}", details={"path": path, "class": cls.__qualname__})
 
 
-_MSGSPEC_PROBLEM = re.compile(r"(.*?)(?: - at `(?:key in )?(\$.*)`)?", re.DOTALL).fullmatch
-_MSGSPEC_MISSING = re.compile(r"Object missing required field `(.*)`").fullmatch
+_match_msgspec_problem = re.compile(r"(.*?)(?: - at `(?:key in )?(\$.*)`)?", re.DOTALL).fullmatch
+_match_missing_field = re.compile(r"Object missing required field `(.*)`").fullmatch
 
 
-def _msgspec_instance(cls: type, value: Any) -> Any:
+def _convert_with_msgspec(cls: type, value: Any) -> Any:
     try:
         return msgspec.convert(value, cls, str_keys=True)
     except msgspec.ValidationError as error:
-        found = _MSGSPEC_PROBLEM(str(error))
-        problem, path = (found[1], found[2] or ROOT) if found else ("", ROOT)
-        if missing := _MSGSPEC_MISSING(problem):
-            raise _violation(cls, child(path, missing[1]), "is required") from None
+        match = _match_msgspec_problem(str(error))
+        problem, path = (match[1], match[2] or ROOT) if match else ("", ROOT)
+        if missing := _match_missing_field(problem):
+            raise _violation_error(cls, child(path, missing[1]), "is required") from None
         # Other messages may quote the value, such as those of enums or of __post_init__.
         is_safe = problem.startswith("Expected `") and error.__cause__ is None
-        raise _violation(
+        raise _violation_error(
             cls, path, problem if is_safe else f"does not fit {cls.__name__}"
         ) from None
 
 
-def _pydantic_instance(cls: Any, value: Any) -> Any:
+def _convert_with_pydantic(cls: Any, value: Any) -> Any:
     try:
         return cls.model_validate_json(json.dumps(value))
     except ValueError as error:
-        first = error.errors(include_url=False)[0]  # type: ignore[attr-defined]
+        pydantic_error: Any = error
+        first = pydantic_error.errors(include_url=False)[0]
     # Messages of a class's own validators may quote the value.
     is_safe = first["type"] not in {"value_error", "assertion_error"}
     problem = first["msg"] if is_safe else f"does not fit {cls.__name__}"
-    raise _violation(cls, _pydantic_path(value, first), problem)
+    raise _violation_error(cls, _find_pydantic_path(value, first), problem)
 
 
-def _pydantic_path(value: Any, error: dict[str, Any]) -> str:
+def _find_pydantic_path(value: Any, error: dict[str, Any]) -> str:
     """Return the JSON path of an error; steps that name members of a union are skipped."""
     path = ROOT
     for step in error["loc"]:

@@ -10,11 +10,13 @@ _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))",
     re.ASCII,
 )
-_OWN_FORM = "2000-01-01T00:00:00.000000Z"
+_LOG_FORM = "2000-01-01T00:00:00.000000Z"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAY_S = 86_400
 _LEAP_SECOND = 60
+_LAST_HOUR, _LAST_MINUTE = 23, 59
+_TEXT_CHARS_MAX = 64  # bounds the cached texts
 
 # The range that Python, Arrow, Spark and Postgres can all represent: 0001-01-01T00:00:00Z up to
 # 9999-12-31T23:59:59.999999Z.
@@ -27,15 +29,15 @@ def time_problem(text: object) -> str | None:
 
     A leap second (`:60`) is valid only at the end of a month in UTC.
     """
-    moment = parse_us(text)
-    if moment is None or type(text) is not str:
+    microseconds = parse_us(text)
+    if microseconds is None or type(text) is not str:
         return "must be an RFC 3339 timestamp"
-    if not EARLIEST_US <= moment <= LATEST_US:
+    if not EARLIEST_US <= microseconds <= LATEST_US:
         return "must be within the years 0001 to 9999 in UTC"
     if text[17:19] == str(_LEAP_SECOND):
-        day, rest = divmod(moment // 1_000_000, _DAY_S)
+        day, second_of_day = divmod(microseconds // 1_000_000, _DAY_S)
         # `parse_us` counts it as the first second of the next minute, here of the next month.
-        if rest or date.fromordinal(_EPOCH_DAY + day).day != 1:
+        if second_of_day or date.fromordinal(_EPOCH_DAY + day).day != 1:
             return "may have a leap second only as the last second of a month in UTC"
     return None
 
@@ -45,25 +47,25 @@ def parse_us(text: object) -> int | None:
 
     Digits finer than a microsecond are truncated.
     """
-    if type(text) is not str or len(text) > 64:  # noqa: PLR2004
+    if type(text) is not str or len(text) > _TEXT_CHARS_MAX:
         return None
-    if len(text) == len(_OWN_FORM) and text[19] == "." and text[-1] == "Z" and text.isascii():
+    if len(text) == len(_LOG_FORM) and text[19] == "." and text[-1] == "Z" and text.isascii():
         fraction = text[20:-1]
         # Hot path: the form that `format_us` writes. Neighbouring records share the cached second.
         if fraction.isdigit():
-            second = _instant(text[:19] + "Z")
+            second = _parse_instant(text[:19] + "Z")
             return None if second is None else second + int(fraction)
-    return _instant(text)
+    return _parse_instant(text)
 
 
 @lru_cache(maxsize=1024)
-def _instant(text: str) -> int | None:
-    found = _RFC3339.fullmatch(text)
-    if found is None:
+def _parse_instant(text: str) -> int | None:
+    match = _RFC3339.fullmatch(text)
+    if match is None:
         return None
-    year, month, day, hour, minute, second, fraction, sign, off_hour, off_minute = found.groups()
+    year, month, day, hour, minute, second, fraction, sign, off_hour, off_minute = match.groups()
     # A leap second is valid, and counts as the first second of the next minute.
-    if int(hour) > 23 or int(minute) > 59 or int(second) > 60:  # noqa: PLR2004
+    if int(hour) > _LAST_HOUR or int(minute) > _LAST_MINUTE or int(second) > _LEAP_SECOND:
         return None
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
@@ -71,7 +73,7 @@ def _instant(text: str) -> int | None:
         return None
     seconds = days * 86_400 + int(hour) * 3_600 + int(minute) * 60 + int(second)
     if sign:
-        if int(off_hour) > 23 or int(off_minute) > 59:  # noqa: PLR2004
+        if int(off_hour) > _LAST_HOUR or int(off_minute) > _LAST_MINUTE:
             return None
         offset = int(off_hour) * 3_600 + int(off_minute) * 60
         seconds += offset if sign == "-" else -offset

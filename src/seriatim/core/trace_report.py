@@ -31,9 +31,9 @@ EDGE_VERBS = {
     "action_targets_entity": "targets",
     "exception_approved_by": "decided by",
 }
-_OPEN = "open"
+_OPEN_STATE = "open"
 
-_States = list[tuple[str, str]]
+_NodeStates = list[tuple[str, str]]
 
 
 class TraceStep(msgspec.Struct, frozen=True):
@@ -96,14 +96,14 @@ def build_report(trace_id: str, records: Iterable[EventRecord]) -> TraceReport:
         if summary is not None or record.event_type == "TraceStarted":
             summary = apply_to_trace(summary, record)
         steps.append(_make_step(record))
-        named, stated = build_graph(record)
-        for node in named:
+        event_nodes, event_edges = build_graph(record)
+        for node in event_nodes:
             nodes.setdefault(node.node_id, node)
             sources.setdefault(node.node_id, record.event_id)
-        edges |= {edge.edge_id: edge for edge in stated}
-        states |= _WORDS[record.event_type][1](record.payload)
+        edges |= {edge.edge_id: edge for edge in event_edges}
+        states |= _DESCRIPTIONS[record.event_type][1](record.payload)
     if summary is not None:
-        states[f"trace:{trace_id}"] = summary.outcome or _OPEN
+        states[f"trace:{trace_id}"] = summary.outcome or _OPEN_STATE
     return TraceReport(
         trace_id,
         summary,
@@ -130,21 +130,23 @@ def build_tree(report: TraceReport) -> TreeItem:
             verbs.append(verb)
     expanded: set[str] = set()
 
-    def grow(node_id: str, verbs: Iterable[str]) -> TreeItem:
+    def build_item(node_id: str, verbs: Iterable[str]) -> TreeItem:
         repeated = node_id in expanded
         expanded.add(node_id)
-        below = {} if repeated else targets.get(node_id, {})
-        children = tuple(grow(target, words) for target, words in below.items())
+        targets_below = {} if repeated else targets.get(node_id, {})
+        children = tuple(
+            build_item(target, target_verbs) for target, target_verbs in targets_below.items()
+        )
         return TreeItem(node_id, tuple(verbs), repeated, children)
 
-    root = grow(report.root_id, ())
+    root = build_item(report.root_id, ())
     # Without the first event, an exception or action may be an origin that the trace never names.
-    loose = sorted(
+    unreached = sorted(
         (node.node_id for node in report.nodes if node.node_id not in expanded),
         key=lambda node_id: node_id not in targets,
     )
-    others = tuple(grow(node_id, ()) for node_id in loose if node_id not in expanded)
-    return msgspec.structs.replace(root, children=(*root.children, *others))
+    other_roots = tuple(build_item(node_id, ()) for node_id in unreached if node_id not in expanded)
+    return msgspec.structs.replace(root, children=(*root.children, *other_roots))
 
 
 def _make_step(record: EventRecord) -> TraceStep:
@@ -155,25 +157,27 @@ def _make_step(record: EventRecord) -> TraceStep:
         record.event_type,
         record.occurred_at,
         f"{record.actor_type} {record.actor_id}" if record.actor_id else "",
-        _WORDS[record.event_type][0](record.payload),
+        _DESCRIPTIONS[record.event_type][0](record.payload),
     )
 
 
-def _entity(reference: dict[str, Any]) -> str:
+def _format_entity(reference: dict[str, Any]) -> str:
     return f"{reference['entity_type']} {reference['entity_id']}"
 
 
-def _policy(payload: dict[str, Any]) -> str:
+def _format_policy(payload: dict[str, Any]) -> str:
     return "{policy_id} {policy_version}".format(**payload["policy"])
 
 
-def _count(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _describe_input(payload: dict[str, Any]) -> str:
     source = "{system}: {object_type} {object_id}".format(**payload["source"])
-    return f"input {payload['input_id']} from {source}, {_count(len(payload['facts']), 'fact')}"
+    return (
+        f"input {payload['input_id']} from {source}, {_format_count(len(payload['facts']), 'fact')}"
+    )
 
 
 def _describe_approval(payload: dict[str, Any]) -> str:
@@ -182,7 +186,7 @@ def _describe_approval(payload: dict[str, Any]) -> str:
     return f"{payload['decision']} {subject}, by {approver}"
 
 
-def _approval_states(payload: dict[str, Any]) -> _States:
+def _find_approval_states(payload: dict[str, Any]) -> _NodeStates:
     subject = "{subject_type}:{subject_id}".format(**payload["subject"])
     approver = payload["approver"]
     return [
@@ -192,39 +196,42 @@ def _approval_states(payload: dict[str, Any]) -> _States:
 
 
 def _describe_proposal(payload: dict[str, Any]) -> str:
-    changes = _count(len(payload["changes"]), "change")
-    target = f"{_entity(payload['target_entity'])} in {payload['target_system']}"
+    changes = _format_count(len(payload["changes"]), "change")
+    target = f"{_format_entity(payload['target_entity'])} in {payload['target_system']}"
     return f"action {payload['action_id']}: {payload['action_type']} on {target}, {changes}"
 
 
 # For each event type: its description, and the states of nodes that it sets.
-_WORDS: dict[str, tuple[Callable[[dict[str, Any]], str], Callable[[dict[str, Any]], _States]]] = {
+_DESCRIPTIONS: dict[
+    str, tuple[Callable[[dict[str, Any]], str], Callable[[dict[str, Any]], _NodeStates]]
+] = {
     "TraceStarted": (
         lambda payload: (
             f"{payload['title']} ({payload['workflow']}), about "
-            f"{_entity(payload['primary_entity'])}"
+            f"{_format_entity(payload['primary_entity'])}"
         ),
         lambda payload: [(entity_node_id(payload["primary_entity"]), "primary")],
     ),
     "InputObserved": (_describe_input, lambda _: []),
     "EntityObserved": (
         lambda payload: (
-            f"{payload['role']} {_entity(payload['entity'])}, "
-            f"{_count(len(payload['facts']), 'fact')}"
+            f"{payload['role']} {_format_entity(payload['entity'])}, "
+            f"{_format_count(len(payload['facts']), 'fact')}"
         ),
         lambda payload: [(entity_node_id(payload["entity"]), payload["role"])],
     ),
     "PolicyEvaluated": (
-        lambda payload: f"policy {_policy(payload)}: {payload['decision']}",
+        lambda payload: f"policy {_format_policy(payload)}: {payload['decision']}",
         lambda payload: [(policy_node_id(payload["policy"]), payload["decision"])],
     ),
     "ExceptionRequested": (
         lambda payload: (
-            f"exception {payload['exception_id']} from {_policy(payload)}: {payload['reason']}"
+            f"exception {payload['exception_id']} from {_format_policy(payload)}: "
+            f"{payload['reason']}"
         ),
         lambda payload: [(f"exception:{payload['exception_id']}", "requested")],
     ),
-    "ApprovalRecorded": (_describe_approval, _approval_states),
+    "ApprovalRecorded": (_describe_approval, _find_approval_states),
     "PrecedentCited": (
         lambda payload: f"trace {payload['cited_trace_id']}: {payload['reason']}",
         lambda payload: [(f"trace:{payload['cited_trace_id']}", "precedent")],

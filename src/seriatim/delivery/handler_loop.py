@@ -123,9 +123,8 @@ class HandlerLoop:
         self._run_effect_coroutine = run_coroutine or self._run_in_own_loop
         self._runner: asyncio.Runner | None = None
         self.unsettled: list[UnsettledEvent] = []
-        self._open_claims: dict[
-            EventKey, Claim
-        ] = {}  # claims held by this loop that are not completed yet
+        # Claims held by this loop that are not completed yet.
+        self._open_claims: dict[EventKey, Claim] = {}
 
     def handle(self, deliveries: Iterable[Delivery]) -> Counts:
         """Handle events in the given order.
@@ -170,21 +169,23 @@ class HandlerLoop:
         passing: list[Delivery] = []
         invalid: list[Delivery] = []
         seen: set[EventKey] = set()
-        for one in chunk:
-            if one.key in seen:
+        for delivery in chunk:
+            # A batch may repeat an event; its second claim would only wait for the first.
+            if delivery.key in seen:
                 continue
-            seen.add(one.key)
-            if one.flaw:
-                invalid.append(one)
-            elif self.handler.accepts(one.event_type, _stream_type(one)):
-                selected.append(one)
+            seen.add(delivery.key)
+            if delivery.flaw:
+                invalid.append(delivery)
+            elif self.handler.accepts(delivery.event_type, _stream_type(delivery)):
+                selected.append(delivery)
             else:
-                passing.append(one)
+                passing.append(delivery)
         counts = Counts(passed=len(passing), duplicate=len(chunk) - len(seen))
         counts += self._claim_and_run(selected, passing)
+        # After the claims: most excluded events then follow settled ones, and need no row.
         self._registry.pass_over(self.handler, passing)
         if invalid:
-            self._send_dead_letters([(one, one.flaw, 0) for one in invalid])
+            self._send_dead_letters([(delivery, delivery.flaw, 0) for delivery in invalid])
             self._registry.reject_invalid(self.handler, invalid)
             counts.dead += len(invalid)
         return counts

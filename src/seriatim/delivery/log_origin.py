@@ -56,20 +56,21 @@ def find_ranges_before_start(
     """
     ranges: dict[StreamKey, PassedRange] = {}
     for claim in blocked:
-        one = claim.delivery
-        if one.ordered_stream is None or one.ordered_stream in ranges:
+        delivery = claim.delivery
+        if delivery.ordered_stream is None or delivery.ordered_stream in ranges:
             continue
-        tenant_id, stream_type, stream_id = one.ordered_stream
+        tenant_id, stream_type, stream_id = delivery.ordered_stream
         spec = ReadSpec(
             tenant_id=tenant_id,
             stream=(stream_type, stream_id),
             after=handler.start,
-            until=one.position,
+            until=delivery.position,
             limit=1,
         )
+        # The first event after the start: everything before it in its stream is passed over.
         for first in store.read(spec):
             last = (first.stream_seq or 0) - 1
-            ranges[one.ordered_stream] = PassedRange(
-                one.ordered_stream, one.first_seq, one.first_seq, last
+            ranges[delivery.ordered_stream] = PassedRange(
+                delivery.ordered_stream, delivery.first_seq, delivery.first_seq, last
             )
-    return [one for one in ranges.values() if one.to_seq >= one.from_seq]
+    return [item for item in ranges.values() if item.to_seq >= item.from_seq]

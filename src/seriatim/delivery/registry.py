@@ -442,8 +442,8 @@ class Registry:
         stuck = find_stuck_streams(claims.values()) if handler.mode == "strict" else {}
         if not stuck:
             return
-        # Claims and refusals are two statements. Between them a later event may have become free,
-        # although an earlier one was taken by another consumer.
+        # An event is free if its predecessors in the batch are free too. While the claim waited for
+        # the row of a predecessor, another consumer may have won that one.
         overtaking = [claim for claim in claims.values() if follows_stuck_event(claim, stuck)]
         if overtaking:
             self.release(handler, overtaking)

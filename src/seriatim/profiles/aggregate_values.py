@@ -15,6 +15,7 @@ from seriatim.core.event import (
     AppendResult,
     EventRecord,
     NewEvent,
+    is_pair,
 )
 from seriatim.core.ids import id_problem
 from seriatim.core.kinds import PROFILE_KINDS
@@ -165,7 +166,7 @@ def _from_new_event(event: NewEvent, index: int) -> dict[str, Any]:
     fields = msgspec.structs.asdict(event)
     stream = fields.pop("stream")
     if stream is not None:
-        if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
+        if not is_pair(stream):
             raise event_error("stream", "must be a (stream type, stream id) pair", index)
         fields["aggregate_type"], fields["aggregate_id"] = stream
     return {_PROFILE_NAMES.get(name, name): value for name, value in fields.items()}

@@ -133,7 +133,7 @@ class Aggregates(Profile):
         )
         new_events = _to_new_events(events, common)
         log = self._log_for_append(org_id, new_events)
-        condition = _expectations(expected_seq, new_events)
+        condition = _to_conditions(expected_seq, new_events)
         draft = log.draft(AGGREGATES_PROFILE, new_events, condition, command=command)
         finish, names = AggregateAppendResult, _EVENT_NAMES
         return PlannedAppend(log, draft, finish, names, timeout=timeout, connection=connection)
@@ -168,12 +168,12 @@ class Aggregates(Profile):
         log = self._log_for_read(org_id, infrastructure)
         stream = kind, check_name("aggregate_id", aggregate_id)
         with _READ_FIELD_NAMES.translate_errors():
-            found = list(log.read_stream(stream, since=after_aggregate_seq))
-        seq = found[-1].stream_seq if found else None
-        if not found and after_aggregate_seq is not None:
+            records = list(log.read_stream(stream, since=after_aggregate_seq))
+        seq = records[-1].stream_seq if records else None
+        if not records and after_aggregate_seq is not None:
             last = log.last_event(stream)
             seq = None if last is None else last.stream_seq
-        return Aggregate(kind, aggregate_id, seq, [AggregateEvent.of(one) for one in found])
+        return Aggregate(kind, aggregate_id, seq, [AggregateEvent.of(record) for record in records])
 
     def read(
         self,
@@ -274,25 +274,25 @@ class Aggregates(Profile):
     def _log_for_append(self, org_id: str | None, events: Any) -> BaseLog:
         """Return the log of the organisation of the events, which must be named."""
         new_events = events if isinstance(events, list) else []
-        org = org_id or next((one.tenant_id for one in new_events if one.tenant_id), None)
-        owned = self._owned_by_organisations(new_events)
-        if org is not None or not new_events:
+        owner = org_id or next((event.tenant_id for event in new_events if event.tenant_id), None)
+        owned = self._list_owned(new_events)
+        if owner is not None or not new_events:
             if len(owned) < len(new_events):
                 raise invalid_argument(
                     "org_id", "must be left out: infrastructure belongs to no organisation"
                 )
-            return self._log_for_read(org, infrastructure=False)
+            return self._log_for_read(owner, infrastructure=False)
         if owned and self._log.tenant_id == DEFAULT_TENANT:
             self._log.appender.reload_rules()  # another process may have declared the kind
-            owned = self._owned_by_organisations(new_events)
+            owned = self._list_owned(new_events)
             if owned:
                 raise event_error("org_id", "is required", owned[0])
         return self._log if owned else self._log_for_read(None, infrastructure=True)
 
-    def _owned_by_organisations(self, events: list[NewEvent]) -> list[int]:
+    def _list_owned(self, events: list[NewEvent]) -> list[int]:
         """Return the indexes of the events whose aggregate belongs to an organisation."""
-        kinds = [one.stream[0] for one in events if one.stream is not None]
-        return [i for i, kind in enumerate(kinds) if not self._is_infrastructure(kind)]
+        kinds = [event.stream[0] for event in events if event.stream is not None]
+        return [index for index, kind in enumerate(kinds) if not self._is_infrastructure(kind)]
 
     def _log_for_read(self, org_id: str | None, infrastructure: bool) -> BaseLog:
         if org_id is not None and is_infrastructure(org_id):
@@ -371,7 +371,7 @@ def _to_new_events(events: Events, common: Mapping[str, Any]) -> Any:
     ]
 
 
-def _expectations(expected: ExpectedSeqs, events: Any) -> list[ExpectedSeq] | None:
+def _to_conditions(expected: ExpectedSeqs, events: Any) -> list[ExpectedSeq] | None:
     if isinstance(expected, EllipsisType) or not isinstance(events, list):
         return None
     if isinstance(expected, Mapping):
@@ -389,4 +389,4 @@ def _to_types(event_type: str | Sequence[str] | None) -> Sequence[str] | None:
 
 
 def _to_aggregate_page(page: Page) -> AggregatePage:
-    return AggregatePage([AggregateEvent.of(one) for one in page.records], page.last_scanned)
+    return AggregatePage([AggregateEvent.of(record) for record in page.records], page.last_scanned)

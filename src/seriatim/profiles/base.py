@@ -24,7 +24,7 @@ from seriatim.log.async_log import AsyncLog, iterate_in_threads
 from seriatim.log.base import BaseLog
 
 T = TypeVar("T")
-S = TypeVar("S")
+ProfileS = TypeVar("ProfileS")
 ProfileT = TypeVar("ProfileT", bound="Profile")
 P = ParamSpec("P")
 
@@ -40,7 +40,7 @@ _FIELD_ERRORS = (
 
 
 # The details that name the field or argument that an error is about.
-_SUBJECTS = ("argument", "field", "path")
+_SUBJECT_DETAILS = ("argument", "field", "path")
 
 
 class FieldNames:
@@ -52,7 +52,9 @@ class FieldNames:
     def translate(self, error: SeriatimError) -> SeriatimError:
         """Return the error with the profile's field names; the same error if nothing changes."""
         details = {name: self._rename_detail(name, value) for name, value in error.details.items()}
-        subject = next((error.details[name] for name in _SUBJECTS if name in error.details), None)
+        subject = next(
+            (error.details[name] for name in _SUBJECT_DETAILS if name in error.details), None
+        )
         message = self._rename_words(error.message, subject)
         if message == error.message and details == error.details:
             return error
@@ -73,10 +75,10 @@ class FieldNames:
         return " ".join(words)
 
     def _rename_detail(self, name: str, value: Any) -> Any:
-        if name in _SUBJECTS and isinstance(value, str):
+        if name in _SUBJECT_DETAILS and isinstance(value, str):
             return self._names.get(value, value)
         if name == "fields" and isinstance(value, list):
-            return [self._names.get(one, one) for one in value]
+            return [self._names.get(field, field) for field in value]
         return value
 
     @contextmanager
@@ -152,19 +154,23 @@ class PlannedAppend(Generic[T]):
         return self._conflict(error)
 
 
+# The method that plans the append of each method that `append_method` made.
+_PLANNING_METHODS: dict[Callable[..., Any], Callable[..., PlannedAppend[Any]]] = {}
+
+
 def append_method(
-    method: Callable[Concatenate[S, P], PlannedAppend[T]],
-) -> Callable[Concatenate[S, P], T]:
+    method: Callable[Concatenate[ProfileS, P], PlannedAppend[T]],
+) -> Callable[Concatenate[ProfileS, P], T]:
     """Turn a method that plans an append into one that runs it.
 
     The planning method stays available to `AsyncProfile`, which awaits the plan instead.
     """
 
     @wraps(method)
-    def run(profile: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(profile: ProfileS, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(profile, *args, **kwargs).run()
 
-    run.plan = method  # type: ignore[attr-defined] # read by AsyncProfile
+    _PLANNING_METHODS[run] = method
     return run
 
 
@@ -190,9 +196,7 @@ class AsyncProfile(Generic[ProfileT]):
 
     async def _append(self, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Await an append; `method` is one that `append_method` made."""
-        plan: PlannedAppend[T] = method.plan(  # type: ignore[attr-defined] # see append_method
-            self._profile, *args, **kwargs
-        )
+        plan: PlannedAppend[T] = _PLANNING_METHODS[method](self._profile, *args, **kwargs)
         return await plan.run_async()
 
 

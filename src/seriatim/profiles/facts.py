@@ -257,7 +257,7 @@ class Facts(Profile):
             found = log.facts.query({"filters": [{"types": ["order.paid"]}]})
             print(found.current_context_version)
         """
-        found = self._log.query(
+        result = self._log.query(
             _to_query(event_query),
             limit=limit,
             after=after,
@@ -266,11 +266,11 @@ class Facts(Profile):
             newest_first=newest_first,
         )
         return FactQueryResult(
-            _to_facts(found.records),
-            found.last_returned_position,
-            found.context_version,
-            found.head,
-            found.more,
+            _to_facts(result.records),
+            result.last_returned_position,
+            result.context_version,
+            result.head,
+            result.more,
         )
 
     def tail(

@@ -67,25 +67,25 @@ def _object(*, optional: dict[str, _Check] | None = None, **required: _Check) ->
     def check(value: Any) -> _Problem:
         if not isinstance(value, dict):
             return "", "must be an object"
-        for key, inner in required_fields:
+        for key, check_value in required_fields:
             if key not in value:
                 return child("", key), "is required"
-            if problem := inner(value[key]):
+            if problem := check_value(value[key]):
                 return child("", key) + problem[0], problem[1]
-        for key, inner in optional_fields:
-            if problem := inner(value.get(key)):
+        for key, check_value in optional_fields:
+            if problem := check_value(value.get(key)):
                 return child("", key) + problem[0], problem[1]
         return None
 
     return check
 
 
-def _list_of(inner: _Check) -> _Check:
+def _list_of(check_element: _Check) -> _Check:
     def check(value: Any) -> _Problem:
         if not isinstance(value, _ARRAYS):
             return "", "must be a list"
-        for index, each in enumerate(value):
-            if problem := inner(each):
+        for index, element in enumerate(value):
+            if problem := check_element(element):
                 return item("", index) + problem[0], problem[1]
         return None
 
@@ -95,11 +95,12 @@ def _list_of(inner: _Check) -> _Check:
 _ENTITY = _object(entity_type=_text, entity_id=_text)
 _POLICY = _object(policy_id=_text, policy_version=_text)
 _VALUE = _object(
-    type=_one_of("string", "int", "bool", "decimal", "date", "datetime", "json"), value=_text
+    type=_one_of("string", "int", "bool", "decimal", "date", "datetime", "json"),
+    value=_text,
 )
 _FACTS = _list_of(_object(key=_text, value=_VALUE, optional={"as_of": _text_or_null}))
 _CHANGES = _list_of(_object(path=_text, old_value=_any_or_null, new_value=_any))
-_ANYTHING = _list_of(lambda _: None)
+_ANY_LIST = _list_of(lambda _: None)
 
 _SHAPES: dict[str, _Check] = {
     "TraceStarted": _object(workflow=_text, title=_text, primary_entity=_ENTITY),
@@ -110,7 +111,9 @@ _SHAPES: dict[str, _Check] = {
     ),
     "EntityObserved": _object(entity=_ENTITY, role=_one_of("primary", "related"), facts=_FACTS),
     "PolicyEvaluated": _object(
-        policy=_POLICY, inputs=_ANYTHING, decision=_one_of("allow", "deny", "require_exception")
+        policy=_POLICY,
+        inputs=_ANY_LIST,
+        decision=_one_of("allow", "deny", "require_exception"),
     ),
     "ExceptionRequested": _object(exception_id=_text, policy=_POLICY, reason=_text),
     "ApprovalRecorded": _object(

@@ -132,7 +132,7 @@ def to_new_event(envelope: EventEnvelope | Mapping[str, Any]) -> NewEvent:
         fields.pop("event_type", None),
         fields.pop("payload", None),
         stream,
-        producer_id=_producer(fields.pop("producer_id", None), source.get("producer_id")),
+        producer_id=_choose_producer(fields.pop("producer_id", None), source.get("producer_id")),
         source_system=source.get("system"),
         source_subsystem=source.get("subsystem"),
         actor_type=actor.get("actor_type"),
@@ -172,11 +172,15 @@ def _part_fields(part: Any, kind: type[TraceSource | TraceActor], field: str) ->
     return part
 
 
-def _producer(of_envelope: Any, of_source: Any) -> Any:
+def _choose_producer(envelope_producer: Any, source_producer: Any) -> Any:
     """Return the producer, named in the envelope, in its source, or equally in both."""
-    if of_envelope is not None and of_source is not None and of_envelope != of_source:
+    if (
+        envelope_producer is not None
+        and source_producer is not None
+        and envelope_producer != source_producer
+    ):
         raise _event_error("source.producer_id", "differs from the envelope's producer_id")
-    return of_source if of_envelope is None else of_envelope
+    return source_producer if envelope_producer is None else envelope_producer
 
 
 def _event_error(field: str, problem: str) -> Exception:

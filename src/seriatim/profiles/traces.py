@@ -96,7 +96,7 @@ class TraceFilters(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "after": 0 if self.since_log_seq is None else self.since_log_seq,
             "until": self.until_log_seq,
-            "stream": None if self.trace_id is None else _stream(self.trace_id),
+            "stream": None if self.trace_id is None else _to_stream(self.trace_id),
             "types": None if self.event_type is None else [self.event_type],
             "occurred_after": self.since_occurred_at,
             "occurred_until": self.until_occurred_at,
@@ -179,8 +179,8 @@ class Traces(Profile):
         """
         log = self._for_tenant(tenant_id)
         with _READ_FIELD_NAMES.translate_errors():
-            found = log.read_stream(_stream(trace_id), since=since_trace_seq, limit=limit)
-        return _to_stored(found)
+            records = log.read_stream(_to_stream(trace_id), since=since_trace_seq, limit=limit)
+        return _to_stored_events(records)
 
     def list_events(
         self,
@@ -223,8 +223,8 @@ class Traces(Profile):
         )
         with _READ_FIELD_NAMES.translate_errors():
             if limit is not None:
-                return _to_stored(filters.read_page(log, limit))
-            return _to_stored(chain.from_iterable(filters.read_batches(log, None)))
+                return _to_stored_events(filters.read_page(log, limit))
+            return _to_stored_events(chain.from_iterable(filters.read_batches(log, None)))
 
     def iter_event_batches(
         self,
@@ -294,7 +294,7 @@ class Traces(Profile):
         Example:
             finished = log.traces.is_trace_finished("t-1")
         """
-        last = _last_event(self._for_tenant(tenant_id), trace_id)
+        last = _find_last_event(self._for_tenant(tenant_id), trace_id)
         return last is not None and last.event_type in TRACE_STREAM_KIND.closing_types
 
     def get_next_trace_seq(self, trace_id: str, *, tenant_id: str | None = None) -> int:
@@ -306,7 +306,7 @@ class Traces(Profile):
         Example:
             trace_seq = log.traces.get_next_trace_seq("t-1")
         """
-        last = _last_event(self._for_tenant(tenant_id), trace_id)
+        last = _find_last_event(self._for_tenant(tenant_id), trace_id)
         return TRACE_STREAM_KIND.first_seq if last is None else (last.stream_seq or 0) + 1
 
     def get_projection_cursor(
@@ -323,11 +323,11 @@ class Traces(Profile):
         """
         log = self._for_tenant(tenant_id)
         name = check_name("projection_name", projection_name)
-        found = log.store.cursor(log.tenant_id, "projection", name)
-        if found is None:
+        cursor = log.store.cursor(log.tenant_id, "projection", name)
+        if cursor is None:
             return None
-        check_cursor(log.store, found, found.query)
-        return to_projection_cursor(found)
+        check_cursor(log.store, cursor, cursor.query)
+        return to_projection_cursor(cursor)
 
     def put_projection_cursor(
         self,
@@ -356,14 +356,14 @@ class Traces(Profile):
         """
         log = self._for_tenant(tenant_id)
         name = check_name("projection_name", projection_name)
-        known = log.store.cursor(log.tenant_id, "projection", name)
-        query = "" if known is None else known.query
+        stored = log.store.cursor(log.tenant_id, "projection", name)
+        query = "" if stored is None else stored.query
         with _CURSOR_FIELD_NAMES.translate_errors():
-            moved = make_cursor(log.store, log.tenant_id, "projection", name, last_log_seq, query)
-            if known is not None and not reset:
-                check_cursor(log.store, known, known.query)
-            log.store.put_cursor(moved, lease=None, reset=reset)
-        return to_projection_cursor(log.store.cursor(log.tenant_id, "projection", name) or moved)
+            cursor = make_cursor(log.store, log.tenant_id, "projection", name, last_log_seq, query)
+            if stored is not None and not reset:
+                check_cursor(log.store, stored, stored.query)
+            log.store.put_cursor(cursor, lease=None, reset=reset)
+        return to_projection_cursor(log.store.cursor(log.tenant_id, "projection", name) or cursor)
 
     def list_projection_cursors(self, *, tenant_id: str | None = None) -> list[ProjectionCursor]:
         """Return the cursors of all projections, by name.
@@ -373,7 +373,10 @@ class Traces(Profile):
                 print(cursor.projection_name, cursor.last_log_seq)
         """
         log = self._for_tenant(tenant_id)
-        return [to_projection_cursor(one) for one in log.store.cursors(log.tenant_id, "projection")]
+        return [
+            to_projection_cursor(cursor)
+            for cursor in log.store.cursors(log.tenant_id, "projection")
+        ]
 
     @cached_property
     def aio(self) -> AsyncTraces:
@@ -488,25 +491,25 @@ class AsyncTraces(AsyncProfile[Traces]):
         return await asyncio.to_thread(self._profile.list_projection_cursors, *args, **kwargs)
 
 
-def _stream(trace_id: str) -> StreamRef:
+def _to_stream(trace_id: str) -> StreamRef:
     return TRACE_STREAM_TYPE, check_name("trace_id", trace_id)
 
 
-def _last_event(log: BaseLog, trace_id: str) -> EventRecord | None:
-    return log.last_event(_stream(trace_id))
+def _find_last_event(log: BaseLog, trace_id: str) -> EventRecord | None:
+    return log.last_event(_to_stream(trace_id))
 
 
-def _to_stored(records: Iterable[EventRecord]) -> list[StoredEvent]:
+def _to_stored_events(records: Iterable[EventRecord]) -> list[StoredEvent]:
     return [to_stored_event(record) for record in records]
 
 
 def _limit_batches(
     batches: Iterator[list[EventRecord]], limit: int | None
 ) -> Iterator[list[StoredEvent]]:
-    left = limit
+    remaining = limit
     for batch in batches:
-        yield _to_stored(batch if left is None else batch[:left])
-        if left is not None:
-            left -= len(batch)
-            if left <= 0:
+        yield _to_stored_events(batch if remaining is None else batch[:remaining])
+        if remaining is not None:
+            remaining -= len(batch)
+            if remaining <= 0:
                 return

@@ -138,7 +138,7 @@ def test_later_claims_are_given_back_when_another_won_the_first(empty_postgres_u
     with other.engine.transaction() as session:
         values = other._database.handler_values(by) | {"owner": "other"}
         won = other._database.run_rows_in(
-            session, "claim", CANDIDATE_TYPES, encode_candidates(wanted[:1], ()), values
+            session, "claim_events", CANDIDATE_TYPES, encode_candidates(wanted[:1], ()), values
         )
         asking.start()
         wait_until(lambda: waits_for_a_lock(empty_postgres_url), "the claim waits")

@@ -76,8 +76,7 @@ class ProjectionStep(msgspec.Struct, kw_only=True):
     until: int
     last_event_id: str
     rows: dict[str, list[ReadModelRow]] = msgspec.field(default_factory=dict)
-    state_rows: dict[TenantKey, ReadModelRow] = msgspec.field(
-        default_factory=dict
-    )  # rows that are themselves the states
+    # Rows that are themselves the states.
+    state_rows: dict[TenantKey, ReadModelRow] = msgspec.field(default_factory=dict)
     states: dict[TenantKey, tuple[int, str]] = msgspec.field(default_factory=dict)
     failures: list[tuple[Failure, FailureStatus]] = msgspec.field(default_factory=list)

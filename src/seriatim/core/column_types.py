@@ -95,7 +95,7 @@ def format_time(value: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a text made by `format_time`."""
+    """Parse a text made by `format_time`; raise `ValueError` for any other text."""
     microseconds = parse_us(text)
     if microseconds is None:
         msg = f"{text!r:.80} is not a timestamp"

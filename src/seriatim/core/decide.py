@@ -184,7 +184,10 @@ def _replay_events(request: AppendRequest, view: StoreView) -> ReplayedAppend | 
         record, differing = _find_stored(request, event, view, index)
         mismatch.update(differing)
         if (record is None and records) or (record is not None and len(records) != index):
-            msg = f"event {index}: some events of this batch are already stored and some are not"
+            msg = (
+                f"event {index}: some events of this batch are already stored and some are not: "
+                "repeat the batch as it was first sent, or append the new events alone"
+            )
             raise IdempotencyConflict(msg, details={"index": index, "fields": []})
         if record is None:
             continue
@@ -192,7 +195,10 @@ def _replay_events(request: AppendRequest, view: StoreView) -> ReplayedAppend | 
             record.append_position != records[0].append_position
             or record.position != records[-1].position + 1
         ):
-            msg = f"event {index}: the events of this batch are stored in other appends or order"
+            msg = (
+                f"event {index}: the events of this batch are stored in other appends or order: "
+                "repeat the batch as it was first sent"
+            )
             raise IdempotencyConflict(msg, details={"index": index, "fields": ["batch"]})
         records.append(record)
     return ReplayedAppend(tuple(records), None, tuple(sorted(mismatch))) if records else None
@@ -270,7 +276,7 @@ def _find_free_key(
         if user == event.event_id:
             msg = f"event {index}: its event id is already stored"
             raise Conflict(msg, details={"index": index, "field": "event_id"})
-    msg = f"event {index}: all index keys of its event id are in use by other ids"
+    msg = f"event {index}: all index keys of its event id are in use: take another event id"
     raise Conflict(msg, details={"index": index, "field": "event_id"})
 
 

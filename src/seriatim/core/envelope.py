@@ -138,6 +138,7 @@ def _check_tags(tags: Any, limits: Limits) -> None:
     limits.check("tags", len(tags))
     for index, tag in enumerate(tags):
         if type(tag) is str:
+            # Replaced, because `text_problem` reports lone surrogates better than `encode`.
             limits.check("tag_bytes", len(tag.encode(errors="replace")))
         if problem := text_problem(tag):
             raise ValidationError("envelope", f"tags[{index}]", problem)

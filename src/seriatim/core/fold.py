@@ -69,7 +69,12 @@ class RowFormat:
         return normalized
 
     def normalize_state(self, key: str, row: Any) -> Row:
-        """Return the normalized row of a key; the row may leave out the column of the key."""
+        """Return the normalized row of a key; the row may leave out the column of the key.
+
+        Raises:
+            TypeError: The row or a value has the wrong type.
+            ValueError: A column is missing or undeclared, or the row has another key.
+        """
         column = self.key_columns[0]
         if isinstance(row, dict):
             value = row.get(column, key)

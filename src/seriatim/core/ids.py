@@ -81,6 +81,7 @@ def encode_parts(*parts: str | None) -> bytes:
 
 def hash_key(*parts: str | None) -> bytes:
     """Return a 16-byte key for the parts: the first half of their SHA-256."""
+    # Half is enough: 128 bits do not collide by accident, and every index row has such a key.
     return sha256(encode_parts(*parts)).digest()[:16]
 
 
@@ -144,6 +145,7 @@ def derive_uuid(*parts: str | None) -> str:
 
 def compose_key(*parts: str) -> str:
     """Join ids into one text key, escaping separators so that different tuples never collide."""
+    # The percent sign first, and last in `split_key`, or the escape of a colon would be escaped.
     return ":".join(part.replace("%", "%25").replace(":", "%3A") for part in parts)
 
 

@@ -99,9 +99,8 @@ class PayloadDocument:
             return
         if self._steps > MAX_MATCH_STEPS:
             msg = (
-                f"matching a payload took more than {MAX_MATCH_STEPS} comparisons "
-                "(match_steps): use "
-                "fewer nested objects and arrays in the predicate, or more selective values"
+                f"matching a payload took more than {MAX_MATCH_STEPS} comparisons (match_steps): "
+                "use fewer nested objects and arrays in the predicate, or more selective values"
             )
             raise LimitExceeded(msg, details={"limit": "match_steps", "bound": MAX_MATCH_STEPS})
         self._next_check = min(self._steps + _STEPS_BETWEEN_CHECKS, MAX_MATCH_STEPS)
@@ -109,6 +108,7 @@ class PayloadDocument:
 
     def elements(self, array: Sequence[Any]) -> _Elements:
         """Return the prepared elements of one of the payload's arrays, cached by identity."""
+        # The id is unambiguous, as the document keeps its parsed payload alive.
         elements = self._arrays.get(id(array))
         if elements is None:
             self.count_steps(len(array) // _SCALARS_PER_STEP)
@@ -132,6 +132,7 @@ class PayloadDocument:
                 yield path, scalar_key(item)
 
     def _get_path_id(self, parent: int, step: str | None) -> int:
+        # A number for each path: terms are compared often, and a tuple of steps costs more.
         return self._paths.setdefault((parent, step), len(self._paths) + 1)
 
 
@@ -231,6 +232,7 @@ class _Array:
     __slots__ = ("_nested", "_scalars")
 
     def __init__(self, predicate: list[Any] | tuple[Any, ...]) -> None:
+        # Equal elements once: repeating one would multiply the cost and change nothing.
         nested = {
             canonical_text(inner): inner
             for inner in predicate

@@ -223,7 +223,11 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def upcast(self, event: EventRecord) -> EventRecord:
-        """Apply upcasters until the event has the newest version that they produce."""
+        """Apply upcasters until the event has the newest version that they produce.
+
+        Raises:
+            TypeError: An upcaster returned a value that is not a dict.
+        """
         while (step := self.upcasters.get((event.event_type, event.event_version))) is not None:
             payload: Any = step(event.payload)
             if not isinstance(payload, dict):

@@ -121,7 +121,8 @@ def _rename_fields(
     for name, value in mapping.items():
         field = names.get(name)
         if field is None or field in fields:
-            raise _query_error(where, f"unknown or duplicate field {str(name)[:80]!r}")
+            problem = f"unknown or duplicate field {str(name)[:80]!r}: use {', '.join(names)}"
+            raise _query_error(where, problem)
         fields[field] = value
     return fields
 
@@ -248,6 +249,7 @@ class _FilterMatcher:
         )
 
     def matches(self, record: EventRecord, document: PayloadDocument) -> bool:
+        # Cheapest first. `issubset` holds for no tags at all, but an empty list matches nothing.
         return (
             (self._types is None or self._types.allows(record.event_type))
             and (self._streams is None or record.stream in self._streams)

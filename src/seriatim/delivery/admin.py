@@ -178,5 +178,8 @@ def check_entry_found(entry_filter: EntryFilter, count: int, statuses: tuple[str
     handler = "" if entry_filter.handler is None else f" for handler {entry_filter.handler}"
     status = entry_filter.status or statuses
     names = status if isinstance(status, str) else ", ".join(status)
-    msg = f"no event {entry_filter.event_id!r:.80}{handler} has the status {names}"
+    msg = (
+        f"no event {entry_filter.event_id!r:.80}{handler} has the status {names}: see seriatim "
+        "registry failed, unknown and waiting"
+    )
     raise NotFound(msg, details={"event_id": entry_filter.event_id})

@@ -93,6 +93,11 @@ class AsyncRegistry:
         If the call is cancelled, the running effect is cancelled too, and its claim is released
         unless the effect is unsafe.
 
+        Raises:
+            EventNotSettled: The verdict of an event is not final, as in `Registry.handle`.
+            Conflict: The handler is paused or stopped.
+            LogIdentityChanged: The events come from another log than earlier ones.
+
         Example:
             await registry.aio.handle(receipts, batch)
 

@@ -54,6 +54,17 @@ CANDIDATE_TYPES = {**DELIVERY_TYPES, "log_id": "text", "epoch": "integer", "sele
 ORIGIN_TYPES = {"tenant_id": "text", "log_id": "text", "epoch": "integer"}
 # Prefixed, because these statements return columns of the table under the plain names.
 CLAIM_TYPES = {"of_tenant": "text", "of_event": "text", "of_token": "integer"}
+ENDED_TYPES = {
+    **CLAIM_TYPES,
+    "new_status": "text",
+    "new_error": "text",
+    "new_event": "text",
+    "pause_us": "integer",
+    "unspent": "integer",
+}
+DEAD_TYPES = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
+INVALID_TYPES = {**DELIVERY_TYPES, "error": "text", "event": "text"}
+DEFERRED_TYPES = {**DELIVERY_TYPES, "event": "text"}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +180,7 @@ def check_held(claims: Sequence[Claim], returned_rows: Sequence[tuple[Any, ...]]
     if lost:
         msg = (
             f"the claim of event {lost[0]} is no longer held: its lease expired and another "
-            "consumer took it, or it was already ended"
+            "consumer took it, or it was already ended: do not complete its effect here"
         )
         raise LeaseLost(msg, details={"event_ids": lost[:10], "lost": len(lost)})
 

@@ -52,6 +52,9 @@ def documents(
     Returns:
         A decorator for a function that converts an event to a document, or to None to delete it.
 
+    Raises:
+        InvalidArgument: The declaration is invalid; the decorator raises it.
+
     Example:
         @documents("orders-index", open_index, stream_types=["order"])
         def order_document(event):

@@ -18,7 +18,11 @@ from seriatim.delivery.claim_context import ClaimContext
 from seriatim.delivery.claims import (
     CANDIDATE_TYPES,
     CLAIM_TYPES,
+    DEAD_TYPES,
+    DEFERRED_TYPES,
     DELIVERY_TYPES,
+    ENDED_TYPES,
+    INVALID_TYPES,
     ORIGIN_TYPES,
     RANGE_TYPES,
     Claim,
@@ -56,18 +60,6 @@ from seriatim.delivery.reset import ResetReport, reset_handler
 from seriatim.log.base import BaseLog
 from seriatim.store.engine import Engine, EngineSession
 
-# Columns and types of the rows that are passed to statements.
-_FAILED_TYPES = {
-    **CLAIM_TYPES,
-    "new_status": "text",
-    "new_error": "text",
-    "new_event": "text",
-    "pause_us": "integer",
-    "unspent": "integer",
-}
-_DEAD_TYPES = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
-_INVALID_TYPES = {**DELIVERY_TYPES, "error": "text", "event": "text"}
-_DEFERRED_TYPES = {**DELIVERY_TYPES, "event": "text"}
 _CLAIM_ROUNDS = 4  # events that become free between a claim and the verdicts are claimed again
 _ABANDONED = "the lease expired in every attempt: each consumer that claimed it died or hung"
 _LOG_REQUIRED = (
@@ -406,12 +398,9 @@ class Registry:
         self, handler: Handler, refused: Sequence[Delivery], passing: Sequence[Delivery]
     ) -> tuple[dict[EventKey, Claim], list[Delivery]]:
         """Return the verdicts of refused events, and the events that have become free meanwhile."""
-        rows = self._database.run_rows(
-            "list_refusals",
-            CANDIDATE_TYPES,
-            encode_candidates(refused, passing),
-            self._database.handler_values(handler),
-        )
+        columns = encode_candidates(refused, passing)
+        values = self._database.handler_values(handler)
+        rows = self._database.run_rows("list_refusals", CANDIDATE_TYPES, columns, values)
         if any(row[2] in ("foreign", "unknown_log") for row in rows):
             self.check_log_identity(handler, [*refused, *passing])  # binds the log, or raises
             return {}, list(refused)
@@ -535,7 +524,7 @@ class Registry:
         # A released event of a stream waits for its predecessors; an ended one may be settled.
         then = "mark_waiting_streams" if unspent else "advance_streams"
         values = self._database.handler_values(handler)
-        rows = self._database.run_rows("end_attempts", _FAILED_TYPES, columns, values, then=then)
+        rows = self._database.run_rows("end_attempts", ENDED_TYPES, columns, values, then=then)
         check_held(claims, rows)
 
     def mark_dead(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
@@ -548,7 +537,7 @@ class Registry:
         ]
         values = self._database.handler_values(handler)
         self._database.run_rows(
-            "mark_claims_dead", _DEAD_TYPES, columns, values, then="advance_streams"
+            "mark_claims_dead", DEAD_TYPES, columns, values, then="advance_streams"
         )
         self._stop_if_poisoned(handler, deliveries[0], error)
 
@@ -558,7 +547,7 @@ class Registry:
         bodies = [delivery.event_json for delivery in deliveries]
         columns = [*encode_deliveries(deliveries), flaws, bodies]
         values = self._database.handler_values(handler)
-        self._database.run_rows("insert_invalid_messages", _INVALID_TYPES, columns, values)
+        self._database.run_rows("insert_invalid_messages", INVALID_TYPES, columns, values)
 
     def _stop_if_poisoned(self, handler: Handler, delivery: Delivery, error: str) -> None:
         """Stop a handler that is declared to stop at a dead letter."""
@@ -576,7 +565,7 @@ class Registry:
             columns = [*encode_deliveries(deliveries), bodies]
             values = self._database.handler_values(handler)
             self._database.run_rows(
-                "defer_events", _DEFERRED_TYPES, columns, values, then="mark_waiting_streams"
+                "defer_events", DEFERRED_TYPES, columns, values, then="mark_waiting_streams"
             )
 
     def pass_over(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
@@ -710,6 +699,9 @@ class Registry:
         Raises:
             NotFound: The filter names an event, and there is none to retry.
 
+        Example:
+            registry.retry(EntryFilter(handler="mailer", status="dead"))
+
         """
         return self._admin.retry(entry_filter, restart=restart)
 
@@ -732,7 +724,12 @@ class Registry:
         return self._admin.skip(entry_filter, reason, restart=restart)
 
     def set_status(self, handler: str, status: str, reason: str = "") -> None:
-        """Set the status of a handler to `ready`, `paused` or `stopped`.
+        """Set the status of a handler.
+
+        Args:
+            handler: The name of the handler.
+            status: `ready`, `paused` or `stopped`.
+            reason: Why; it is stored and reported while the handler does not run.
 
         Raises:
             NotFound: There is no handler of this name.
@@ -743,8 +740,11 @@ class Registry:
     def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
         """Delete the entries of a handler that were finished more than `older_s` seconds ago.
 
-        Deleted events of a stream are still recognized as handled by their sequence number. Events
-        without a stream are not, so they are deleted only with `streamless`.
+        Args:
+            handler: The name of the handler.
+            older_s: The age of the entries in seconds.
+            streamless: Whether to delete entries of events without a stream too. Events of streams
+                are still recognized as handled by their sequence number, these are not.
 
         Returns:
             The number of deleted entries.

@@ -67,7 +67,7 @@ def reset_handler(
     position: int | None = None,
     dry_run: bool = False,
 ) -> list[ResetReport]:
-    """Let a handler continue with a restored or replaced log; see `Registry.reset`."""
+    """Let a handler continue with a restored or replaced log; `Registry.reset` documents it."""
     if not reason.strip():
         msg = "say why the handler is reset: the reason is stored (--reason)"
         raise InvalidArgument(msg, details={"argument": "reason"})
@@ -125,6 +125,8 @@ class _Plan:
             "reason": reason,
         }
 
+        # At once: a consumer of the restored log is refused until the handler is bound to it, and
+        # then finds neither entries nor progress of the lost events.
         def execute() -> None:
             with self._database.engine.transaction() as session:
                 session.run(sql["rebind_log"], values)
@@ -183,6 +185,7 @@ class _Plan:
 
     def _find_contradiction(self, position: int) -> int | None:
         """Return the highest position up to `position` at which the log has another event."""
+        # One page is enough: where the latest entries agree, the histories below them agree.
         page = self._read("list_latest_entries", before=position + 1, limit=_PAGE_SIZE)
         return next((row[1] for row in page if self._compare(row) == "other"), None)
 
@@ -192,7 +195,7 @@ class _Plan:
         Pages are read from the highest position down. A page without a difference ends the
         search, because the histories are equal below it.
         """
-        before, shared, has_entries = 2**62, None, False
+        before, shared, has_entries = 2**62, None, False  # above every position
         while page := self._read("list_latest_entries", before=before, limit=_PAGE_SIZE):
             has_entries = True
             comparisons = [self._compare(row) for row in page]

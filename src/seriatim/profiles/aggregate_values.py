@@ -147,7 +147,11 @@ _COMMITTED = {
 
 
 def event_fields(event: object, index: int) -> dict[str, Any]:
-    """Return the fields of an event by the profile's names, without those that are None."""
+    """Return the fields of an event by the profile's names, without those that are None.
+
+    Raises:
+        InvalidEvent: A field is unknown or set only by the log, with `index` for the message.
+    """
     if isinstance(event, NewEvent):
         fields = _from_new_event(event, index)
     elif isinstance(event, Mapping):
@@ -173,7 +177,11 @@ def _from_new_event(event: NewEvent, index: int) -> dict[str, Any]:
 
 
 def to_new_event(fields: Mapping[str, Any], index: int) -> NewEvent:
-    """Build the log's event from the profile's fields; the append validates most values."""
+    """Build the log's event from the profile's fields; the append validates most values.
+
+    Raises:
+        InvalidEvent: A required field is missing, or the aggregate is of another profile.
+    """
     values = dict(fields)
     for name in ("event_type", "payload", "aggregate_type", "aggregate_id"):
         if name not in values:

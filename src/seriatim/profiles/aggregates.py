@@ -236,8 +236,18 @@ class Aggregates(Profile):
     ) -> AggregatePage:
         """Return one page of the events in a time window, by ascending `event_id`.
 
-        The other parameters are those of `read`: `since` is an exclusive start time, `until` an
-        inclusive end time, and `clock` selects the time that is compared.
+        Args:
+            since: The exclusive start time; None for the beginning.
+            until: The inclusive end time; None for now.
+            clock: The time that is compared: `occurred_at` or `recorded_at`.
+            after_event_id: The cursor: the `last_event_id` of the previous page.
+            limit: The maximum number of events; None for the limit `page`.
+            org_id: The organisation.
+            infrastructure: Whether to read the events of infrastructure instead.
+            until_event_id: The inclusive end of the ids.
+            event_type: Only these event types, or patterns such as `route.*`.
+            app_id: Only events of this application.
+            env_id: Only events of this environment.
 
         Raises:
             InvalidArgument: An argument is malformed.

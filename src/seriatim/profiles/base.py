@@ -90,7 +90,7 @@ class FieldNames:
             translated = self.translate(error)
             if translated is error:
                 raise
-            raise translated from None
+            raise translated from None  # the original has names that the caller does not know
 
 
 class PlannedAppend(Generic[T]):

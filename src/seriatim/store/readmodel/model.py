@@ -274,7 +274,10 @@ class ReadModel:
             # still valid when the rows become visible.
             progress = self._read_progress(session, "lock_progress", projection.name, shadow=shadow)
             if progress is None or progress.token != token:
-                msg = f"another runner has claimed projection {projection.name}"
+                msg = (
+                    f"another runner has claimed projection {projection.name}, and this one cannot "
+                    "write: see seriatim project status"
+                )
                 raise LeaseLost(msg, details={"projection": projection.name})
             # A pause or hold takes effect at once, also for a step that was already computed.
             paused = progress.status == "paused" or progress.held_until is not None
@@ -309,14 +312,25 @@ class ReadModel:
         with self.engine.transaction() as session:
             values = {"name": projection.name, "owner": owner}
             if not session.run(self._sql["lock_owned_shadow"], values):
-                msg = f"the rebuild of projection {projection.name} has ended meanwhile"
+                msg = (
+                    f"the rebuild of projection {projection.name} has ended meanwhile: "
+                    f"run seriatim project rebuild {projection.name} again"
+                )
                 raise LeaseLost(msg, details={"projection": projection.name})
             self.write(session, replacing, step, shadow=True)
 
     def write(
         self, session: EngineSession, projection: Projection, step: ProjectionStep, *, shadow: bool
     ) -> None:
-        """Write the changes of a step, without its cursor."""
+        """Write the changes of a step, without its cursor.
+
+        Args:
+            session: The transaction.
+            projection: The projection.
+            step: The changes of one batch.
+            shadow: Write to the shadow of a rebuild.
+
+        """
         removed = [owner for owner, change in step.state_rows.items() if change.row is None]
         if removed:
             self._delete_states(session, projection, removed, shadow=shadow)
@@ -412,8 +426,7 @@ class ReadModel:
         values = {"name": name, "position": position, "status": status, "again": int(again)}
         with self.engine.transaction() as session:
             if not session.run(self._sql["update_failure"], values):
-                msg = f"projection {name} has no failure at position {position}"
-                raise NotFound(msg, details={"projection": name, "position": position})
+                raise no_failure_error(name, position)
 
     def forget_failure(self, name: str, position: int) -> None:
         """Delete a failure."""
@@ -537,7 +550,18 @@ class ReadModel:
         return rows[0][0] if rows else None
 
     def renew(self, name: str, token: int, seconds: float, *, shadow: bool = False) -> bool:
-        """Extend a lease from now, or end it with 0 seconds; return False if it was lost."""
+        """Extend a lease from now, or end it with 0 seconds.
+
+        Args:
+            name: The projection.
+            token: The fencing token of the claim.
+            seconds: The duration of the lease from now.
+            shadow: Renew the lease on the shadow of a rebuild.
+
+        Returns:
+            False if another runner has claimed the projection since.
+
+        """
         values = {"name": name, "shadow": int(shadow), "token": token, "for_us": _to_us(seconds)}
         with self.engine.transaction() as session:
             return bool(session.run(self._sql["renew_lease"], values))
@@ -700,6 +724,15 @@ class ReadModel:
             # before the snapshot and blocks switches until the end.
             self._lock_table(session, "seriatim_failures", "access share")
             yield ReadModelSnapshot(self.engine, session, self._sql["select_progress"])
+
+
+def no_failure_error(name: str, position: int) -> NotFound:
+    """Build the error for a position at which a projection has no failure."""
+    msg = (
+        f"projection {name} has no failure at position {position}: see seriatim project status "
+        f"--failures {name}"
+    )
+    return NotFound(msg, details={"projection": name, "position": position})
 
 
 def _transpose(owners: Sequence[TenantKey]) -> list[list[Any]]:

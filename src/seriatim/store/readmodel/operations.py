@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seriatim.core.errors import Conflict, NotFound
-from seriatim.store.readmodel.model import ReadModel
+from seriatim.store.readmodel.model import ReadModel, no_failure_error
 from seriatim.store.readmodel.port import FailureRecord, Progress
 
 
@@ -75,7 +75,18 @@ def retry(
 
 
 def skip(model: ReadModel, name: str, position: int, tenant_id: str | None = None) -> None:
-    """Skip the event at a position, now and in every rebuild; its key continues after it."""
+    """Skip the event at a position, now and in every rebuild; its key continues after it.
+
+    Args:
+        model: The read model.
+        name: The projection.
+        position: The position of the failed event.
+        tenant_id: Only if the event belongs to this tenant; None for any.
+
+    Raises:
+        NotFound: There is no such projection or failure.
+
+    """
     for record in find_failures(model, name, position, tenant_id):
         model.set_failure_status(
             name, position, "passed", again=record.status != "stopped" and bool(record.failure.key)
@@ -109,6 +120,5 @@ def find_failures(
         and tenant_id in (None, record.failure.tenant_id)
     ]
     if position is not None and not records:
-        msg = f"projection {name} has no failure at position {position}"
-        raise NotFound(msg, details={"projection": name, "position": position})
+        raise no_failure_error(name, position)
     return records

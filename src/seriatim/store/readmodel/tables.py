@@ -132,6 +132,8 @@ def _merge_column(table: Table, name: str) -> str:
     rule = table.merge.get(name)
     if rule is None:
         return f"{column} = {new}"
+    # Null means that a part of the log has no value, but `null + 1` would be null. CASE instead of
+    # a function, because Postgres calls it `least` and SQLite `min`.
     return (
         f"{column} = case when {old} is null then {new} when {new} is null then {old}"
         f" else {merged[rule]} end"

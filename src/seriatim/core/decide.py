@@ -181,7 +181,7 @@ def _replay_events(request: AppendRequest, view: StoreView) -> ReplayedAppend | 
     records: list[EventRecord] = []
     mismatch: set[str] = set()
     for index, event in enumerate(request.events):
-        record, differing = _find_stored(request, event, view, index)
+        record, differing = _find_stored_event(request, event, view, index)
         mismatch.update(differing)
         if (record is None and records) or (record is not None and len(records) != index):
             msg = (
@@ -204,7 +204,7 @@ def _replay_events(request: AppendRequest, view: StoreView) -> ReplayedAppend | 
     return ReplayedAppend(tuple(records), None, tuple(sorted(mismatch))) if records else None
 
 
-def _find_stored(
+def _find_stored_event(
     request: AppendRequest, event: PreparedEvent, view: StoreView, index: int
 ) -> tuple[EventRecord | None, list[str]]:
     """Return the stored record of an event, with the names of the fields that differ."""
@@ -319,7 +319,7 @@ def _accept_append(
         if kind.expected_seq_required and head and key not in heads and key not in expected:
             msg = f"event {index}: appends to {kind.name!r} streams need an ExpectedSeq condition"
             raise InvalidArgument(msg, details={"index": index, "argument": "condition"})
-        number = _next_number(event, head, kind, index)
+        number = _assign_number(event, head, kind, index)
         numbers.append(number)
         heads[key] = StreamHead(number, event.event_type)
     return AcceptedAppend(tuple(numbers), assign_event_keys(request.events, view.find_by_id))
@@ -364,7 +364,7 @@ def _context_conflict(condition: ExpectedContext, version: int | None) -> Condit
     return ConditionalAppendConflict(msg, details={"expected": expected, "actual": version})
 
 
-def _next_number(
+def _assign_number(
     event: PreparedEvent, head: StreamHead | None, kind: StreamKind, index: int
 ) -> int:
     """Return the sequence number of an event, after checking the rules of its stream's kind."""

@@ -229,7 +229,7 @@ _TOKEN_NAMES = (
 )
 
 
-def _preceded_by(names: tuple[str, ...], last: str, between: str = "") -> str:
+def _lookbehind_pattern(names: tuple[str, ...], last: str, between: str = "") -> str:
     """Return a lookbehind for `last` after one of the names, in four spellings.
 
     The first part of the pattern excludes most other words by the one or two characters before
@@ -247,10 +247,10 @@ def _preceded_by(names: tuple[str, ...], last: str, between: str = "") -> str:
     return f"{likely}{between}(?:{exact})"
 
 
-_KEYS = _preceded_by(_KEY_NAMES, "key", '(?=":)')
-_TOKENS = _preceded_by(_TOKEN_NAMES, "token", '(?=":)')
-_KEYS_IN_JSON = _preceded_by(_KEY_NAMES, 'key":')
-_TOKENS_IN_JSON = _preceded_by(_TOKEN_NAMES, 'token":')
+_KEYS = _lookbehind_pattern(_KEY_NAMES, "key", '(?=":)')
+_TOKENS = _lookbehind_pattern(_TOKEN_NAMES, "token", '(?=":)')
+_KEYS_IN_JSON = _lookbehind_pattern(_KEY_NAMES, 'key":')
+_TOKENS_IN_JSON = _lookbehind_pattern(_TOKEN_NAMES, 'token":')
 _ATTRIBUTE = (  # <add key='password' value='...'>
     rf"['\x01]{{1,8}}+\s{{1,4}}+value\s?=\s?['\x01]{{1,8}}+{_NOT_HARMLESS}{_CHAR}{{4}}"
 )
@@ -477,9 +477,11 @@ CREDENTIALS: tuple[Rule, ...] = (
     ),
     _assignment_rule(rf"pwd(?<![a-z0-9]pwd){_value_pattern(1, _PLAIN)}", Literal("pwd", _SIGN)),
     _assignment_rule("secret" + _value_pattern(4, _DIGITS), Literal("secret", _SIGN)),
-    _assignment_rule("key" + _preceded_by(_KEY_NAMES, "key", _ASSIGNED), Literal("key", _SIGN)),
     _assignment_rule(
-        f"token(?:{_preceded_by(_TOKEN_NAMES, 'token', _ASSIGNED)}|{_BARE_TOKEN})",
+        "key" + _lookbehind_pattern(_KEY_NAMES, "key", _ASSIGNED), Literal("key", _SIGN)
+    ),
+    _assignment_rule(
+        f"token(?:{_lookbehind_pattern(_TOKEN_NAMES, 'token', _ASSIGNED)}|{_BARE_TOKEN})",
         Literal("token", _SIGN),
     ),
     _key_rule(_PASS, *(Literal(name + '":') for name in _PASS_NAMES)),

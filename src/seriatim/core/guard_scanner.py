@@ -261,14 +261,14 @@ class TokenFinder:
         if _SAMPLE not in runs[::_STEP]:
             return None
         long_runs = _list_long_runs(raw, runs)
-        if long_runs and (match := self._find_first(long_runs, chunk)):
+        if long_runs and (match := self._find_first_token(long_runs, chunk)):
             start = match.start()
             return next(
                 name for name, match_family in self._matchers if match_family(match.string, start)
             )
         return None
 
-    def _find_first(self, runs: Sequence[bytes], chunk: TextChunk) -> re.Match[str] | None:
+    def _find_first_token(self, runs: Sequence[bytes], chunk: TextChunk) -> re.Match[str] | None:
         """Return a token of the chunk, after searching its runs for the prefixes that may occur."""
         joined = b" ".join(runs)
         heads = self._heads.intersection(
@@ -305,7 +305,7 @@ def _get_start(prefix: str) -> str:
 def _build_prefix_search(start: str, rest: Iterable[tuple[str, str]]) -> _PrefixSearch:
     """Return a search for prefixes with the same start, each with the pattern of its body."""
     literal = re.escape(start)
-    # The literal comes first, so that `re` searches for it quickly; then the look at what precedes.
+    # The literal comes first, so that `re` searches for it quickly; then what precedes it.
     body = tree_pattern(rest)
     if len(body) > _BRANCHED_CHARS:
         body = f"(?!{literal}){body}"  # repeated prefixes enter no branch

@@ -99,7 +99,7 @@ def prepare(
         except (LimitExceeded, PiiPolicyViolation) as error:
             error.details["index"] = index
             raise
-        size += _byte_count(prepared_event.payload) + _ENVELOPE_BYTES
+        size += _count_bytes(prepared_event.payload) + _ENVELOPE_BYTES
         prepared.append(prepared_event)
     if size > context.limits.append_bytes:
         context.limits.check("append_bytes", size)
@@ -172,7 +172,7 @@ def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None)
     else:
         profile_kind.check_payload(event.event_type, payload)
     # Hot path, here and for `append_bytes`: `check` is called only to raise.
-    if (size := _byte_count(text)) > context.limits.payload_bytes:
+    if (size := _count_bytes(text)) > context.limits.payload_bytes:
         context.limits.check("payload_bytes", size)
     _check_guard(context.guard, event, key, text, profile_kind)
     return _build_prepared_event(context, event, key, text)
@@ -191,7 +191,7 @@ def _find_validated_kind(context: ValidationContext, event: NewEvent) -> StreamK
     return context.validated_kinds.get((event_type, version, stream[0]))
 
 
-def _byte_count(text: str) -> int:
+def _count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 

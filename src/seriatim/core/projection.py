@@ -375,7 +375,7 @@ def check_projection(declared: Projection) -> Projection:
         raise _declaration_error(
             declared.name, "events must be a list of types, such as 'seat.reserved' or 'seat.*'"
         )
-    if declared.stream_types is not None and not _are_types(declared.stream_types, _is_type):
+    if declared.stream_types is not None and not _are_types(declared.stream_types, _is_not_empty):
         raise _declaration_error(
             declared.name, "stream_types must be a list of types, such as 'seat'"
         )
@@ -449,7 +449,7 @@ def _are_types(value: Any, is_valid: Callable[[str], bool]) -> bool:
     )
 
 
-def _is_type(text: str) -> bool:
+def _is_not_empty(text: str) -> bool:
     return bool(text)
 
 

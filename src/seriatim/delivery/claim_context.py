@@ -254,21 +254,26 @@ def open_effect_scope(
             yield EffectScope(keeper)
         registry.mark_done(handler, claims)
         return
+    # Around the transaction, so that heartbeats go on while it commits.
     with keep_claims(registry, handler, claims) as keeper:
         effect_session: EngineSession | None = None
         try:
             with registry.engine.transaction() as session:
                 effect_session = session
                 try:
+                    # A commit by the effect would separate it from the completion of its claim.
                     with session.forbid_commit():
                         yield EffectScope(keeper, session.connection)
                 except Exception as error:
+                    # An outage is not the effect's failure: no attempt may be charged for it.
                     if outage := session.find_outage(error):
                         raise outage from outage.__cause__
                     if refusal := session.explain_refusal(error):
                         conflict = Conflict(refusal, details={"handler": handler.name})
                         raise EffectFailed(conflict) from error
                     raise _UserCodeFailed(error) from error
+                # The effect may have caught an error of its statement, after which Postgres commits
+                # nothing; `mark_done_in` would then fail with an error about the registry.
                 if defect := session.find_defect():
                     raise EffectFailed(Conflict(defect, details={"handler": handler.name}))
                 registry.mark_done_in(session, handler, claims)

@@ -147,7 +147,7 @@ class HandlerLoop:
             if self._registry.outage.policy != "dlq":
                 raise
         try:
-            for chunk in _chunks(deliveries, self._chunk):
+            for chunk in _split_chunks(deliveries, self._chunk):
                 counts += self._handle_or_divert(chunk)
         finally:
             if self._runner is not None:
@@ -176,7 +176,7 @@ class HandlerLoop:
             seen.add(delivery.key)
             if delivery.flaw:
                 invalid.append(delivery)
-            elif self.handler.accepts(delivery.event_type, _stream_type(delivery)):
+            elif self.handler.accepts(delivery.event_type, _get_stream_type(delivery)):
                 selected.append(delivery)
             else:
                 passing.append(delivery)
@@ -195,7 +195,8 @@ class HandlerLoop:
         selected = [
             delivery
             for delivery in chunk
-            if delivery.flaw or self.handler.accepts(delivery.event_type, _stream_type(delivery))
+            if delivery.flaw
+            or self.handler.accepts(delivery.event_type, _get_stream_type(delivery))
         ]
         self._send_dead_letters(
             [(delivery, delivery.flaw or error.message, 0) for delivery in selected]
@@ -336,7 +337,7 @@ class HandlerLoop:
                 continue
             result = self._run_effects([claim])
             if not result.done:
-                stopped_streams |= self._stream_stopped_by(claim)
+                stopped_streams |= self._find_stopped_stream(claim)
             counts += result
         return counts
 
@@ -358,7 +359,7 @@ class HandlerLoop:
                         done.append(claim)
                     except EffectFailed as failure:
                         failed.append((claim, failure.error))
-                        stopped_streams |= self._stream_stopped_by(claim)
+                        stopped_streams |= self._find_stopped_stream(claim)
         finally:
             # Also after an error or an interrupt: these effects were performed.
             if done:
@@ -384,7 +385,7 @@ class HandlerLoop:
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(coroutine)
 
-    def _stream_stopped_by(self, claim: Claim) -> set[StreamKey | None]:
+    def _find_stopped_stream(self, claim: Claim) -> set[StreamKey | None]:
         """Return the stream that must not continue after a failure: in strict mode, its own."""
         stream_key = claim.delivery.ordered_stream
         return {stream_key} if stream_key and self.handler.mode == "strict" else set()
@@ -441,11 +442,11 @@ def _decode_event(delivery: Delivery) -> Any:
         return msgspec.json.decode(delivery.event)
 
 
-def _stream_type(delivery: Delivery) -> str | None:
+def _get_stream_type(delivery: Delivery) -> str | None:
     return None if delivery.stream is None else delivery.stream[0]
 
 
-def _chunks(deliveries: Iterable[Delivery], size: int) -> Iterator[list[Delivery]]:
+def _split_chunks(deliveries: Iterable[Delivery], size: int) -> Iterator[list[Delivery]]:
     remaining = iter(deliveries)
     while chunk := list(islice(remaining, size)):
         yield chunk

@@ -24,14 +24,14 @@ class LogOrigin:
     def to_delivery(self, event: EventRecord, log: LogIdentity) -> Delivery:
         """Convert a record to a delivery; `log` is the result of `identity`."""
         stream_type = event.stream_type
-        first_seq = 1 if stream_type is None else self._first_seq(stream_type)
+        first_seq = 1 if stream_type is None else self._get_first_seq(stream_type)
         return Delivery.of(event, first_seq, log)
 
     def ranges_before_start(self, handler: Handler, blocked: Sequence[Claim]) -> list[PassedRange]:
         """Find the sequence numbers before the handler's start; see `find_ranges_before_start`."""
         return find_ranges_before_start(self._store, handler, blocked)
 
-    def _first_seq(self, stream_type: str) -> int:
+    def _get_first_seq(self, stream_type: str) -> int:
         """Return the first sequence number of a stream type, looked up once."""
         first_seq = self._first_seqs.get(stream_type)
         if first_seq is None:

@@ -237,8 +237,8 @@ class Aggregates(Profile):
         """Return one page of the events in a time window, by ascending `event_id`.
 
         Args:
-            since: The exclusive start time; None for the beginning.
-            until: The inclusive end time; None for now.
+            since: The exclusive start time; None for the beginning of the log.
+            until: The inclusive end time; None for no end.
             clock: The time that is compared: `occurred_at` or `recorded_at`.
             after_event_id: The cursor: the `last_event_id` of the previous page.
             limit: The maximum number of events; None for the limit `page`.

@@ -6,7 +6,12 @@ from operator import attrgetter
 from typing import Any
 
 from seriatim.core.errors import InvalidArgument, ValidationError
-from seriatim.core.event import ENVELOPE_TEXTS, INFRASTRUCTURE_TENANT, NewEvent, is_pair
+from seriatim.core.event import (
+    ENVELOPE_TEXTS,
+    INFRASTRUCTURE_TENANT,
+    STREAM_REF_LENGTH,
+    NewEvent,
+)
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.kinds import PROFILE_KINDS, ProfileKind, Rules, StreamKind
 from seriatim.core.limits import Limits
@@ -87,7 +92,7 @@ def _check_stream(
             raise ValidationError("envelope", "stream_seq", "requires a stream")
         return None
     if kind is None:
-        if not is_pair(stream):
+        if not isinstance(stream, tuple) or len(stream) != STREAM_REF_LENGTH:
             raise ValidationError("envelope", "stream", "must be a (stream type, stream id) pair")
         if problem := id_problem(stream[0]):
             raise ValidationError("envelope", "stream_type", problem)

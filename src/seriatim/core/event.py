@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
@@ -15,12 +15,7 @@ DEFAULT_TENANT = "default"
 INFRASTRUCTURE_TENANT = "_infrastructure"
 
 StreamRef = tuple[str, str]
-_PAIR_LENGTH = 2
-
-
-def is_pair(value: object) -> TypeGuard[tuple[Any, Any]]:
-    """Return whether a value has the form of a `StreamRef`; its ids are not checked."""
-    return isinstance(value, tuple) and len(value) == _PAIR_LENGTH
+STREAM_REF_LENGTH = 2  # the stream type and the stream id
 
 
 class NewEvent(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from seriatim.core.errors import (
     PiiPolicyViolation,
     ValidationError,
 )
-from seriatim.core.event import ENVELOPE_TEXTS, NewEvent
+from seriatim.core.event import ENVELOPE_TEXTS, STREAM_REF_LENGTH, NewEvent
 from seriatim.core.guard import DEFAULT_GUARD, Guard, ScannedEvent, violation_error
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
 from seriatim.core.indexes import term_keys
@@ -121,18 +121,15 @@ def _to_new_events(
         if type(event) is NewEvent:
             batch.append(event)
             continue
+        if not isinstance(event, Mapping):
+            problem = ValidationError("envelope", "$", "must be a NewEvent or a mapping")
+            raise context.profile_rules.error(problem, index)
         try:
-            batch.append(_to_new_event(event))
+            batch.append(NewEvent.from_mapping(event))
         except InvalidEvent as error:
             problem = ValidationError("envelope", error.details["field"], error.message)
             raise context.profile_rules.error(problem, index) from None
     return batch
-
-
-def _to_new_event(event: object) -> NewEvent:
-    if not isinstance(event, Mapping):
-        raise InvalidEvent("must be a NewEvent or a mapping", details={"field": "$"})
-    return NewEvent.from_mapping(event)
 
 
 def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | None]:
@@ -186,7 +183,7 @@ def _find_validated_kind(context: ValidationContext, event: NewEvent) -> StreamK
         return None
     if stream is None:
         return context.validated_kinds.get((event_type, version, None))
-    if type(stream) is not tuple or len(stream) != 2 or type(stream[0]) is not str:  # noqa: PLR2004
+    if type(stream) is not tuple or len(stream) != STREAM_REF_LENGTH or type(stream[0]) is not str:
         return None
     return context.validated_kinds.get((event_type, version, stream[0]))
 

@@ -9,7 +9,7 @@ import msgspec
 
 from seriatim.core.canonical import check_json
 from seriatim.core.errors import InvalidArgument, InvalidQuery, ValidationError
-from seriatim.core.event import EventRecord, StreamRef, is_pair
+from seriatim.core.event import STREAM_REF_LENGTH, EventRecord, StreamRef
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.patterns import NameFilter, pattern_problem
@@ -199,7 +199,11 @@ def types_problem(value: object) -> str | None:
 
 def _check_streams(streams: Sequence[object], where: str) -> None:
     for index, stream in enumerate(streams):
-        if not is_pair(stream) or any(map(id_problem, stream)):
+        if (
+            not isinstance(stream, tuple)
+            or len(stream) != STREAM_REF_LENGTH
+            or any(map(id_problem, stream))
+        ):
             raise _query_error(
                 f"{where}.streams[{index}]", "must be a (stream type, stream id) pair"
             )

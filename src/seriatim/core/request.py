@@ -9,7 +9,7 @@ import msgspec
 
 from seriatim.core.canonical import canonical_text, check_json, hash_text
 from seriatim.core.errors import InvalidArgument, ValidationError
-from seriatim.core.event import EventRecord, StreamRef, is_pair
+from seriatim.core.event import STREAM_REF_LENGTH, EventRecord, StreamRef
 from seriatim.core.guard import DEFAULT_GUARD, Guard, ScannedEvent, violation_error
 from seriatim.core.ids import hash_key, id_problem, key_problem
 from seriatim.core.indexes import index_keys
@@ -248,7 +248,7 @@ def _check_bound(condition: ExpectedContext) -> None:
 
 def check_stream_ref(stream: object) -> StreamRef:
     """Return a valid stream reference, or raise `InvalidArgument`."""
-    if not is_pair(stream):
+    if not isinstance(stream, tuple) or len(stream) != STREAM_REF_LENGTH:
         raise _argument_error("stream", "must be a (stream type, stream id) pair")
     for value in stream:
         if problem := id_problem(value):

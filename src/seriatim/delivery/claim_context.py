@@ -265,7 +265,7 @@ def open_effect_scope(
                     with session.forbid_commit():
                         yield EffectScope(keeper, session.connection)
                 except Exception as error:
-                    # An outage is not the effect's failure: no attempt may be charged for it.
+                    # An outage is not a failure of the effect: the outage policy applies to it.
                     if outage := session.find_outage(error):
                         raise outage from outage.__cause__
                     if refusal := session.explain_refusal(error):

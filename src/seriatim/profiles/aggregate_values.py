@@ -12,10 +12,10 @@ from seriatim.core.canonical import decode_stored_json
 from seriatim.core.errors import ValidationError
 from seriatim.core.event import (
     INFRASTRUCTURE_TENANT,
+    STREAM_REF_LENGTH,
     AppendResult,
     EventRecord,
     NewEvent,
-    is_pair,
 )
 from seriatim.core.ids import id_problem
 from seriatim.core.kinds import PROFILE_KINDS
@@ -170,7 +170,7 @@ def _from_new_event(event: NewEvent, index: int) -> dict[str, Any]:
     fields = msgspec.structs.asdict(event)
     stream = fields.pop("stream")
     if stream is not None:
-        if not is_pair(stream):
+        if not isinstance(stream, tuple) or len(stream) != STREAM_REF_LENGTH:
             raise event_error("stream", "must be a (stream type, stream id) pair", index)
         fields["aggregate_type"], fields["aggregate_id"] = stream
     return {_PROFILE_NAMES.get(name, name): value for name, value in fields.items()}

@@ -194,8 +194,24 @@ def summarize_stream(first: EventRecord, last: EventRecord) -> StreamSummary:
     )
 
 
+def decode_cursor(row: tuple[Any, ...]) -> Cursor:
+    """Build a cursor from a row of the statement `find_cursor`."""
+    tenant_id, purpose, name, position, log_id, epoch, last_event_id, query, updated_us = row
+    return Cursor(
+        tenant_id=tenant_id,
+        purpose=purpose,
+        name=name,
+        position=position,
+        log_id=log_id,
+        epoch=epoch,
+        last_event_id=last_event_id,
+        query=query,
+        updated_at=format_us(updated_us),
+    )
+
+
 def decode_subscription(row: tuple[Any, ...]) -> SubscriptionState:
-    """Build the state from a row of the statement `subscriptions`."""
+    """Build the state from a row of the statement `list_subscriptions`."""
     tenant_id, name, position, query, updated_us, owner, failures, error, failed_us = row
     return SubscriptionState(
         tenant_id=tenant_id,

@@ -130,7 +130,9 @@ class ValidatedAppend:
         """Take the lock, look up the state, decide and insert, in an open transaction."""
         yield self._lock()
         locked_at = time.monotonic()
-        [[head, recorded_us, rules_version, isolation, tenant]] = yield Statement(self._sql["look"])
+        [[head, recorded_us, rules_version, isolation, tenant]] = yield Statement(
+            self._sql["select_log_state"]
+        )
         if isolation != "read committed":
             # At a higher level the snapshot is older than the lock and misses committed events.
             msg = (
@@ -159,7 +161,7 @@ class ValidatedAppend:
 
     def build_explain_steps(self) -> Steps[DecisionTrace]:
         """Look up the state and decide the only append, in an open read-only transaction."""
-        [[head, _, rules_version, _, _]] = yield Statement(self._sql["look"])
+        [[head, _, rules_version, _, _]] = yield Statement(self._sql["select_log_state"])
         view, rules = yield from self._read_view(head, rules_version)
         return trace_decision(self._requests[0], view, rules)
 
@@ -171,14 +173,16 @@ class ValidatedAppend:
         yield from self._complete_contexts(view.contexts, head)
         rules = self._rules
         if rules_version != rules.version:
-            rules = build_rules((yield Statement(self._sql["declarations"])))
+            rules = build_rules((yield Statement(self._sql["list_declarations"])))
         return view, rules
 
     def _lock(self) -> Statement:
         if self._settings is None:
-            return Statement(self._sql["lock"], (self._server_info.lock_key,))
+            return Statement(self._sql["lock_log"], (self._server_info.lock_key,))
         timeout_ms = str(get_statement_timeout_ms(self._settings))
-        return Statement(self._sql["lock_in_time"], (self._server_info.lock_key, timeout_ms))
+        return Statement(
+            self._sql["lock_log_and_set_timeout"], (self._server_info.lock_key, timeout_ms)
+        )
 
     def _events(self) -> Iterable[PreparedEvent]:
         return (event for request in self._requests for event in request.events)
@@ -192,7 +196,7 @@ class ValidatedAppend:
         if not keys:
             return
         ordered = sorted(keys)
-        rows = yield Statement(self._sql["stream_heads"], (encode_uuid_array(ordered),))
+        rows = yield Statement(self._sql["find_stream_heads"], (encode_uuid_array(ordered),))
         for key, (seq, event_type) in zip(ordered, rows, strict=True):
             if seq is not None:
                 view.heads[key] = StreamHead(seq, event_type)
@@ -205,14 +209,16 @@ class ValidatedAppend:
             if event.idempotency_index is not None
         }
         if keys:
-            for row in (yield Statement(self._sql["known_keys"], (encode_uuid_array(keys),))):
+            for row in (yield Statement(self._sql["find_stored_keys"], (encode_uuid_array(keys),))):
                 view.keys[row[-1].bytes] = decode_record(row)
         commands = {r.command.command_key for r in self._requests if r.command is not None}
         if commands:
-            rows = yield Statement(self._sql["known_commands"], (encode_uuid_array(commands),))
+            rows = yield Statement(
+                self._sql["find_stored_commands"], (encode_uuid_array(commands),)
+            )
             for key, request_hash, response, first, last in rows:
                 view.commands[key.bytes] = StoredCommand(request_hash, response, first, last)
-                found = yield Statement(self._sql["between"], (first, last))
+                found = yield Statement(self._sql["list_events_in_range"], (first, last))
                 view.ranges[first, last] = tuple(map(decode_record, found))
 
     def _find_ids(self, view: PostgresLockedView) -> Steps[None]:
@@ -224,7 +230,9 @@ class ValidatedAppend:
         }
         while pending:
             keys = {named: key for named, rest in pending.items() if (key := next(rest, None))}
-            rows = yield Statement(self._sql["known_ids"], (encode_uuid_array(set(keys.values())),))
+            rows = yield Statement(
+                self._sql["find_stored_ids"], (encode_uuid_array(set(keys.values())),)
+            )
             for row in rows:
                 record = decode_record(row)
                 view.ids[record.tenant_id, row[-1].bytes] = record
@@ -249,7 +257,7 @@ class ValidatedAppend:
             "events": NEWEST_EVENTS_MAX,
             "bytes": NEWEST_BYTES_MAX,
         }
-        rows = yield Statement(self._sql["newest_of_tenants"], values)
+        rows = yield Statement(self._sql["list_newest_events"], values)
         for number, tenant_id in enumerate(stale, start=1):
             newest = sorted((row for row in rows if row[-1] == number), key=_position, reverse=True)
             # The last but one column counts the rows without the limit in bytes.

@@ -36,7 +36,7 @@ def _fetch_all(connection: Connection, text: LiteralString) -> list[tuple[Any, .
 def verify(connection: Connection, schema: str) -> Iterator[Finding]:
     """Check in SQL what a re-read cannot keep in memory: gaps, streams, closed streams, indexes."""
     named = load_postgres_statements("checks.sql", schema)
-    [(count, first, last)] = _fetch_all(connection, named["gaps"])
+    [(count, first, last)] = _fetch_all(connection, named["count_positions"])
     complete = count == last - first + 1 and (first == 1 or count == 0)
     message = f"{count} events fill positions 1 to {last}"
     yield (
@@ -48,34 +48,36 @@ def verify(connection: Connection, schema: str) -> Iterator[Finding]:
             f"{count} events between positions {first} and {last}: there are gaps",
         )
     )
-    broken = _fetch_all(connection, named["broken_streams"])
+    broken = _fetch_all(connection, named["find_broken_streams"])
     yield _judge("streams", broken, "every stream is contiguous", "streams with gaps")
-    reopened = _fetch_all(connection, named["reopened_streams"])
+    reopened = _fetch_all(connection, named["find_reopened_streams"])
     yield _judge(
         "closings", reopened, "no closed stream continues", "streams continue after closing"
     )
     yield _check_keys(connection, schema, last)
-    invalid = _fetch_all(connection, named["invalid_indexes"])
+    invalid = _fetch_all(connection, named["list_invalid_indexes"])
     yield _judge("indexes", invalid, "every index is valid", "indexes are invalid: REINDEX them")
 
 
 def _check_keys(connection: Connection, schema: str, until: int) -> Finding:
     """Compare the expected index keys of all events with the stored ones, and their number."""
     named = load_postgres_statements("checks.sql", schema)
-    rules = build_rules(_fetch_all(connection, load_store_statements(schema)["declarations"]))
+    rules = build_rules(_fetch_all(connection, load_store_statements(schema)["list_declarations"]))
     values = {"types": list(rules.indexed_paths), "after": 0, "until": until, "limit": _PAGE}
     expected = missing = 0
     first = None
-    while rows := connection.execute(named["keyed_events"], values).fetchall():
+    while rows := connection.execute(named["list_keyed_events"], values).fetchall():
         pairs = [(key, row[0]) for row in rows for key in rules.row_index_keys(row)]
         parameters = {
             "keys": [uuid.UUID(bytes=key) for key, _ in pairs],
             "positions": [position for _, position in pairs],
         }
-        [(absent, position)] = connection.execute(named["missing_keys"], parameters).fetchall()
+        [(absent, position)] = connection.execute(
+            named["count_missing_keys"], parameters
+        ).fetchall()
         expected, missing, first = expected + len(pairs), missing + absent, first or position
         values["after"] = rows[-1][0]
-    [(stored,)] = connection.execute(named["key_count"], values).fetchall()
+    [(stored,)] = connection.execute(named["count_keys"], values).fetchall()
     if not missing and stored == expected:
         return Finding("ok", "tags", f"all {stored} keys of tags and payload indexes are correct")
     where = f", the first at position {first}" if first else ""
@@ -122,9 +124,9 @@ def doctor(
     yield from _check_transactions(connection, named)
     yield _check_pooler(connect_again)
     yield from check_payload_indexes(
-        build_rules(_fetch_all(connection, load_store_statements(schema)["declarations"]))
+        build_rules(_fetch_all(connection, load_store_statements(schema)["list_declarations"]))
     )
-    [(rows, total, indexes)] = _fetch_all(connection, named["size"])
+    [(rows, total, indexes)] = _fetch_all(connection, named["select_size"])
     sizes = f"{total / _GIB:.2f} GiB, of which {indexes / _GIB:.2f} indexes"
     yield Finding("ok", "size", f"about {max(rows, 0)} events, {sizes}")
 
@@ -157,7 +159,7 @@ def _check_version(connection: Connection, schema: str) -> Finding:
 
 
 def _check_settings(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    settings = dict(_fetch_all(connection, named["settings"]))
+    settings = dict(_fetch_all(connection, named["list_settings"]))
     for name, unsafe in _UNSAFE.items():
         if settings.get(name) == unsafe:
             yield Finding("error", "settings", f"{name} is off: {_COSTS[name]}", f"set {name} = on")
@@ -169,7 +171,7 @@ def _check_settings(connection: Connection, named: dict[str, LiteralString]) -> 
 
 
 def _check_grants(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    [(select, insert, change, *rest, role)] = _fetch_all(connection, named["grants"])
+    [(select, insert, change, *rest, role)] = _fetch_all(connection, named["select_privileges"])
     cure = f"run seriatim init --app-role {role} as the owner"
     if not select or not insert or not all(rest):
         yield Finding("error", "grants", f"role {role} lacks privileges on the log", cure)
@@ -181,8 +183,8 @@ def _check_grants(connection: Connection, named: dict[str, LiteralString]) -> It
 
 
 def _check_triggers(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    disabled = _fetch_all(connection, named["disabled_triggers"])
-    [(present,)] = _fetch_all(connection, named["present_triggers"])
+    disabled = _fetch_all(connection, named["list_disabled_triggers"])
+    [(present,)] = _fetch_all(connection, named["count_triggers"])
     expected = 2
     if disabled or present != expected:
         triggers = ", ".join(f"{table}.{name}" for table, name in disabled) or "missing"
@@ -193,13 +195,15 @@ def _check_triggers(connection: Connection, named: dict[str, LiteralString]) -> 
 
 
 def _check_row_security(connection: Connection, named: dict[str, LiteralString]) -> Finding:
-    unprotected = ", ".join(name for (name,) in _fetch_all(connection, named["open_tables"]))
+    unprotected = ", ".join(
+        name for (name,) in _fetch_all(connection, named["list_unprotected_tables"])
+    )
     if unprotected:
         cure = "ALTER TABLE … ENABLE and FORCE ROW LEVEL SECURITY, or restore the schema"
         return Finding(
             "error", "row security", f"row-level security is off for {unprotected}", cure
         )
-    [(bypasses, role)] = _fetch_all(connection, named["row_security"])
+    [(bypasses, role)] = _fetch_all(connection, named["select_row_security"])
     if bypasses:
         message = (
             f"role {role} is a superuser or has BYPASSRLS, so row-level security has no effect"
@@ -212,13 +216,13 @@ def _check_row_security(connection: Connection, named: dict[str, LiteralString])
 def _check_transactions(
     connection: Connection, named: dict[str, LiteralString]
 ) -> Iterator[Finding]:
-    for pid, application, state, seconds in _fetch_all(connection, named["long_transactions"]):
+    for pid, application, state, seconds in _fetch_all(connection, named["list_long_transactions"]):
         message = (
             f"process {pid} ({application or 'unnamed'}, {state}) has been open for {seconds} s"
         )
         cure = "it bloats tables, but blocks no reader: end it with pg_terminate_backend"
         yield Finding("warning", "long transaction", message, cure)
-    for pid, application, state, seconds in _fetch_all(connection, named["lock_holders"]):
+    for pid, application, state, seconds in _fetch_all(connection, named["list_lock_holders"]):
         message = f"process {pid} ({application}, {state}) has held the lock for {seconds} s"
         cure = f"select pg_terminate_backend({pid})"
         yield Finding("error", "append lock", message, cure)

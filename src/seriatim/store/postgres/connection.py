@@ -165,13 +165,13 @@ def inspect_server(connection: Connection, address: LogAddress, settings: Settin
     check_server_version(connection, address)
     named = load_store_statements(address.schema)
     try:
-        row = connection.execute(named["hello"]).fetchone()
+        row = connection.execute(named["select_server_info"]).fetchone()
     except psycopg.Error as error:
         raise translate_error(error, "opening the log", schema=address.schema) from error
     if row is None:
         msg = f"schema {address.schema} exists but contains no log: run seriatim init"
         raise BackendFailure(msg, retryable=False)
-    log_id, epoch, same_place, standby, synchronous, _, isolation, row_array, row_type = row
+    log_id, epoch, same_server, standby, synchronous, _, isolation, row_array, row_type = row
     if standby:
         at = ServerAddress.of(address.conninfo)
         msg = f"the server at {at} is a standby: connect to the primary"
@@ -182,7 +182,7 @@ def inspect_server(connection: Connection, address: LogAddress, settings: Settin
             "this role, or set allow_async_commit=True to accept the loss"
         )
         raise BackendFailure(msg, retryable=False)
-    if not same_place:
+    if not same_server:
         raised = connection.execute(named["raise_epoch"], (False,)).fetchone()
         epoch = raised[0] if raised and raised[0] else epoch + 1
     return ServerInfo(LogIdentity(log_id, epoch), row_array, row_type, isolation)
@@ -261,7 +261,7 @@ def locked_transaction(
 ) -> Iterator[None]:
     """Run the block in such a transaction while it holds the log's lock."""
     with bounded_transaction(connection, settings):
-        connection.execute(load_store_statements(schema)["lock"], (server_info.lock_key,))
+        connection.execute(load_store_statements(schema)["lock_log"], (server_info.lock_key,))
         yield
 
 

@@ -44,7 +44,7 @@ def declare(
     # Searching a large log takes long: it is done before the lock is taken.
     found_before = _find_events_of_type(connection, named, declaration)
     with locked_transaction(connection, schema, server_info, settings):
-        rules = build_rules(connection.execute(named["declarations"]).fetchall())
+        rules = build_rules(connection.execute(named["list_declarations"]).fetchall())
         if isinstance(declaration, StreamKind):
             if not rules.has_kind(declaration):
                 key = ("kind", declaration.name, 0)
@@ -93,9 +93,11 @@ def _find_events_of_type(
     """Return the head, and whether the log has events of an index's type up to it."""
     if not isinstance(declaration, PayloadIndex):
         return 0, False
-    row = connection.execute(named["head"]).fetchone()
+    row = connection.execute(named["select_head"]).fetchone()
     head = 0 if row is None else int(row[0])
-    found = connection.execute(named["has_type"], {"type": declaration.event_type}).fetchone()
+    found = connection.execute(
+        named["find_event_of_type"], {"type": declaration.event_type}
+    ).fetchone()
     return head, found is not None
 
 
@@ -107,8 +109,8 @@ def _make_stored_index(
 ) -> StoredIndex:
     """Return the index to store; it covers all events if its type has no events yet."""
     before, exists = found_before
-    row = connection.execute(named["head"]).fetchone()
+    row = connection.execute(named["select_head"]).fetchone()
     head = 0 if row is None else int(row[0])
     values = {"after": before, "type": index.event_type}
-    newer = connection.execute(named["has_newer_of_type"], values).fetchone()
+    newer = connection.execute(named["find_newer_event_of_type"], values).fetchone()
     return StoredIndex(index.event_type, index.path, head if exists or newer else 0)

@@ -54,28 +54,30 @@ def find_additions(
 
     """
     named = {"name": table}
-    obstacles = [" ".join(found) for found in session.run(sql["obstacles"], named)]
+    obstacles = [" ".join(found) for found in session.run(sql["list_obstacles"], named)]
     if obstacles:
         msg = (
             f"cannot replace table {table}, because {', '.join(obstacles[:5])} would be lost: drop "
             "them, rebuild, and create them again"
         )
         raise Conflict(msg, details={"table": table, "found": obstacles})
-    repeated = [f"alter table {table} {found[0]}" for found in session.run(sql["settings"], named)]
+    repeated = [
+        f"alter table {table} {found[0]}" for found in session.run(sql["list_settings"], named)
+    ]
     repeated.append(_REVOKE.replace("{table}", table.replace("'", "''")))
     repeated += [
         _build_grant(table, *found)
-        for found in session.run(sql["grants"], named)
+        for found in session.run(sql["list_grants"], named)
         if found[1] is None or found[1] in columns
     ]
     repeated += [
         _build_comment(table, *found)
-        for found in session.run(sql["comments"], named)
+        for found in session.run(sql["list_comments"], named)
         if found[0] is None or found[0] in columns
     ]
-    for what in ("indexes", "statistics"):
-        repeated += [found[0] for found in session.run(sql[what], named)]
-    last = session.run(sql["last_settings"], named)
+    for statement in ("list_indexes", "list_statistics"):
+        repeated += [found[0] for found in session.run(sql[statement], named)]
+    last = session.run(sql["list_final_settings"], named)
     return repeated + [f"alter table {table} {found[0]}" for found in last]
 
 

@@ -139,8 +139,10 @@ def build_route_statement(
     conditions, branches, parameters = _build_conditions(tenant_id, route)
     parameters["limit"] = limit
     if route.key_alternatives:
-        step, direction = ("descending", "desc") if newest_first else ("ascending", "asc")
-        text = _build_key_scan(schema, "records", step, route, [*conditions, *branches], parameters)
+        seek, direction = ("seek_descending", "desc") if newest_first else ("seek_ascending", "asc")
+        text = _build_key_scan(
+            schema, "select_records", seek, route, [*conditions, *branches], parameters
+        )
         return text.replace("{direction}", direction), parameters
     direction = "desc" if newest_first else "asc"
     source = _build_source(schema, [*_RANGE, *conditions], branches, _order(direction, route))
@@ -155,7 +157,9 @@ def build_last_position_statement(
     parameters["limit"] = 1
     if route.key_alternatives:
         all_conditions = [*conditions, *branches]
-        text = _build_key_scan(schema, "last", "descending", route, all_conditions, parameters)
+        text = _build_key_scan(
+            schema, "select_last_position", "seek_descending", route, all_conditions, parameters
+        )
         return text, parameters
     source = _build_source(schema, [*_RANGE, *conditions], branches, _order("desc", route))
     return _build_range_scan(source, "e.position", "desc", route, parameters), parameters
@@ -187,7 +191,7 @@ def _build_range_scan(
 def _build_key_scan(
     schema: str,
     name: str,
-    order: str,
+    seek: str,
     route: AccessPath,
     conditions: list[str],
     parameters: Parameters,
@@ -203,11 +207,12 @@ def _build_key_scan(
     if route.filter.payload is not None and not route.exact:
         conditions = [*conditions, _build_predicates(route.filter.payload, parameters)]
     scans = load_postgres_statements("index_scans.sql", schema)
-    if name == "last" and size == 1 and not conditions:
-        return scans["last_of_keys"]
-    kept = scans["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
-    found = scans["found"].replace("{step}", scans[order]).replace("{kept}", kept)
-    return scans[name].replace("{found}", found)
+    if name == "select_last_position" and size == 1 and not conditions:
+        return scans["select_last_position_of_keys"]
+    condition = " and ".join(conditions)
+    event_filter = scans["filter_events"].replace("{conditions}", condition) if conditions else ""
+    positions = scans["find_positions"].replace("{seek}", scans[seek])
+    return scans[name].replace("{positions}", positions.replace("{filter}", event_filter))
 
 
 def _build_conditions(tenant_id: str, route: AccessPath) -> tuple[list[str], list[str], Parameters]:

@@ -263,7 +263,7 @@ def restore(
 
         def find_by_key(tenant_id: str, key: bytes) -> EventRecord | None:
             values = (uuid.UUID(bytes=key), tenant_id)
-            row = connection.execute(named["event_by_id"], values, binary=True).fetchone()
+            row = connection.execute(named["find_event_by_id"], values, binary=True).fetchone()
             return None if row is None else decode_record(row)
 
         with_keys = assign_event_keys([one.event for one in events], find_by_key)
@@ -296,6 +296,6 @@ def _insert(
         connection.cursor(binary=True) as cursor,
     ):
         cursor.adapters.register_dumper(RowArray, RowArrayDumper)
-        row = cursor.execute(named["head"]).fetchone()
+        row = cursor.execute(named["select_head"]).fetchone()
         check_contiguous(0 if row is None else int(row[0]), events)
         cursor.execute(named["restore_events"], values)

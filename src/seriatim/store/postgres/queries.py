@@ -91,7 +91,7 @@ class PostgresQueries:
         max_bytes: int | None,
     ) -> list[EventRecord]:
         if max_bytes is not None:
-            statement = self._sql["page_of_bytes"].replace("{page}", statement)
+            statement = self._sql["limit_page_bytes"].replace("{page}", statement)
             parameters["max_bytes"] = max_bytes
         return [
             decode_record(row) for row in self._reader.fetch_rows(tenant_id, statement, parameters)
@@ -166,7 +166,7 @@ class PostgresQueries:
             limit = EXPANDED_TYPES_MAX + 1 - len(types)
             if limit > 0:
                 values = {"tenant": tenant_id, "first": first, "end": end, "limit": limit}
-                rows = self._reader.fetch_rows(tenant_id, self._sql["known_types"], values)
+                rows = self._reader.fetch_rows(tenant_id, self._sql["list_event_types"], values)
                 types.update(dict.fromkeys(row[0] for row in rows))
         return names if len(types) > EXPANDED_TYPES_MAX else NameFilter(tuple(types))
 

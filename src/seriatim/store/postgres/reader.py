@@ -42,7 +42,9 @@ class TenantReader:
         timeout_s: float | None = None,
     ) -> None:
         named = load_store_statements(schema)
-        self._set_tenant = named["confine" if timeout_s is None else "confine_in_time"].encode()
+        self._set_tenant = named[
+            "set_tenant" if timeout_s is None else "set_tenant_and_timeout"
+        ].encode()
         self._timeout_ms = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
         self._timeout_s = timeout_s
         self._borrow = borrow

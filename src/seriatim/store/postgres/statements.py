@@ -14,7 +14,6 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import RECORD_COLUMNS as FIELD_COLUMNS
 from seriatim.core.event import EventRecord
 from seriatim.core.times import format_us
-from seriatim.store.port import Cursor
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
@@ -95,19 +94,3 @@ def decode_record(row: tuple[Any, ...]) -> EventRecord:
         () if row[25] is None else _decode_tags(row[25]),
     )
     return EventRecord(*fields)
-
-
-def decode_cursor(row: tuple[Any, ...]) -> Cursor:
-    """Build a cursor from a row."""
-    tenant_id, purpose, name, position, log_id, epoch, last_event_id, query, updated_us = row
-    return Cursor(
-        tenant_id=tenant_id,
-        purpose=purpose,
-        name=name,
-        position=position,
-        log_id=log_id,
-        epoch=epoch,
-        last_event_id=last_event_id,
-        query=query,
-        updated_at=format_us(updated_us),
-    )

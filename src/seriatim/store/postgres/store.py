@@ -83,7 +83,7 @@ class PostgresStore:
         with connect(self.address) as connection:
             ensure_schema(connection, self.address, create=create)
             self._server_info = inspect_server(connection, self.address, settings)
-            self._rules = build_rules(connection.execute(self._sql["declarations"]).fetchall())
+            self._rules = build_rules(connection.execute(self._sql["list_declarations"]).fetchall())
         self._pools: list[ConnectionPool[Connection]] = []
         self._pool_lock = threading.Lock()
         self._pool_pid = 0
@@ -220,7 +220,7 @@ class PostgresStore:
             "raising the epoch",
             lambda connection: connection.execute(self._sql["raise_epoch"], (True,)),
         )
-        row = self._fetch_one("identity")
+        row = self._fetch_one("select_identity")
         if row is None:
             msg = "the table log has no row, so the log has no identity: restore the schema"
             raise BackendFailure(msg, retryable=False)
@@ -308,7 +308,7 @@ class PostgresStore:
     # -- reads
 
     def head(self) -> int:
-        row = self._fetch_one("head_and_identity")
+        row = self._fetch_one("select_head_and_identity")
         if row is None:
             return 0
         identity = LogIdentity(row[1], row[2])
@@ -324,11 +324,11 @@ class PostgresStore:
 
     def _find_by_event_key(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
         key = uuid.UUID(bytes=event_key)
-        row = self._fetch_one("event_by_id", (key, tenant_id), tenant_id=tenant_id)
+        row = self._fetch_one("find_event_by_id", (key, tenant_id), tenant_id=tenant_id)
         return None if row is None else decode_record(row)
 
     def event_id_at(self, position: int) -> str | None:
-        row = self._fetch_one("event_id_at", (position,))
+        row = self._fetch_one("find_event_id", (position,))
         return None if row is None else str(row[0])
 
     def append_by_key(
@@ -345,24 +345,24 @@ class PostgresStore:
 
     def _find_by_index(self, tenant_id: str, idempotency_index: bytes) -> EventRecord | None:
         keys = [uuid.UUID(bytes=idempotency_index)]
-        row = self._fetch_one("known_keys", (keys,), tenant_id=tenant_id)
+        row = self._fetch_one("find_stored_keys", (keys,), tenant_id=tenant_id)
         return None if row is None else decode_record(row)
 
     def _find_command(self, tenant_id: str, command_key: bytes) -> StoredCommand | None:
         keys = [uuid.UUID(bytes=command_key)]
-        row = self._fetch_one("known_commands", (keys,), tenant_id=tenant_id)
+        row = self._fetch_one("find_stored_commands", (keys,), tenant_id=tenant_id)
         return None if row is None else StoredCommand(*row[1:])
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         key = uuid.UUID(bytes=stream_key(tenant_id, *stream))
-        row = self._fetch_one("last_of_stream", (key,), tenant_id=tenant_id)
+        row = self._fetch_one("find_last_event", (key,), tenant_id=tenant_id)
         return None if row is None else decode_record(row)
 
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
     ) -> list[EventRecord | None]:
         keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in streams]
-        rows = self._reader.fetch_rows(tenant_id, self._sql["last_of_streams"], (keys,))
+        rows = self._reader.fetch_rows(tenant_id, self._sql["find_last_events"], (keys,))
         return [None if row[0] is None else decode_record(row) for row in rows]
 
     def streams(
@@ -374,7 +374,7 @@ class PostgresStore:
             "after": after,
             "limit": limit,
         }
-        rows = self._reader.fetch_rows(tenant_id, self._sql["streams"], values)
+        rows = self._reader.fetch_rows(tenant_id, self._sql["list_streams"], values)
         return [StreamSummary(*row) for row in rows]
 
     def select(
@@ -398,7 +398,7 @@ class PostgresStore:
 
     def rules(self) -> Rules:
         with self._borrow_connection() as connection:
-            self._rules = build_rules(connection.execute(self._sql["declarations"]).fetchall())
+            self._rules = build_rules(connection.execute(self._sql["list_declarations"]).fetchall())
         return self._rules
 
     def declare(self, declaration: Declaration) -> None:
@@ -415,7 +415,9 @@ class PostgresStore:
         return self._consumers.get_cursor(tenant_id, purpose, name)
 
     def tenants(self, limit: int) -> list[str]:
-        return [row[0] for row in self._reader.fetch_rows(None, self._sql["tenants"], (limit,))]
+        return [
+            row[0] for row in self._reader.fetch_rows(None, self._sql["list_tenants"], (limit,))
+        ]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         return self._consumers.list_cursors(tenant_id, purpose)

@@ -79,7 +79,7 @@ class PostgresWriter:
             f"begin isolation level read committed;{build_timeout_statement(settings)}".encode()
         )
         self._timeout = (
-            self._sql["limit_statement"].encode(),
+            self._sql["set_statement_timeout"].encode(),
             b"%d" % get_statement_timeout_ms(settings),
         )
         self._reset()

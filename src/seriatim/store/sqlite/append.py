@@ -155,7 +155,7 @@ class FastPathInsert:
         self.recorded_us = get_now_us()
         if len(self._group) == len(self._group[0].events) == 1:
             return connection.execute(
-                SQL["insert_plain"], self._encode_single(self._group[0].events[0])
+                SQL["append_event"], self._encode_single(self._group[0].events[0])
             )
         values = self._encode_group()
         return connection.execute(_build_group_insert(len(values) // _WIDTH), values)
@@ -197,11 +197,11 @@ class FastPathInsert:
             return []
         last = cursor.lastrowid
         position = last - cursor.rowcount + 1
-        found = cursor.connection.execute(SQL["stream_seqs"], (position, last)).fetchone()
+        found = cursor.connection.execute(SQL["list_stream_seqs"], (position, last)).fetchone()
         return place_in_order(self._group, position, _NUMBERS.decode(found[0]))
 
 
 @cache
 def _build_group_insert(events: int) -> str:
     row = f"({', '.join('?' * _WIDTH)})"
-    return SQL["insert_plain_group"].replace("{rows}", ", ".join([row] * events))
+    return SQL["append_group"].replace("{rows}", ", ".join([row] * events))

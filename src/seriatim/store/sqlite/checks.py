@@ -30,10 +30,13 @@ def verify(connection: sqlite3.Connection, declarations: SqliteDeclarations) -> 
     yield pages
     if pages.level == "error":
         return  # checks of the events on damaged pages mean nothing
-    count, first, last = connection.execute(CHECKS["positions"]).fetchone()
+    count, first, last = connection.execute(CHECKS["count_positions"]).fetchone()
     complete = count == last and first == 1
     yield _judge("positions", complete, f"{count} events from {first} to {last}")
-    for statement, check in (("broken_streams", "streams"), ("broken_appends", "appends")):
+    for statement, check in (
+        ("count_broken_streams", "streams"),
+        ("count_broken_appends", "appends"),
+    ):
         (broken,) = connection.execute(CHECKS[statement]).fetchone()
         yield _judge(check, broken == 0, f"{broken} {check} are not contiguous")
     yield from _check_keys(connection, declarations.load_rules(connection), last)
@@ -50,7 +53,7 @@ def _check_pages(connection: sqlite3.Connection) -> Finding:
 def _check_keys(connection: sqlite3.Connection, rules: Rules, until: int) -> Iterator[Finding]:
     after = expected = wrong = missing = 0
     first_wrong = None
-    while rows := connection.execute(CHECKS["index_keys"], (after, until, _PAGE)).fetchall():
+    while rows := connection.execute(CHECKS["list_index_keys"], (after, until, _PAGE)).fetchall():
         for row in rows:
             keys = rules.row_index_keys(row[:5])
             expected += len(keys)
@@ -60,7 +63,7 @@ def _check_keys(connection: sqlite3.Connection, rules: Rules, until: int) -> Ite
                 wrong += 1
                 first_wrong = first_wrong or row[0]
         after = rows[-1][0]
-    (stored,) = connection.execute(CHECKS["key_count"], (until,)).fetchone()
+    (stored,) = connection.execute(CHECKS["count_keys"], (until,)).fetchone()
     where = f", first at position {first_wrong}" if first_wrong else ""
     yield _judge("index_keys", wrong == 0, f"{wrong} events have wrong index keys{where}")
     message = f"{stored} rows hold {expected} keys of tags and payload indexes"
@@ -81,7 +84,8 @@ def _has_correct_keys(row: Row) -> bool:
 
 def _count_absent(connection: sqlite3.Connection, position: int, keys: tuple[bytes, ...]) -> int:
     return sum(
-        connection.execute(CHECKS["has_key"], (key, position)).fetchone() == (0,) for key in keys
+        connection.execute(CHECKS["count_key_rows"], (key, position)).fetchone() == (0,)
+        for key in keys
     )
 
 

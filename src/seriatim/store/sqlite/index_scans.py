@@ -69,9 +69,9 @@ class IndexScan(msgspec.Struct, frozen=True):
         if after >= until:
             return ()
         values = {**self.values, "after": after, "until": until, "limit": limit}
-        if self.name == "tags":
+        if self.name == "scan_tags":
             values["start"] = until + 1 if back else after
-        if self.name == "stream":
+        if self.name == "scan_stream":
             stream = values["stream"]
             since_seq = values.get("since_seq")
             values["after_seq"] = max(
@@ -86,7 +86,7 @@ class IndexScan(msgspec.Struct, frozen=True):
         """Return the SQL of the scan; tests also use it to inspect query plans."""
         more = "".join(f"and {condition} " for condition in self.conditions)
         text = (text or INDEX_SCANS[self.name]).replace("{more}", more)
-        if self.name == "tags":
+        if self.name == "scan_tags":
             keys = ", ".join(f"({turn}, :key_{turn})" for turn in range(self.values["keys"]))
             text = text.replace("{keys}", keys).replace("{beyond}", _BEYOND[newest_first])
         return text.replace("{direction}", "desc" if newest_first else "asc")
@@ -110,7 +110,7 @@ def expand_patterns(
         limit = EXPANDED_TYPES_MAX + 1 - len(types)
         if limit > 0:
             values = {"tenant": tenant_id, "first": first, "end": end, "limit": limit}
-            rows = connection.execute(SQL["known_types"], values)
+            rows = connection.execute(SQL["list_event_types"], values)
             types.update(dict.fromkeys(row[0] for row in rows))
     return names if len(types) > EXPANDED_TYPES_MAX else NameFilter(tuple(types))
 
@@ -144,8 +144,8 @@ def plan_stream_type_scans(values: dict[str, Any], conditions: tuple[str, ...]) 
     """
     of_type = (*conditions, "events.event_type = :type")
     return [
-        IndexScan("stream_type", values, conditions),
-        IndexScan("stream", values, of_type, until_seq=UNINDEXED_SEQ_MAX),
+        IndexScan("scan_stream_type", values, conditions),
+        IndexScan("scan_stream", values, of_type, until_seq=UNINDEXED_SEQ_MAX),
     ]
 
 
@@ -156,18 +156,18 @@ def find_seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int
     """
     if position <= 0:
         return -1
-    end = connection.execute(SQL["stream_end"], (stream_key,)).fetchone()
+    end = connection.execute(SQL["find_stream_end"], (stream_key,)).fetchone()
     if end is None:
         return -1
     high, last = end
     if last <= position:
         return int(high)
-    low, first = connection.execute(SQL["stream_start"], (stream_key,)).fetchone()
+    low, first = connection.execute(SQL["find_stream_start"], (stream_key,)).fetchone()
     if first > position:
         return -1
     while high - low > 1:  # the result is in [low, high)
         middle = (low + high) // 2
-        (found,) = connection.execute(SQL["position_of_seq"], (stream_key, middle)).fetchone()
+        (found,) = connection.execute(SQL["find_position_of_seq"], (stream_key, middle)).fetchone()
         low, high = (middle, high) if found <= position else (low, middle)
     return int(low)
 
@@ -202,7 +202,7 @@ def _merge_positions(
 
 def _fetch_rows_at(connection: sqlite3.Connection, positions: Iterable[int]) -> Iterator[Row]:
     for position in positions:
-        yield from connection.execute(SQL["at_position"], (position,))
+        yield from connection.execute(SQL["find_event_at"], (position,))
 
 
 def find_highest_position(

@@ -30,7 +30,7 @@ from seriatim.store.sqlite.statements import SQL, Row, decode_record
 
 def read_head(connection: sqlite3.Connection) -> int:
     """Return the last position of the log, 0 if it is empty."""
-    (position,) = connection.execute(SQL["head"]).fetchone()
+    (position,) = connection.execute(SQL["select_head"]).fetchone()
     return int(position)
 
 
@@ -44,7 +44,7 @@ def find_record(
 
 def make_event_lookup(connection: sqlite3.Connection) -> FindByKey:
     """Return a function that finds an event by tenant and event key."""
-    return lambda tenant_id, key: find_record(connection, "by_id", (key, tenant_id))
+    return lambda tenant_id, key: find_record(connection, "find_event_by_id", (key, tenant_id))
 
 
 def has_contexts(request: AppendRequest) -> bool:
@@ -79,7 +79,7 @@ def add_newest_events(
             "events": NEWEST_EVENTS_MAX,
             "bytes": NEWEST_BYTES_MAX,
         }
-        rows = connection.execute(SQL["newest_of_tenant"], values).fetchall()
+        rows = connection.execute(SQL["list_newest_events"], values).fetchall()
         complete = not rows or (len(rows) == rows[0][-1] < NEWEST_EVENTS_MAX)
         newest = (decode_record(row[:-1]) for row in rows)
         contexts.add_newest_events(tenant_id, newest, complete=complete, head=head)
@@ -114,11 +114,11 @@ class SqliteLockedView(StoreView):
         keys = dict.fromkeys(
             (event.idempotency_index,) for event in events if event.idempotency_index is not None
         )
-        self._known_keys = _find_known(self._connection, "known_keys", list(keys))
+        self._known_keys = _find_known(self._connection, "find_stored_keys", list(keys))
         ids = dict.fromkeys(
             (event.event_key, event.tenant_id) for event in events if event.has_caller_id
         )
-        self._known_ids = _find_known(self._connection, "known_ids", list(ids))
+        self._known_ids = _find_known(self._connection, "find_stored_ids", list(ids))
         self._looked_up_ids = ids
 
     def head(self) -> int:
@@ -133,18 +133,20 @@ class SqliteLockedView(StoreView):
         """Return the event stored under an idempotency key."""
         if (idempotency_index,) not in self._known_keys:
             return None
-        return find_record(self._connection, "by_key", (idempotency_index,))
+        return find_record(self._connection, "find_event_by_key", (idempotency_index,))
 
     def find_by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
         """Return the event stored under an event key."""
         looked_up = self._looked_up_ids is None or (event_key, tenant_id) in self._looked_up_ids
         if looked_up and (event_key, tenant_id) not in self._known_ids:
             return None
-        return find_record(self._connection, "by_id", (event_key, tenant_id))
+        return find_record(self._connection, "find_event_by_id", (event_key, tenant_id))
 
     def read_range(self, first: int, last: int) -> tuple[EventRecord, ...]:
         """Return the events of a range of positions."""
-        return tuple(map(decode_record, self._connection.execute(SQL["between"], (first, last))))
+        return tuple(
+            map(decode_record, self._connection.execute(SQL["list_events_in_range"], (first, last)))
+        )
 
     def current_context_version(self, tenant_id: str, query: Query) -> int | None:
         """Return the current version of a context."""
@@ -152,7 +154,7 @@ class SqliteLockedView(StoreView):
 
     def find_command(self, command_key: bytes) -> StoredCommand | None:
         """Return the stored command, None if there is none."""
-        row = self._connection.execute(SQL["command"], (command_key,)).fetchone()
+        row = self._connection.execute(SQL["find_command"], (command_key,)).fetchone()
         return None if row is None else StoredCommand(*row)
 
 
@@ -185,7 +187,7 @@ def find_stream_heads(
     if any(kind.closing_types for kind in map(rules.kind_of, _collect_stream_types(group))):
         keys = list(found)
         for number, seq, event_type in look_up_keys(
-            connection, "stream_heads", [(k,) for k in keys]
+            connection, "find_stream_heads", [(k,) for k in keys]
         ):
             found[keys[number]] = StreamHead(seq, event_type)
     return found
@@ -255,4 +257,4 @@ def _build_lookup(name: str, rows: int, columns: int) -> str:
 
 @cache
 def _build_state(streams: int) -> str:
-    return SQL["state"].replace("{ends}", f", {SQL['end']}" * streams)
+    return SQL["select_log_state"].replace("{ends}", f", {SQL['select_last_seq']}" * streams)

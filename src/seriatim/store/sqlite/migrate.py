@@ -127,7 +127,7 @@ def restore(connection: sqlite3.Connection, events: Sequence[RestoredEvent]) -> 
         Conflict: The events do not follow the head.
 
     """
-    (head,) = connection.execute(SQL["head"]).fetchone()
+    (head,) = connection.execute(SQL["select_head"]).fetchone()
     check_contiguous(head, events)
     used_keys: set[bytes] = set()
     rows = []
@@ -148,7 +148,7 @@ def _drop_shared_key(
     key = event.idempotency_index
     if key is None:
         return event
-    if key in used_keys or connection.execute(SQL["has_key"], (key,)).fetchone():
+    if key in used_keys or connection.execute(SQL["find_idempotency_key"], (key,)).fetchone():
         return msgspec.structs.replace(event, idempotency_index=None)
     used_keys.add(key)
     return event

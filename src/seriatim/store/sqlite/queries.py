@@ -76,7 +76,7 @@ def plan_read_scans(spec: ReadSpec) -> list[IndexScan]:
         conditions += (build_type_condition(names, values),)
         names = None
     if spec.tenant_id is None:
-        return [IndexScan("everything", values, conditions + _match_stream_name(spec, values))]
+        return [IndexScan("scan_log", values, conditions + _match_stream_name(spec, values))]
     values["tenant"] = spec.tenant_id
     if spec.stream is not None:
         values["stream"] = stream_key(spec.tenant_id, *spec.stream)
@@ -86,7 +86,7 @@ def plan_read_scans(spec: ReadSpec) -> list[IndexScan]:
         return [IndexScan(name, values, conditions)]
     per_type = [{**values, "type": one} for one in names.values]
     if spec.stream is None:
-        return [IndexScan("type", one, conditions) for one in per_type]
+        return [IndexScan("scan_type", one, conditions) for one in per_type]
     return [scan for one in per_type for scan in plan_stream_type_scans(one, conditions)]
 
 
@@ -96,12 +96,12 @@ def _choose_scan(spec: ReadSpec) -> tuple[str, bool]:
     An actor may have more events than a stream, so a read of a stream uses the stream's index.
     """
     if spec.correlation_id is not None:
-        return "correlation", True
+        return "scan_correlation", True
     if spec.causation_id is not None:
-        return "causation", True
+        return "scan_causation", True
     if spec.actor_id is not None and spec.stream is None:
-        return "actor", True
-    return "tenant" if spec.stream is None else "stream", False
+        return "scan_actor", True
+    return "scan_tenant" if spec.stream is None else "scan_stream", False
 
 
 def _build_conditions(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -192,7 +192,7 @@ def _expand_query(connection: sqlite3.Connection, tenant_id: str, query: Query) 
 
 
 def _scan_tenant(tenant_id: str) -> IndexScan:
-    return IndexScan("tenant", {"tenant": tenant_id})
+    return IndexScan("scan_tenant", {"tenant": tenant_id})
 
 
 def plan_query_scans(
@@ -226,7 +226,10 @@ def _plan_route(tenant_id: str, route: AccessPath) -> list[IndexScan]:
     all_conditions = tuple(conditions)
     if one.streams is not None and names is not None:
         return [scan for step in steps for scan in plan_stream_type_scans(step, all_conditions)]
-    name = "stream" if one.streams is not None else "type" if names is not None else "tenant"
+    if one.streams is not None:
+        name = "scan_stream"
+    else:
+        name = "scan_tenant" if names is None else "scan_type"
     return [IndexScan(name, step, all_conditions, route.after, route.until) for step in steps]
 
 
@@ -243,7 +246,7 @@ def _plan_key_scans(
         first.append(f"events.stream_key in ({bind_list('stream', keys, values)})")
     return [
         IndexScan(
-            "tag" if len(keys) == 1 else "tags",
+            "scan_tag" if len(keys) == 1 else "scan_tags",
             {
                 **values,
                 "keys": len(keys),

@@ -179,13 +179,13 @@ class SqliteStore:
     def identity(self) -> LogIdentity:
         """Return the log's id and epoch."""
         with self._readers.connection() as connection:
-            return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
+            return LogIdentity(*connection.execute(SQL["select_identity"]).fetchone())
 
     def raise_epoch(self) -> LogIdentity:
         """Increment the epoch, so that consumers notice a restore; return the new identity."""
         with self._writer.transaction() as connection:
             connection.execute(SQL["raise_epoch"])
-            return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
+            return LogIdentity(*connection.execute(SQL["select_identity"]).fetchone())
 
     def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group of appends and return one outcome per request, in order."""
@@ -311,7 +311,7 @@ class SqliteStore:
     def event_id_at(self, position: int) -> str | None:
         """Return the id of the event at a position."""
         with self._readers.connection() as connection:
-            row = connection.execute(SQL["event_id_at"], (position,)).fetchone()
+            row = connection.execute(SQL["find_event_id"], (position,)).fetchone()
             return None if row is None else str(row[0])
 
     def append_by_key(
@@ -329,18 +329,18 @@ class SqliteStore:
 
     def _by_index(self, idempotency_index: bytes) -> EventRecord | None:
         with self._readers.connection() as connection:
-            return lookups.find_record(connection, "by_key", (idempotency_index,))
+            return lookups.find_record(connection, "find_event_by_key", (idempotency_index,))
 
     def _command(self, command_key: bytes) -> StoredCommand | None:
         with self._readers.connection() as connection:
-            row = connection.execute(SQL["command"], (command_key,)).fetchone()
+            row = connection.execute(SQL["find_command"], (command_key,)).fetchone()
             return None if row is None else StoredCommand(*row)
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         """Return the last event of a stream."""
         with self._readers.connection() as connection:
             return lookups.find_record(
-                connection, "last_of_stream", (stream_key(tenant_id, *stream),)
+                connection, "find_last_event", (stream_key(tenant_id, *stream),)
             )
 
     def last_of_streams(
@@ -355,7 +355,7 @@ class SqliteStore:
         """Return a page of streams, ordered by the position of their first event."""
         values = {"tenant": tenant_id, "stream_type": stream_type, "after": after, "limit": limit}
         with self._readers.bounded_connection() as connection:
-            return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
+            return [StreamSummary(*row) for row in connection.execute(SQL["list_streams"], values)]
 
     def select(
         self,
@@ -413,7 +413,7 @@ class SqliteStore:
     def tenants(self, limit: int) -> list[str]:
         """Return tenants that have events, ordered by name."""
         with self._readers.bounded_connection() as connection:
-            return [row[0] for row in connection.execute(SQL["tenants"], (limit,))]
+            return [row[0] for row in connection.execute(SQL["list_tenants"], (limit,))]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         """Return all cursors of one purpose, ordered by name."""

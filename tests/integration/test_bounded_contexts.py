@@ -163,7 +163,7 @@ def test_conditions_take_one_statement(postgres_url: str, monkeypatch: pytest.Mo
             seats(log, "free")
             del texts[:]
             assert isinstance(outcome(log, request), AppendResult)
-            assert len([text for text in texts if "heavier" in text]) == 1
+            assert len([text for text in texts if "newer_bytes" in text]) == 1
             assert len(texts) <= 5
 
 
@@ -211,7 +211,7 @@ def _endless(log: Log) -> Callable[[], object]:
         return read
     assert isinstance(store, MemoryStore)
     [record] = log.read()
-    return lambda: list(store._matching("default", RARE, repeat(record)))
+    return lambda: list(store._match_records("default", RARE, repeat(record)))
 
 
 def test_a_cancelled_read_ends(log: Log) -> None:

@@ -117,7 +117,7 @@ class EngineSession(Protocol):
         returned: Sequence[str],
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Run a statement as `given` does, and a second one on the rows that it returned.
+        """Run a statement as `run_with_rows` does, and a second one on the rows that it returned.
 
         Args:
             sql: The first statement; `{given}` stands for the parameter rows.

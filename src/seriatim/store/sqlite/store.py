@@ -426,7 +426,7 @@ class SqliteStore:
             return consumers.list_cursors_after(connection, tenant_id, purpose, after, limit)
 
     def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
-        """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
+        """Return True if the cursor exists, or if the tenant has fewer than `limit` cursors."""
         with self._readers.connection() as connection:
             return consumers.can_add_cursor(connection, tenant_id, purpose, name, limit)
 

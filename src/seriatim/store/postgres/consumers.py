@@ -64,6 +64,7 @@ class PostgresConsumers:
 
     def add_cursor(self, connection: Connection, cursor: Cursor) -> Cursor:
         with bounded_transaction(connection, self._settings):
+            # Look up and insert under one lock: two processes that start a consumer get one cursor.
             self._lock_cursor(connection, cursor)
             stored = self._load_cursor(connection, cursor)
             if stored is None:
@@ -71,7 +72,7 @@ class PostgresConsumers:
             return stored or cursor
 
     def _lock_cursor(self, connection: Connection, cursor: Cursor) -> None:
-        # An advisory lock: the row may not exist yet.
+        # An advisory lock instead of a row lock, since the row may not exist yet.
         name = compose_key(self._schema, cursor.tenant_id, cursor.purpose, cursor.name)
         connection.execute(self._sql["lock_cursor"], (name, cursor.tenant_id))
 
@@ -91,6 +92,7 @@ class PostgresConsumers:
         self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
     ) -> None:
         if lease is not None:
+            # The statement locks the row, so no other owner can claim the lease before the commit.
             values = (lease.tenant_id, lease.name)
             row = connection.execute(self._sql["lock_lease"], values).fetchone()
             if row is None or row[0] != lease.token:

@@ -120,13 +120,13 @@ class PostgresStore:
         return ConnectionPool(
             self.address.conninfo,
             connection_class=ReportingConnection,
-            min_size=0,
+            min_size=0,  # a process that only appends needs no connection for reads
             max_size=self._settings.pool_size,
             open=True,
             timeout=self._settings.connect_timeout_s,
             kwargs={"autocommit": True, "prepare_threshold": None},
             configure=self._configure_connection,
-            check=_check_alive,
+            check=_check_alive,  # the pool replaces a connection that the server has closed
             name="seriatim-readers",
         )
 
@@ -167,10 +167,17 @@ class PostgresStore:
         return connection, server_info
 
     @contextmanager
-    def _borrow_connection(self, doing: str = "reading") -> Iterator[Connection]:
+    def _borrow_connection(self, operation: str = "reading") -> Iterator[Connection]:
         """Borrow a pooled connection for the block, and translate its errors.
 
-        `doing` names the operation in messages.
+        Args:
+            operation: The operation, as it appears in messages after "while".
+
+        Raises:
+            LogClosed: The log is closed.
+            BackendFailure: No connection was available in time, or a statement failed.
+            TimedOut: A read exceeded its time limit.
+
         """
         try:
             with self._pool().connection() as connection:
@@ -181,11 +188,11 @@ class PostgresStore:
             raise LogClosed from error
         except psycopg.errors.QueryCanceled as error:
             if self._settings.read_timeout_s is None:
-                raise translate_error(error, doing, schema=self.schema) from error
+                raise translate_error(error, operation, schema=self.schema) from error
             raise make_read_timeout_error(self._settings.read_timeout_s) from error
         except psycopg.Error as error:
-            sent = doing not in _READS
-            raise translate_error(error, doing, sent=sent, schema=self.schema) from error
+            sent = operation not in _READS
+            raise translate_error(error, operation, sent=sent, schema=self.schema) from error
 
     def _fetch_one(
         self, name: str, parameters: Sequence[Any] = (), *, tenant_id: str | None = None
@@ -193,17 +200,22 @@ class PostgresStore:
         rows = self._reader.fetch_rows(tenant_id, self._sql[name], parameters)
         return rows[0] if rows else None
 
-    def _write(self, doing: str, operation: Callable[[Connection], T]) -> T:
-        """Run an operation that takes a lock; repeat it while the lock is busy, until the timeout.
+    def _write(self, operation: str, write: Callable[[Connection], T]) -> T:
+        """Run a write on a pooled connection; repeat it until the timeout while a lock is busy.
 
         It is also repeated after a serialization failure or deadlock. In all these cases the
         server has stored nothing.
+
+        Args:
+            operation: The operation, as it appears in messages after "while".
+            write: Writes on the connection.
+
         """
         deadline = time.monotonic() + self._settings.timeout_s
         while True:
             try:
-                with self._borrow_connection(doing) as connection:
-                    return operation(connection)
+                with self._borrow_connection(operation) as connection:
+                    return write(connection)
             except BackendFailure as error:
                 state = error.details.get("sqlstate")
                 retryable = state == LOCK_BUSY or state in ROLLED_BACK
@@ -222,7 +234,10 @@ class PostgresStore:
         )
         row = self._fetch_one("select_identity")
         if row is None:
-            msg = "the table log has no row, so the log has no identity: restore the schema"
+            msg = (
+                f"the table {self.schema}.log has no row, so the log has no identity: restore the "
+                "schema from a backup"
+            )
             raise BackendFailure(msg, retryable=False)
         identity = LogIdentity(row[0], row[1])
         self._server_info = msgspec.structs.replace(self._server_info, identity=identity)
@@ -257,6 +272,7 @@ class PostgresStore:
             msg = f"connection must be a psycopg connection, not {type(connection).__name__}"
             raise InvalidArgument(msg, details={"argument": "connection"})
         _check_in_transaction(connection)
+        # A failure is not ambiguous: only the caller's COMMIT stores anything.
         try:
             return _unwrap_single(
                 run_steps(connection, self._validated_append(request).build_steps())
@@ -334,8 +350,8 @@ class PostgresStore:
     def append_by_key(
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
-        by_index = partial(self._find_by_index, tenant_id)
-        return find_append_by_key(by_index, self.read, tenant_id, producer_id, key)
+        find_by_index = partial(self._find_by_index, tenant_id)
+        return find_append_by_key(find_by_index, self.read, tenant_id, producer_id, key)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str

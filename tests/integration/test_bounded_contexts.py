@@ -255,7 +255,7 @@ def test_a_long_transaction_on_sqlite_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B14: a transaction that holds the write lock too long is rolled back."""
-    monkeypatch.setattr(sqlite_writer, "_HELD_LEAST_S", 0.2)
+    monkeypatch.setattr(sqlite_writer, "_TRANSACTION_LIMIT_MIN_S", 0.2)
     quick = seriatim.Settings(lock_wait_s=0.1, lock_hold_s=0.1)
     with seriatim.open(f"sqlite:///{tmp_path}/log.db", settings=quick) as log:
         store = log.store

@@ -94,7 +94,7 @@ def test_look_ups_of_many_keys_use_their_index(
 
 def test_the_state_of_a_log_is_found_by_index(connection: sqlite3.Connection) -> None:
     """F7: the ends of streams are read from their index alone, and nothing is scanned."""
-    text = SQL["select_log_state"].replace("{ends}", f", {SQL['select_last_seq']}" * 2)
+    text = SQL["select_log_state"].replace("{last_seqs}", f", {SQL['select_last_seq']}" * 2)
     steps = plan(connection, text, [b"", b""])
     check_plan(steps, "COVERING INDEX events_by_stream (stream_key=?)")
     assert sum("events_by_stream" in step for step in steps) == 2

@@ -9,7 +9,7 @@ select coalesce(max(position), 0) from events
 -- name: select_log_state
 -- The state that every group of appends needs first: head, version of the rules, stream ends.
 select (select coalesce(max(position), 0) from events),
-    (select coalesce(max(version), 0) from declarations){ends}
+    (select coalesce(max(version), 0) from declarations){last_seqs}
 
 -- The next three look up many keys at once; `number` is the place of each key in the parameters.
 -- name: find_stream_heads

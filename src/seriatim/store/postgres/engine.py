@@ -199,12 +199,16 @@ class PostgresSession:
         return cursor.fetchall() if cursor.description else []
 
     def upsert(
-        self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
+        self,
+        table: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        on_conflict: str,
     ) -> None:
         """Insert rows, or merge them into existing ones, in statements of thousands of rows."""
         names = ", ".join(f'"{name}"' for name in kinds)
         arrays = ", ".join(f"%s::{_TYPES[kind]}[]" for kind in kinds.values())
-        sql = f"insert into {into} as t ({names}) select * from unnest({arrays}) {then}"
+        sql = f"insert into {table} as t ({names}) select * from unnest({arrays}) {on_conflict}"
         for start in range(0, len(columns[0]), _CHUNK):
             values = [_encode_array(column[start : start + _CHUNK]) for column in columns]
             self._connection.execute(sql.encode(), values)
@@ -226,18 +230,18 @@ class PostgresSession:
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
         """Run a statement on parameter rows, which are sent as arrays."""
-        arrays = ", ".join(f":given_{name}::{_TYPES[kind]}[]" for name, kind in kinds.items())
+        arrays = ", ".join(f":row_{name}::{_TYPES[kind]}[]" for name, kind in kinds.items())
         rows = f"(select * from unnest({arrays}) as u ({', '.join(kinds)}))"
-        named = {
-            f"given_{name}": _encode_array(column)
+        parameters = {
+            f"row_{name}": _encode_array(column)
             for name, column in zip(kinds, columns, strict=True)
         }
-        return self.run(sql.replace("{given}", rows), {**(values or {}), **named})
+        return self.run(sql.replace("{given}", rows), {**(values or {}), **parameters})
 
     def run_with_rows_then(
         self,
         sql: str,
-        then: str,
+        second_sql: str,
         kinds: Mapping[str, str],
         columns: Sequence[list[Any]],
         returned: Sequence[str],
@@ -245,9 +249,10 @@ class PostgresSession:
     ) -> list[tuple[Any, ...]]:
         """Run both statements as one, with common table expressions."""
         names = ", ".join(returned)
+        second_sql = second_sql.replace("{rows}", "first_rows")
         both = (
             f"with first_rows ({names}) as ({sql}), "
-            f"second_rows as ({then.replace('{rows}', 'first_rows')}) select * from first_rows"
+            f"second_rows as ({second_sql}) select * from first_rows"
         )
         return self.run_with_rows(both, kinds, columns, values)
 

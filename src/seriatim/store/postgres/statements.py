@@ -72,8 +72,8 @@ def load_postgres_statements(file: str, schema: str) -> dict[str, LiteralString]
 def list_migrations() -> list[tuple[int, str, str]]:
     """Return all migrations as (number, name, text), in order."""
     folder = files(__package__).joinpath("migrations")
-    found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [(int(name[:4]), name[5:-4], read_sql(f"migrations/{name}")) for name in found]
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [(int(name[:4]), name[5:-4], read_sql(f"migrations/{name}")) for name in names]
 
 
 _decode_metadata = msgspec.json.Decoder(dict[str, str]).decode

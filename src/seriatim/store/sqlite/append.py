@@ -56,6 +56,7 @@ def append_group(
         For each append its placement, the receipt that it repeats, or its error.
 
     """
+    # All reads follow BEGIN IMMEDIATE, so no other process can write before the commit.
     view, rules = _read_view(connection, group, declarations)
     head, budget = view.head(), view.contexts.lock_budget
     if assume_new:

@@ -103,7 +103,11 @@ class SqliteSession:
         return self._connection.execute(sql, values or {}).fetchall()
 
     def upsert(
-        self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
+        self,
+        table: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        on_conflict: str,
     ) -> None:
         """Insert rows, or merge them into existing ones."""
         names = ", ".join(f'"{name}"' for name in kinds)
@@ -115,7 +119,7 @@ class SqliteSession:
             for kind, column in zip(kinds.values(), columns, strict=True)
         ]
         self._connection.executemany(
-            f"insert into {into} as t ({names}) values ({placeholders}) {then}",
+            f"insert into {table} as t ({names}) values ({placeholders}) {on_conflict}",
             zip(*stored, strict=True),
         )
 
@@ -139,7 +143,7 @@ class SqliteSession:
     def run_with_rows_then(
         self,
         sql: str,
-        then: str,
+        second_sql: str,
         kinds: Mapping[str, str],
         columns: Sequence[list[Any]],
         returned: Sequence[str],
@@ -147,7 +151,7 @@ class SqliteSession:
     ) -> list[tuple[Any, ...]]:
         """Run both statements, one after the other."""
         rows = self.run_with_rows(sql, kinds, columns, values)
-        self._run_with_table(then, "rows", returned, rows, values)
+        self._run_with_table(second_sql, "rows", returned, rows, values)
         return rows
 
     def _run_with_table(

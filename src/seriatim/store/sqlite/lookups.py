@@ -141,6 +141,8 @@ class SqliteLockedView(StoreView):
 
     def find_by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
         """Return the event stored under an event key."""
+        # `decide` may ask for further keys of an id whose first key is taken by another id; these
+        # were not part of the look-up.
         looked_up = self._looked_up_ids is None or (event_key, tenant_id) in self._looked_up_ids
         if looked_up and (event_key, tenant_id) not in self._stored_ids:
             return None

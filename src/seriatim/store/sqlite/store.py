@@ -134,10 +134,10 @@ class ReaderPool:
 
         """
         deadline = time.monotonic() + seconds
-        for taken in range(self._size):
+        for slots in range(self._size):
             if not self._slots.acquire(timeout=max(0, deadline - time.monotonic())):
-                if taken:
-                    self._slots.release(taken)
+                if slots:
+                    self._slots.release(slots)
                 return False
         self.close()
         return True

@@ -231,7 +231,9 @@ def rewrite(url: str, change: Callable[[str], str]) -> None:
 def without_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the lock out of both ways to append."""
     rewrite(url, lambda text: text.replace("pg_advisory_xact_lock(p_lock)", "pg_sleep(0)"))
-    monkeypatch.setitem(load_store_statements("seriatim"), "lock", "select %s::bigint, pg_sleep(0)")
+    monkeypatch.setitem(
+        load_store_statements("seriatim"), "lock_log", "select %s::bigint, pg_sleep(0)"
+    )
 
 
 def test_without_the_lock_the_scenario_fails(
@@ -255,10 +257,10 @@ def test_with_numbers_from_a_sequence_readers_skip(
     taken = "select min(n) - 1 as head from (select nextval('numbers') n from unnest(p_rows)) t"
     rewrite(postgres_url, lambda text: text.replace(head, taken))
     named = load_store_statements("seriatim")
-    look = named["look"].replace("max(position)", "nextval('numbers') - 1", 1)
+    look = named["select_log_state"].replace("max(position)", "nextval('numbers') - 1", 1)
     taken = "select nextval('numbers') - 1"
     look = look.replace(f'{taken} from "seriatim".events', taken)
-    monkeypatch.setitem(named, "look", look)
+    monkeypatch.setitem(named, "select_log_state", look)
 
     problems = problems_with_held_writer(postgres_url, "end", monkeypatch)
 

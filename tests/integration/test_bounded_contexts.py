@@ -163,7 +163,7 @@ def test_conditions_take_one_statement(postgres_url: str, monkeypatch: pytest.Mo
             seats(log, "free")
             del texts[:]
             assert isinstance(outcome(log, request), AppendResult)
-            assert len([text for text in texts if "heavier" in text]) == 1
+            assert len([text for text in texts if "newer_bytes" in text]) == 1
             assert len(texts) <= 5
 
 
@@ -211,7 +211,7 @@ def _endless(log: Log) -> Callable[[], object]:
         return read
     assert isinstance(store, MemoryStore)
     [record] = log.read()
-    return lambda: list(store._matching("default", RARE, repeat(record)))
+    return lambda: list(store._match_records("default", RARE, repeat(record)))
 
 
 def test_a_cancelled_read_ends(log: Log) -> None:
@@ -255,7 +255,7 @@ def test_a_long_transaction_on_sqlite_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B14: a transaction that holds the write lock too long is rolled back."""
-    monkeypatch.setattr(sqlite_writer, "_HELD_LEAST_S", 0.2)
+    monkeypatch.setattr(sqlite_writer, "_TRANSACTION_LIMIT_MIN_S", 0.2)
     quick = seriatim.Settings(lock_wait_s=0.1, lock_hold_s=0.1)
     with seriatim.open(f"sqlite:///{tmp_path}/log.db", settings=quick) as log:
         store = log.store

@@ -1,4 +1,4 @@
-"""Decide a group of appends one after another; each sees the events of the accepted ones before."""
+"""Decide a group of appends in order; each sees the events of the appends accepted before it."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ def place_in_order(
         first_position: The position of the first event.
         stream_seqs: The sequence number of each event in its stream, None for facts.
 
+    Returns:
+        The placement of each append.
+
     """
     places: list[PlacedAppend] = []
     start = 0
@@ -76,7 +79,7 @@ class GroupView(StoreView):
     """A view of the store, overlaid with the accepted appends of this group."""
 
     def __init__(
-        self, view: StoreView, head: int, recorded_us: int, spent: LockBudget | None = None
+        self, view: StoreView, head: int, recorded_us: int, lock_budget: LockBudget | None = None
     ) -> None:
         self._view = view
         self._recorded_us = recorded_us
@@ -88,11 +91,11 @@ class GroupView(StoreView):
         self._keys: dict[bytes, int] = {}
         self._ids: dict[tuple[str, bytes], int] = {}
         self._commands: dict[bytes, StoredCommand] = {}
-        self._contexts = AddedMatches(spent or LockBudget())
+        self._contexts = AddedMatches(lock_budget or LockBudget())
         self._matched = 0  # appends whose records `_contexts` has received
 
     def add(self, placed: PlacedAppend) -> None:
-        """Make an accepted append visible to the appends after it."""
+        """Make an accepted append visible to the later appends of the group."""
         position = placed.first_position
         self._placed.append(placed)
         for event, seq in zip(placed.request.events, placed.stream_seqs, strict=True):
@@ -133,6 +136,7 @@ class GroupView(StoreView):
         return tuple(record for record in self._added() if first <= record.position <= last)
 
     def current_context_version(self, tenant_id: str, query: Query) -> int | None:
+        # Only appends accepted since the previous call: `AddedMatches` keeps the earlier records.
         unmatched, self._matched = self._placed[self._matched :], len(self._placed)
         added = (
             record for placed in unmatched for record in placed.build_records(self._recorded_us)
@@ -186,6 +190,7 @@ def decide_group(
 
 
 def _place(request: AppendRequest, decision: AcceptedAppend, group: GroupView) -> PlacedAppend:
+    # `decide` assigns another event key where two event ids hash to the same one.
     if decision.events != request.events:
         request = msgspec.structs.replace(request, events=decision.events)
     placed = PlacedAppend(request, group.next_position, decision.stream_seqs)

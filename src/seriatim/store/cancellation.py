@@ -1,4 +1,4 @@
-"""Cancellation of running reads: by a time limit, or because the caller has gone."""
+"""Cancellation of running reads: by a time limit, or because their request has ended."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class QueuedAppend:
         self._guard = guard
         self._on_outcome = on_outcome
         self._state = _State.QUEUED
-        self._outcome: Outcome | None = None
+        self._outcome: Outcome  # set by `complete`
         if on_outcome is None:
             # A caller may block on this append; a bare lock is the cheapest thing to wait on.
             self._completed = threading.Lock()
@@ -61,6 +61,8 @@ class QueuedAppend:
 
     def cancel(self) -> bool:
         """Withdraw the append; return False if a writer has already taken it."""
+        # The guard orders this and `claim`: exactly one of them succeeds, so a caller whose append
+        # was withdrawn knows that nothing was sent (B13).
         with self._guard:
             if self._state is _State.QUEUED:
                 self._state = _State.WITHDRAWN
@@ -71,7 +73,7 @@ class QueuedAppend:
         if self._on_outcome is not None:
             self._on_outcome(outcome)
         else:
-            self._outcome = outcome
+            self._outcome = outcome  # first: the release wakes the caller, which reads it
             self._completed.release()
 
     def result(self, timeout: float) -> AppendResult:
@@ -85,13 +87,13 @@ class QueuedAppend:
             TimeoutError: There is no outcome yet.
 
         """
+        # `acquire` raises OverflowError above TIMEOUT_MAX.
         if not self._completed.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
             raise TimeoutError
         self._completed.release()  # another thread may wait for the same append
         outcome = self._outcome
         if isinstance(outcome, AppendResult):
             return outcome
-        assert outcome is not None  # noqa: S101 - it has completed, for the type checker
         raise outcome
 
 
@@ -110,17 +112,17 @@ class AppendQueue(Generic[AnyQueuedAppend]):
     def __len__(self) -> int:
         return len(self._appends)
 
-    def put(self, ticket: AnyQueuedAppend) -> None:
+    def put(self, append: AnyQueuedAppend) -> None:
         """Add an append to the queue.
 
         Args:
-            ticket: The append.
+            append: The append.
 
         Raises:
             LimitExceeded: The queue is full; the caller may try again.
 
         """
-        request = ticket.request
+        request = append.request
         events, size = self._events + len(request.events), self._bytes + request.size
         # An append larger than the queue limits is still accepted while the queue is empty.
         if self._appends and (
@@ -128,7 +130,7 @@ class AppendQueue(Generic[AnyQueuedAppend]):
         ):
             raise self._make_full_error(events, size)
         self._events, self._bytes = events, size
-        self._appends.append(ticket)
+        self._appends.append(append)
 
     def _make_full_error(self, events: int, size: int) -> LimitExceeded:
         name, bound, actual = "queue_events", self._limits.queue_events, events
@@ -148,13 +150,16 @@ class AppendQueue(Generic[AnyQueuedAppend]):
             in_flight: The number of groups in flight.
             writers: The number of groups that may be in flight.
 
+        Returns:
+            The appends of the group; empty if all queued appends were withdrawn.
+
         """
         queued = len(self._appends)
         split = queued >= SPLIT_THRESHOLD and not in_flight and writers > 1
         return self.take_group((queued + 1) // 2 if split else None)
 
     def take_group(self, max_appends: int | None = None) -> list[AnyQueuedAppend]:
-        """Take as many appends as fit one group, at most `at_most`, skipping withdrawn ones."""
+        """Take as many appends as fit one group, at most `max_appends`, without withdrawn ones."""
         group: list[AnyQueuedAppend] = []
         events = size = 0
         while self._appends and (max_appends is None or len(group) < max_appends):
@@ -163,11 +168,13 @@ class AppendQueue(Generic[AnyQueuedAppend]):
             size += request.size
             if group and (events > self._limits.append_events or size > self._limits.append_bytes):
                 break
-            ticket = self._appends.popleft()
+            append = self._appends.popleft()
             self._events -= len(request.events)
             self._bytes -= request.size
-            if ticket.claim():
-                group.append(ticket)
+            # A withdrawn append stays queued until here: removing it from the middle of the deque
+            # would take time proportional to the queue.
+            if append.claim():
+                group.append(append)
         return group
 
 
@@ -214,25 +221,38 @@ class Committer:
             LimitExceeded: The queue is full.
 
         """
-        ticket = QueuedAppend(request, self._ready, on_outcome)
+        append = QueuedAppend(request, self._ready, on_outcome)
         with self._ready:
             self._check_open()
-            self._queue.put(ticket)
+            self._queue.put(append)
+            # Threads start on demand, so a process that only reads has none.
             if len(self._threads) < self.writers:
                 self._start_writer()
+            # One writer takes the whole queue; waking more of them would only contend for the GIL.
             self._ready.notify()
-        return ticket
+        return append
 
     def _check_open(self) -> None:
         if self._closed:
             raise LogClosed
 
-    def run_alone(self, act: Callable[[], Outcome | None]) -> Outcome | None:
-        """Run `act`, which commits one append, in the caller's thread if no other append is active.
+    def run_alone(self, commit: Callable[[], Outcome | None]) -> Outcome | None:
+        """Commit one append in the caller's thread if no other append is queued or in flight.
 
-        Handing an append to a writer thread and back costs more than committing it. Returns None
-        without calling `act` if other appends are queued or being committed: then group commit is
-        cheaper.
+        Handing an append to a writer thread and back costs more than committing it. With other
+        appends queued or in flight, group commit is cheaper.
+
+        Args:
+            commit: Commits the append.
+
+        Returns:
+            The result of `commit`; None without calling it if other appends are active.
+
+        Raises:
+            LogClosed: The log is closed.
+            Deferred: Raised by `commit`: the append must be committed by `submit`.
+            SeriatimError: The append was refused or failed.
+
         """
         with self._ready:
             self._check_open()
@@ -240,7 +260,7 @@ class Committer:
                 return None
             self._busy += 1
         try:
-            return act()
+            return commit()
         except (SeriatimError, Deferred):
             raise
         except Exception as error:
@@ -252,11 +272,13 @@ class Committer:
         """Mark one commit as finished, and wake writers or `close`."""
         with self._ready:
             self._busy -= 1
+            # Without queued appends no writer has work, and only `close` waits for idle writers.
             if self._closed or self._queue:
                 self._ready.notify_all()
 
     def _start_writer(self) -> None:
         name = f"seriatim-writer-{len(self._threads)}"
+        # A daemon, so that a commit that hangs cannot keep the interpreter from exiting.
         thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -267,14 +289,16 @@ class Committer:
             del group  # do not keep the requests alive while this thread sleeps
 
     def _commit_group(self, group: list[QueuedAppend]) -> None:
-        for ticket, outcome in zip(group, self._get_outcomes(group), strict=True):
-            ticket.complete(outcome)
+        for append, outcome in zip(group, self._commit_safely(group), strict=True):
+            append.complete(outcome)
+        # After the outcomes: `close` returns when nothing is in flight, and all accepted appends
+        # must have their outcomes by then.
         self._finish_commit()
 
-    def _get_outcomes(self, group: list[QueuedAppend]) -> list[Outcome]:
+    def _commit_safely(self, group: list[QueuedAppend]) -> list[Outcome]:
         """Commit a group and return one outcome per append, whatever happens."""
         try:
-            outcomes = self._commit([ticket.request for ticket in group])
+            outcomes = self._commit([append.request for append in group])
         except SeriatimError as error:
             return [error] * len(group)
         except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
@@ -293,37 +317,54 @@ class Committer:
                     if self._closed and not self._queue:
                         return []
                     self._ready.wait()
+                # The group is empty if all queued appends were withdrawn: wait again.
                 if group := self._queue.take_share(in_flight=self._busy, writers=self.writers):
                     self._busy += 1
                     return group
 
     def after_fork(self) -> None:
         """Reset the state in a forked child: queued appends belong to the parent."""
+        # The lock is replaced as well: a thread of the parent may have held it during the fork.
         closed = self._closed
         self._reset()
         self._closed = closed
 
     def close(self, timeout: float | None = None) -> None:
-        """Refuse new appends and wait until all accepted ones have completed."""
+        """Refuse new appends and wait until all accepted ones have completed.
+
+        Args:
+            timeout: Seconds to wait for each writer thread, None for no limit.
+
+        """
         with self._ready:
             self._closed = True
             self._ready.notify_all()
         for thread in self._threads:
             thread.join(timeout)
+        # Callers of `run_alone` commit in threads of their own, which cannot be joined.
         with self._ready:
             self._ready.wait_for(lambda: not self._busy, timeout)
 
 
-def abort_timed_out(ticket: QueuedAppend) -> SeriatimError:
-    """Withdraw an append that timed out; return the error, which says if it may be stored."""
-    if not ticket.cancel():
+def abort_timed_out(append: QueuedAppend) -> SeriatimError:
+    """Withdraw an append that timed out, and return the error for its caller.
+
+    The error is ambiguous if a writer had taken the append: then it may be stored.
+    """
+    if not append.cancel():
         return make_unanswered_error()
-    return TimedOut("the append timed out in the queue; nothing was sent or stored")
+    return TimedOut(
+        "the append timed out in the queue, before it was sent; nothing was stored: try again, or "
+        "raise timeout_s"
+    )
 
 
 def make_unexpected_error(error: Exception) -> BackendFailure:
     """Return the error for an exception that a store should not raise."""
-    msg = f"unexpected {type(error).__name__} in the store; the outcome of the append is unknown"
+    msg = (
+        f"unexpected {type(error).__name__} in the store; the append may be stored: repeat it with "
+        "the same keys or event ids"
+    )
     failure = BackendFailure(msg, details={"ambiguous": True})
     failure.__cause__ = error
     return failure

@@ -78,8 +78,8 @@ class PageBounds(msgspec.Struct, frozen=True):
 
     def end_at(self, position: int) -> PageBounds:
         """Return the page with its range cut off at a position, in its own order."""
-        edge = {"after": position - 1} if self.newest_first else {"until": position}
-        return msgspec.structs.replace(self, **edge)
+        bound = {"after": position - 1} if self.newest_first else {"until": position}
+        return msgspec.structs.replace(self, **bound)
 
     def merge_records(
         self, first: list[EventRecord], second: list[EventRecord]
@@ -88,7 +88,8 @@ class PageBounds(msgspec.Struct, frozen=True):
         merged = heapq.merge(
             first, second, key=lambda record: record.position, reverse=self.newest_first
         )
-        unique = (next(same) for _, same in groupby(merged, key=lambda record: record.position))
+        groups = groupby(merged, key=lambda record: record.position)
+        unique = (next(duplicates) for _, duplicates in groups)
         return take_page(unique, self.limit, self.max_bytes)
 
 
@@ -126,7 +127,7 @@ def _within(text: str, after_us: int | None, until_us: int | None) -> bool:
 
 
 def find_append_by_key(
-    by_index: Callable[[bytes], EventRecord | None],
+    find_by_index: Callable[[bytes], EventRecord | None],
     read: ReadPage,
     tenant_id: str,
     producer_id: str | None,
@@ -138,18 +139,21 @@ def find_append_by_key(
     event only.
 
     Args:
-        by_index: Looks an event up by its idempotency index key.
+        find_by_index: Looks up an event by its idempotency index key.
         read: Reads a page of records.
         tenant_id: The tenant.
         producer_id: The producer that the key belongs to.
         key: The idempotency key.
 
+    Returns:
+        The append, or the single event with this key; None if there is neither.
+
     """
     for stored_key in (f"{key}/0", key):
         if key_problem(stored_key) is None:
-            record = by_index(idempotency_index_key(tenant_id, producer_id, stored_key))
+            record = find_by_index(idempotency_index_key(tenant_id, producer_id, stored_key))
             if record is not None:
-                return StoredAppend(_whole_append(read, record))
+                return StoredAppend(_read_append(read, record))
     return None
 
 
@@ -167,15 +171,16 @@ def find_append_by_command(
     return StoredAppend(tuple(records), stored.request_hash, decode_stored_json(stored.response))
 
 
-def _whole_append(read: ReadPage, record: EventRecord) -> tuple[EventRecord, ...]:
+def _read_append(read: ReadPage, record: EventRecord) -> tuple[EventRecord, ...]:
     """Read all events of a record's append: consecutive records with one append position."""
+    # An event does not record the size of its append, so pages grow until one ends the append.
     first, limit = record.append_position, _APPEND_PAGE
     records: list[EventRecord] = []
     while True:
         after = first - 1 + len(records)
         until = after + limit
         spec = ReadSpec(tenant_id=record.tenant_id, limit=limit, after=after, until=until)
-        page = [one for one in read(spec) if one.append_position == first]
+        page = [found for found in read(spec) if found.append_position == first]
         records += page
         if len(page) < limit:
             return tuple(records)
@@ -194,8 +199,24 @@ def summarize_stream(first: EventRecord, last: EventRecord) -> StreamSummary:
     )
 
 
+def decode_cursor(row: tuple[Any, ...]) -> Cursor:
+    """Build a cursor from a row of the statement `find_cursor`."""
+    tenant_id, purpose, name, position, log_id, epoch, last_event_id, query, updated_us = row
+    return Cursor(
+        tenant_id=tenant_id,
+        purpose=purpose,
+        name=name,
+        position=position,
+        log_id=log_id,
+        epoch=epoch,
+        last_event_id=last_event_id,
+        query=query,
+        updated_at=format_us(updated_us),
+    )
+
+
 def decode_subscription(row: tuple[Any, ...]) -> SubscriptionState:
-    """Build the state from a row of the statement `subscriptions`."""
+    """Build the state from a row of the statement `list_subscriptions`."""
     tenant_id, name, position, query, updated_us, owner, failures, error, failed_us = row
     return SubscriptionState(
         tenant_id=tenant_id,
@@ -211,7 +232,7 @@ def decode_subscription(row: tuple[Any, ...]) -> SubscriptionState:
 
 
 def check_payload_indexes(rules: Rules) -> Iterator[Finding]:
-    """Report the payload indexes, with a warning for each that does not cover old events."""
+    """Yield findings on the payload indexes: a warning for each that does not cover old events."""
     for index in rules.indexes:
         if index.since:
             message = (

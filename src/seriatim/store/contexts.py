@@ -67,14 +67,14 @@ ContextResult = int | LimitExceeded | StaleContexts | None
 
 
 def match_newest_events(
-    newest: Iterable[EventRecord], contexts: Mapping[ContextKey, Query], spent: LockBudget
+    newest: Iterable[EventRecord], contexts: Mapping[ContextKey, Query], budget: LockBudget
 ) -> dict[ContextKey, ContextResult]:
     """Return the highest matching position of each context that matches any of the events.
 
     Args:
         newest: Events of one tenant, newest first.
         contexts: The contexts to match.
-        spent: The time left under the lock.
+        budget: The time left under the lock.
 
     Returns:
         A position per context; the error for a context whose predicates are too costly; and
@@ -82,28 +82,28 @@ def match_newest_events(
         omitted.
 
     """
-    found: dict[ContextKey, ContextResult] = {}
+    results: dict[ContextKey, ContextResult] = {}
     pending = {key: Matcher(query) for key, query in contexts.items()}
     try:
         for record in newest:
-            document = PayloadDocument(record.payload_json, spent.check)
-            spent.check()
+            document = PayloadDocument(record.payload_json, budget.check)
+            budget.check()
+            # Newest first, so the first match of a context is its version, and it is done.
             for key, matcher in list(pending.items()):
                 try:
                     if not matcher.matches(record, document):
                         continue
-                    found[key] = record.position
+                    results[key] = record.position
                 except LimitExceeded as error:
-                    found[key] = error
-                    document = PayloadDocument(
-                        record.payload_json, spent.check
-                    )  # a fresh cost limit for the rest
+                    results[key] = error
+                    # A document limits the cost of its matches; the other contexts get a new one.
+                    document = PayloadDocument(record.payload_json, budget.check)
                 del pending[key]
             if not pending:
                 break
     except StaleContexts as stale:
-        found.update(dict.fromkeys(pending, stale))
-    return found
+        results.update(dict.fromkeys(pending, stale))
+    return results
 
 
 class GroupContexts:
@@ -117,7 +117,7 @@ class GroupContexts:
             key: evaluated.get(key, EvaluatedContext(0, None)) for key in self._queries
         }
         self._results: dict[ContextKey, ContextResult] = {
-            key: one.version for key, one in self._evaluated.items()
+            key: context.version for key, context in self._evaluated.items()
         }
         self.lock_budget = LockBudget()
 
@@ -152,14 +152,21 @@ class GroupContexts:
             if key in matched:
                 result = matched[key]
                 evaluated = self._evaluated[key]
-                # A match at or below this context's own head is part of its version already.
-                known = isinstance(result, int) and result <= evaluated.head
-                self._results[key] = evaluated.version if known else result
+                # The events start at the lowest head of the tenant's contexts. A match up to this
+                # context's own head is part of its version already.
+                included = isinstance(result, int) and result <= evaluated.head
+                self._results[key] = evaluated.version if included else result
             elif not complete:
                 self._results[key] = StaleContexts()
 
     def version(self, tenant_id: str, query: Query) -> Version:
-        """Return the version of a context, or raise the error that its evaluation ended with."""
+        """Return the version of a context.
+
+        Raises:
+            LimitExceeded: The predicates of the query are too costly.
+            StaleContexts: Too many events were appended since the context was evaluated.
+
+        """
         result = self._results[make_context_key(tenant_id, query)]
         if isinstance(result, Exception):
             raise result
@@ -178,8 +185,8 @@ def collect_evaluated_contexts(
 class AddedMatches:
     """Context matches among the events that a group itself adds; each pair is matched once."""
 
-    def __init__(self, spent: LockBudget) -> None:
-        self._spent = spent
+    def __init__(self, budget: LockBudget) -> None:
+        self._budget = budget
         self._records: list[EventRecord] = []
         self._matched: dict[ContextKey, tuple[Matcher, int, Version]] = {}
 
@@ -198,9 +205,9 @@ class AddedMatches:
         key = make_context_key(tenant_id, query)
         matcher, checked, version = self._matched.get(key) or (Matcher(query), 0, None)
         for record in self._records[checked:]:
-            self._spent.check()
+            self._budget.check()
             if record.tenant_id == tenant_id and matcher.matches(
-                record, PayloadDocument(record.payload_json, self._spent.check)
+                record, PayloadDocument(record.payload_json, self._budget.check)
             ):
                 version = record.position
         self._matched[key] = matcher, len(self._records), version

@@ -71,15 +71,19 @@ class EngineSession(Protocol):
         ...
 
     def upsert(
-        self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
+        self,
+        table: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        on_conflict: str,
     ) -> None:
         """Insert rows into a table.
 
         Args:
-            into: The qualified table name.
+            table: The qualified table name.
             kinds: The columns and the kind of value of each.
             columns: The values, one list per column, in their stored form.
-            then: The `on conflict` clause.
+            on_conflict: The `on conflict` clause.
 
         """
         ...
@@ -111,17 +115,17 @@ class EngineSession(Protocol):
     def run_with_rows_then(
         self,
         sql: str,
-        then: str,
+        second_sql: str,
         kinds: Mapping[str, str],
         columns: Sequence[list[Any]],
         returned: Sequence[str],
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Run a statement as `given` does, and a second one on the rows that it returned.
+        """Run a statement as `run_with_rows` does, and a second one on the rows that it returned.
 
         Args:
             sql: The first statement; `{given}` stands for the parameter rows.
-            then: The second statement; `{rows}` stands for the rows returned by the first.
+            second_sql: The second statement; `{rows}` stands for the rows returned by the first.
             kinds: The columns of the parameter rows and the kind of value of each.
             columns: The values, one list per column.
             returned: The names of the columns that the first statement returns.

@@ -21,7 +21,7 @@ def wait_for_lease(
     on_wait: Callable[[], None] | None = None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> T | None:
-    """Claim a lease until it is granted; return None if the caller is stopped first.
+    """Try to claim a lease until it is granted or the caller is stopped.
 
     Args:
         claim: Claims the lease; returns None while another owner holds it.
@@ -29,6 +29,10 @@ def wait_for_lease(
         interval_s: The time between two attempts, in seconds.
         on_wait: Called once, when another owner holds the lease.
         sleep: Waits for a number of seconds, or until the caller is stopped.
+
+    Returns:
+        The lease; None if the caller was stopped first.
+
     """
     reported = False
     while not stopped():
@@ -92,6 +96,7 @@ class LeaseKeeper:
         """Stop the thread, wait for it, and release the lease."""
         if self._pid != os.getpid():
             return  # thread and lease belong to the parent
+        # A renewal that is still running must end first: it would extend the released lease.
         self._ended.set()
         self._thread.join()
         # A fenced write may have found the loss before the thread did.
@@ -107,7 +112,7 @@ class LeaseKeeper:
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost, or in a forked child."""
         if self._pid != os.getpid():
-            raise LeaseLost(f"{self._name} belongs to the parent process")
+            raise LeaseLost(f"{self._name} belongs to the parent process: claim it in this one")
         if self._lost is not None:
             raise self._lost
 

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -60,11 +60,19 @@ from seriatim.store.port import (
 _CursorKey = tuple[str, str, str]
 
 
+class _StoredLease(NamedTuple):
+    """A claimed lease; it is kept after it has expired, so that its token keeps rising."""
+
+    lease: Lease
+    owner: str
+    expires_at: float  # a time of `time.monotonic`
+
+
 class MemoryStore:
     """A log in the memory of one process: lists and dictionaries, guarded by one lock.
 
     `_changed` is that lock, reentrant because some operations call others; it is notified when
-    events are added. The store is its own view (`core.decide.View`) while it decides a group.
+    events are added. While it decides a group, the store is its own view (`StoreView`).
     """
 
     name = "memory"
@@ -85,7 +93,7 @@ class MemoryStore:
         self._indexes: list[StoredIndex] = []
         self._cursors: dict[_CursorKey, Cursor] = {}
         self._failures: dict[_CursorKey, tuple[int, str, int]] = {}  # count, error, time
-        self._leases: dict[tuple[str, str], tuple[Lease, str, float]] = {}
+        self._leases: dict[tuple[str, str], _StoredLease] = {}
 
     # -- identity and appends
 
@@ -101,8 +109,8 @@ class MemoryStore:
             recorded_us = time.time_ns() // 1000
             head = len(self._records)
             self._contexts = self._complete_contexts(group, head)
-            spent = self._contexts.lock_budget
-            results = decide_group(group, self, self.rules(), head, recorded_us, spent)
+            budget = self._contexts.lock_budget
+            results = decide_group(group, self, self.rules(), head, recorded_us, budget)
             for result in results:
                 if isinstance(result, PlacedAppend):
                     self._store_append(result, recorded_us)
@@ -132,10 +140,11 @@ class MemoryStore:
 
     def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
         """Evaluate the request's contexts in the caller's thread, before the lock is taken."""
-        del rules
+        del rules  # no index helps to evaluate a context here
         contexts = collect_contexts((request,))
         if not contexts:
             return request
+        # Without the lock: records are only added, so those up to this head never change.
         head = len(self._records)
         evaluated = {
             key: EvaluatedContext(head, self.context_version(request.tenant_id, query, head))
@@ -147,6 +156,7 @@ class MemoryStore:
         """Complete the contexts of a group under the lock, with the events appended since."""
         contexts = GroupContexts(group, collect_evaluated_contexts(group))
         for tenant_id, after in contexts.find_stale_tenants(head).items():
+            # Limit the time under the lock; if events are left out, the caller evaluates again.
             lowest = max(after, head - NEWEST_EVENTS_MAX)
             newest = (
                 record
@@ -169,7 +179,10 @@ class MemoryStore:
 
     def append_in(self, connection: Any, request: AppendRequest) -> Any:
         del connection, request
-        msg = "appending in the caller's transaction requires a Postgres log"
+        msg = (
+            "appending in the caller's transaction requires a Postgres log, but this one is in "
+            "memory: append without connection="
+        )
         raise InvalidArgument(msg, details={"argument": "connection"})
 
     def explain(self, request: AppendRequest) -> DecisionTrace:
@@ -200,8 +213,8 @@ class MemoryStore:
         return tuple(self._records[first - 1 : last])
 
     def find_command(self, command_key: bytes) -> StoredCommand | None:
-        found = self._commands.get(command_key)
-        return None if found is None else found[0]
+        stored = self._commands.get(command_key)
+        return None if stored is None else stored[0]
 
     def stream_head(self, stream_key: bytes) -> StreamHead | None:
         positions = self._streams.get(stream_key)
@@ -222,13 +235,13 @@ class MemoryStore:
         until = len(self._records) if spec.until is None else spec.until
         budget = ReadBudget(self._read_timeout_s)
 
-        def matching() -> Iterator[EventRecord]:
+        def iterate_matches() -> Iterator[EventRecord]:
             for record in _order(self._records[spec.after : until], spec.newest_first):
                 budget.check()
                 if matches_spec(spec, record):
                     yield record
 
-        return take_page(matching(), spec.limit, spec.max_bytes)
+        return take_page(iterate_matches(), spec.limit, spec.max_bytes)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
         return find_by_id(tenant_id, event_id, self.find_by_id)
@@ -259,7 +272,7 @@ class MemoryStore:
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
     ) -> list[StreamSummary]:
-        found: list[StreamSummary] = []
+        summaries: list[StreamSummary] = []
         for positions in self._streams.values():  # in the order of their first events
             first, last = self._records[positions[0] - 1], self._records[positions[-1] - 1]
             if (
@@ -267,8 +280,8 @@ class MemoryStore:
                 and first.position > after
                 and stream_type in (None, first.stream_type)
             ):
-                found.append(summarize_stream(first, last))
-        return found[:limit]
+                summaries.append(summarize_stream(first, last))
+        return summaries[:limit]
 
     def select(
         self,
@@ -282,14 +295,14 @@ class MemoryStore:
         max_bytes: int | None = None,
     ) -> list[EventRecord]:
         records = _order(self._records[after:until], newest_first)
-        return take_page(self._matching(tenant_id, query, records), limit, max_bytes)
+        return take_page(self._match_records(tenant_id, query, records), limit, max_bytes)
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         newest = reversed(self._records[:until])
-        found = next(self._matching(tenant_id, query, newest), None)
-        return None if found is None else found.position
+        match = next(self._match_records(tenant_id, query, newest), None)
+        return None if match is None else match.position
 
-    def _matching(
+    def _match_records(
         self, tenant_id: str, query: Query, records: Iterable[EventRecord]
     ) -> Iterator[EventRecord]:
         budget = ReadBudget(self._read_timeout_s)
@@ -333,12 +346,12 @@ class MemoryStore:
         return [self._cursors[key] for key in sorted(keys)]
 
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
-        found = [one for one in self.cursors(tenant_id, purpose) if one.name > after]
-        return found[:limit]
+        cursors = [cursor for cursor in self.cursors(tenant_id, purpose) if cursor.name > after]
+        return cursors[:limit]
 
     def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
-        known = (tenant_id, purpose, name) in self._cursors
-        return known or len(self.cursors(tenant_id, purpose)) < limit
+        exists = (tenant_id, purpose, name) in self._cursors
+        return exists or len(self.cursors(tenant_id, purpose)) < limit
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
         with self._changed:
@@ -349,10 +362,8 @@ class MemoryStore:
 
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         with self._changed:
-            if lease is not None:
-                held = self._leases.get((lease.tenant_id, lease.name))
-                if held is None or held[0].token != lease.token:
-                    raise LeaseLost
+            if lease is not None and not self._is_held(lease):
+                raise LeaseLost
             key = cursor.tenant_id, cursor.purpose, cursor.name
             check_cursor_move(self._cursors.get(key), cursor, reset=reset)
             now = format_us(time.time_ns() // 1000)
@@ -362,19 +373,18 @@ class MemoryStore:
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
         with self._changed:
-            held = self._leases.get((lease.tenant_id, lease.name))
-            if held is not None and held[0].token == lease.token:
+            if self._is_held(lease):
                 key = lease.tenant_id, "subscription", name
                 self._failures[key] = failures, error, time.time_ns() // 1000
 
     def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
         with self._changed:
-            found = self.cursors_after(tenant_id, "subscription", after, limit)
-            return [self._subscription_state(cursor) for cursor in found]
+            cursors = self.cursors_after(tenant_id, "subscription", after, limit)
+            return [self._subscription_state(cursor) for cursor in cursors]
 
     def _subscription_state(self, cursor: Cursor) -> SubscriptionState:
-        held = self._leases.get((cursor.tenant_id, make_lease_name(cursor.name)))
-        owned = held is not None and held[2] > time.monotonic()
+        stored = self._leases.get((cursor.tenant_id, make_lease_name(cursor.name)))
+        owned = stored is not None and stored.expires_at > time.monotonic()
         key = cursor.tenant_id, "subscription", cursor.name
         failures, error, failed_us = self._failures.get(key, (0, None, None))
         return SubscriptionState(
@@ -383,7 +393,7 @@ class MemoryStore:
             position=cursor.position,
             query=cursor.query,
             updated_at=cursor.updated_at,
-            owner=held[1] if held is not None and owned else None,
+            owner=stored.owner if stored is not None and owned else None,
             failures=failures,
             last_error=error,
             last_error_at=None if failed_us is None else format_us(failed_us),
@@ -391,49 +401,59 @@ class MemoryStore:
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
         with self._changed:
-            held = self._leases.get((tenant_id, name))
+            stored = self._leases.get((tenant_id, name))
             now = time.monotonic()
-            if held is not None and held[2] > now and held[1] != owner:
+            if stored is not None and stored.expires_at > now and stored.owner != owner:
                 return None
-            # The clock is above every token of a replaced lease of this name.
-            first = time.time_ns() // 1000
-            lease = Lease(tenant_id, name, first if held is None else held[0].token + 1)
-            self._leases[tenant_id, name] = lease, owner, now + seconds
+            # `reserve_lease_slot` may have removed an earlier lease of this name. Tokens rise once
+            # per claim, far slower than the clock, so the clock is above all of its tokens.
+            token = time.time_ns() // 1000 if stored is None else stored.lease.token + 1
+            lease = Lease(tenant_id, name, token)
+            self._leases[tenant_id, name] = _StoredLease(lease, owner, now + seconds)
             return lease
 
     def reserve_lease_slot(self, tenant_id: str, name: str, limit: int) -> bool:
         with self._changed:
-            names = [known for owner_id, known in self._leases if owner_id == tenant_id]
+            names = [lease_name for owner_id, lease_name in self._leases if owner_id == tenant_id]
             if name in names or len(names) < limit:
                 return True
             now = time.monotonic()
-            expired = [known for known in names if self._leases[tenant_id, known][2] <= now]
+            expired = [
+                lease_name
+                for lease_name in names
+                if self._leases[tenant_id, lease_name].expires_at <= now
+            ]
             if expired:
                 del self._leases[tenant_id, expired[0]]
             return bool(expired)
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
         with self._changed:
-            held = self._leases.get((lease.tenant_id, lease.name))
-            if held is None or held[0].token != lease.token:
-                return False
-            expires = time.monotonic() + seconds
-            self._leases[lease.tenant_id, lease.name] = lease, held[1], expires
-            return True
+            return self._set_expiry(lease, time.monotonic() + seconds)
 
     def release_lease(self, lease: Lease) -> None:
         with self._changed:
-            held = self._leases.get((lease.tenant_id, lease.name))
-            if held is not None and held[0].token == lease.token:
-                self._leases[lease.tenant_id, lease.name] = lease, held[1], 0.0
+            self._set_expiry(lease, 0.0)
+
+    def _is_held(self, lease: Lease) -> bool:
+        """Return True if no other owner has claimed the lease since."""
+        stored = self._leases.get((lease.tenant_id, lease.name))
+        return stored is not None and stored.lease.token == lease.token
+
+    def _set_expiry(self, lease: Lease, expires_at: float) -> bool:
+        if not self._is_held(lease):
+            return False
+        key = lease.tenant_id, lease.name
+        self._leases[key] = self._leases[key]._replace(expires_at=expires_at)
+        return True
 
     def purge_commands(self, older_than_seconds: float) -> int:
         with self._changed:
             oldest = time.time() - older_than_seconds
-            old = [key for key, (_, created) in self._commands.items() if created < oldest]
-            for key in old:
+            expired = [key for key, (_, created) in self._commands.items() if created < oldest]
+            for key in expired:
                 del self._commands[key]
-            return len(old)
+            return len(expired)
 
     # -- wake-ups, checks, lifecycle
 
@@ -453,6 +473,7 @@ class MemoryStore:
         )
 
     def after_fork(self) -> None:
+        # A thread of the parent, which the child does not have, may hold the old lock.
         self._changed = threading.Condition(threading.RLock())
 
     def close(self) -> None:

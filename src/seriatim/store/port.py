@@ -33,14 +33,17 @@ class Deferred(Exception):  # noqa: N818 - not an error, but a request to use an
 
 
 class LogClosed(BackendFailure):
-    """The log is closed."""
+    """The log is closed: open it again."""
 
     retryable_by_default = False
 
 
 def make_unanswered_error() -> BackendFailure:
     """Return the error for an append that was sent but not answered in time."""
-    msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"
+    msg = (
+        "the append was sent but not answered in time, so it may be stored: repeat it with the "
+        "same keys or event ids"
+    )
     return BackendFailure(msg, details={"ambiguous": True})
 
 
@@ -110,7 +113,10 @@ def check_contiguous(head: int, events: Sequence[RestoredEvent]) -> None:
     """
     for expected, event in enumerate(events, start=head + 1):
         if event.position != expected:
-            msg = f"cannot restore position {event.position}: the next position is {expected}"
+            msg = (
+                f"cannot restore position {event.position}, because the log continues at "
+                f"{expected}: restore all events in order, starting there"
+            )
             raise Conflict(msg, details={"expected": expected, "actual": event.position})
 
 
@@ -246,8 +252,8 @@ class Finding(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """A storage backend.
 
-    `name` identifies the backend in messages. `best_writers` is the number of writer threads with
-    which it commits most appends per second.
+    `name` identifies the backend in messages. `recommended_writers` is the number of writer
+    threads with which it commits most appends per second.
     """
 
     name: str
@@ -506,7 +512,7 @@ class ServiceStore(Store, Protocol):
         ...
 
     def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
-        """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
+        """Return True if the cursor exists, or if the tenant has fewer than `limit` cursors."""
         ...
 
     def reserve_lease_slot(self, tenant_id: str, name: str, limit: int) -> bool:

@@ -133,8 +133,8 @@ def test_disabled_row_security_is_named(postgres_url: str, change: str) -> None:
 def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F9: an old transaction is reported with its process."""
     checks = load_postgres_statements("checks.sql", "seriatim")
-    text = checks["long_transactions"].replace("60 seconds", "0.1 seconds")
-    monkeypatch.setitem(checks, "long_transactions", text)
+    text = checks["list_long_transactions"].replace("60 seconds", "0.1 seconds")
+    monkeypatch.setitem(checks, "list_long_transactions", text)
     with psycopg.connect(postgres_url, application_name="sleeper") as connection:
         connection.execute("select pg_sleep(0.2)")
         [said] = found(postgres_url, "long transaction")
@@ -148,8 +148,8 @@ def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.Monkey
 def test_held_lock_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F9, B14: a process that holds the append lock for long is reported with the cure."""
     checks = load_postgres_statements("checks.sql", "seriatim")
-    text = checks["lock_holders"].replace("5 seconds", "0.1 seconds")
-    monkeypatch.setitem(checks, "lock_holders", text)
+    text = checks["list_lock_holders"].replace("5 seconds", "0.1 seconds")
+    monkeypatch.setitem(checks, "list_lock_holders", text)
     with (
         seriatim.open(postgres_url) as log,
         psycopg.connect(postgres_url, application_name="my app") as connection,

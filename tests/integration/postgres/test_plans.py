@@ -71,10 +71,10 @@ def last(one: Filter) -> Statement:
 
 
 PATHS: list[tuple[str, Callable[[], Statement], str]] = [
-    ("last event of a stream", lambda: named("last_of_stream", stream()), "events_stream"),
+    ("last event of a stream", lambda: named("find_last_event", stream()), "events_stream"),
     (
         "the ends of a group's streams",
-        lambda: named("stream_heads", encode_uuid_array([stream().bytes] * 3)),
+        lambda: named("find_stream_heads", encode_uuid_array([stream().bytes] * 3)),
         "events_stream",
     ),
     ("a stream", lambda: spec(stream=STREAM), "events_stream"),
@@ -90,30 +90,30 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     ),
     (
         "an event id",
-        lambda: named("event_by_id", uuid.UUID(bytes=event_key("id-77")), "small"),
+        lambda: named("find_event_by_id", uuid.UUID(bytes=event_key("id-77")), "small"),
         "events_id",
     ),
     (
         "the ids of a group",
-        lambda: named("known_ids", encode_uuid_array([event_key("id-77"), event_key("no")])),
+        lambda: named("find_stored_ids", encode_uuid_array([event_key("id-77"), event_key("no")])),
         "events_id",
     ),
     (
         "the keys of a group",
-        lambda: named("known_keys", encode_uuid_array([event_key("k-1"), event_key("k-2")])),
+        lambda: named("find_stored_keys", encode_uuid_array([event_key("k-1"), event_key("k-2")])),
         "events_key",
     ),
     (
         "what came since contexts were evaluated",
         lambda: (
-            load_store_statements(SCHEMA)["newest_of_tenants"],
+            load_store_statements(SCHEMA)["list_newest_events"],
             {"tenants": ["small", "large"], "afters": [0, 100], "events": 5000, "bytes": 1 << 23},
         ),
         "events_position",
     ),
-    ("the head", lambda: named("head"), "events_position"),
-    ("the id at a position", lambda: named("event_id_at", 77), "events_position"),
-    ("the events of an append", lambda: named("between", 70, 90), "events_position"),
+    ("the head", lambda: named("select_head"), "events_position"),
+    ("the id at a position", lambda: named("find_event_id", 77), "events_position"),
+    ("the events of an append", lambda: named("list_events_in_range", 70, 90), "events_position"),
     ("newest of a tenant", lambda: spec(newest_first=True), "events_tenant"),
     ("older ones", lambda: spec(newest_first=True, until=EVENTS // 2), "events_tenant"),
     ("newest of a type", lambda: spec(types=("type-3",), newest_first=True), "events_type"),
@@ -146,7 +146,7 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     (
         "the types of a pattern",
         lambda: (
-            load_store_statements(SCHEMA)["known_types"],
+            load_store_statements(SCHEMA)["list_event_types"],
             {"tenant": "small", "first": "type.", "end": "type/", "limit": 65},
         ),
         "events_type",

@@ -42,26 +42,26 @@ def check_plan(steps: list[str], index: str) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "index"),
     [
-        ("head", (), "events"),
-        ("last_of_stream", (b"",), "events_by_stream "),
-        ("by_id", (b"", ""), "events_by_id (event_key=? AND tenant_id=?)"),
-        ("by_key", (b"",), "events_by_idempotency (idempotency_index=?)"),
-        ("between", (1, 2), "INTEGER PRIMARY KEY"),
-        ("event_id_at", (1,), "INTEGER PRIMARY KEY"),
-        ("position_of_seq", (b"", 1), "events_by_stream (stream_key=? AND stream_seq=?)"),
+        ("select_head", (), "events"),
+        ("find_last_event", (b"",), "events_by_stream "),
+        ("find_event_by_id", (b"", ""), "events_by_id (event_key=? AND tenant_id=?)"),
+        ("find_event_by_key", (b"",), "events_by_idempotency (idempotency_index=?)"),
+        ("list_events_in_range", (1, 2), "INTEGER PRIMARY KEY"),
+        ("find_event_id", (1,), "INTEGER PRIMARY KEY"),
+        ("find_position_of_seq", (b"", 1), "events_by_stream (stream_key=? AND stream_seq=?)"),
         (
-            "streams",
+            "list_streams",
             {"tenant": "", "stream_type": None, "after": 0, "limit": 1},
             "events_opening (tenant_id=? AND rowid>?)",
         ),
-        ("command", (b"",), "commands"),
-        ("has_type", ("",), "events_by_type (tenant_id=? AND event_type=?)"),
+        ("find_command", (b"",), "commands"),
+        ("find_event_of_type", ("",), "events_by_type (tenant_id=? AND event_type=?)"),
         (
-            "known_types",
+            "list_event_types",
             {"tenant": "", "first": "a.", "end": "a/", "limit": 9},
             "events_by_type (tenant_id=? AND event_type>? AND event_type<?)",
         ),
-        ("purge_commands", {"before": 1, "most": 1}, "commands_by_age"),
+        ("delete_old_commands", {"before": 1, "limit": 1}, "commands_by_age"),
     ],
 )
 def test_single_look_ups_use_their_index(
@@ -69,7 +69,7 @@ def test_single_look_ups_use_their_index(
 ) -> None:
     """F7: the last event of a stream, an event id and an idempotency key come from an index."""
     steps = plan(connection, SQL[name], values)
-    if name == "head":
+    if name == "select_head":
         assert steps == ["SEARCH events"]  # the end of the table's own tree
         return
     check_plan(steps, index)
@@ -78,9 +78,9 @@ def test_single_look_ups_use_their_index(
 @pytest.mark.parametrize(
     ("name", "columns", "index"),
     [
-        ("stream_heads", 2, "events_by_stream (stream_key=? AND stream_seq=?)"),
-        ("known_keys", 2, "events_by_idempotency (idempotency_index=?)"),
-        ("known_ids", 3, "events_by_id (event_key=? AND tenant_id=?)"),
+        ("find_stream_heads", 2, "events_by_stream (stream_key=? AND stream_seq=?)"),
+        ("find_stored_keys", 2, "events_by_idempotency (idempotency_index=?)"),
+        ("find_stored_ids", 3, "events_by_id (event_key=? AND tenant_id=?)"),
     ],
 )
 def test_look_ups_of_many_keys_use_their_index(
@@ -94,7 +94,7 @@ def test_look_ups_of_many_keys_use_their_index(
 
 def test_the_state_of_a_log_is_found_by_index(connection: sqlite3.Connection) -> None:
     """F7: the ends of streams are read from their index alone, and nothing is scanned."""
-    text = SQL["state"].replace("{ends}", f", {SQL['end']}" * 2)
+    text = SQL["select_log_state"].replace("{last_seqs}", f", {SQL['select_last_seq']}" * 2)
     steps = plan(connection, text, [b"", b""])
     check_plan(steps, "COVERING INDEX events_by_stream (stream_key=?)")
     assert sum("events_by_stream" in step for step in steps) == 2

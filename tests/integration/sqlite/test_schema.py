@@ -123,7 +123,7 @@ def test_a_schema_too_new_is_refused_with_the_cure(store: SqliteStore, path: str
     change(
         path, "pragma user_version = 6", "update seriatim_schema set version = 6, works_from = 5"
     )
-    with pytest.raises(BackendFailure, match="upgrade seriatim") as refusal:
+    with pytest.raises(BackendFailure, match="upgrade the package") as refusal:
         SqliteStore(path)
     assert not refusal.value.retryable
 

@@ -78,7 +78,7 @@ def find_sparse_columns(
     if len(candidates) < _MIN_BUNDLED:
         return ()
     text = (
-        address.statements["used"]
+        address.statements["find_used_columns"]
         .replace("{used}", ", ".join(f"count(e.{name}) > 0 as {name}" for name in candidates))
         .replace("{after}", str(int(after)))
         .replace("{until}", str(int(until)))
@@ -157,7 +157,9 @@ def query_log_state(
 ) -> LogState:
     """Read the state of a log on an open connection; see `read_log_state`."""
     text = (
-        address.statements["look"].replace("{at}", str(int(at))).replace("{until}", str(int(until)))
+        address.statements["select_log_state"]
+        .replace("{at}", str(int(at)))
+        .replace("{until}", str(int(until)))
     )
     rows = connection.fetch_rows(text)
     if not rows:

@@ -48,7 +48,7 @@ def build_select(
         extra: Further SQL expressions to select.
     """
     selected = (
-        address.statements["scan"]
+        address.statements["select_events"]
         .replace("{kinds}", ", ".join(f"{get_type_literal(name)} as {name}" for name in raw))
         .replace("{wanted}", ", ".join([*(f"e.{name}" for name in raw), *extra]))
     )
@@ -57,7 +57,7 @@ def build_select(
 
 def build_count(address: DatabaseAddress, spec: ScanSpec, after: int, until: int) -> str:
     """Build the SELECT that counts a scan; an index answers filters by tenant and type."""
-    return _fill_conditions(address.statements["count"], address, spec, after, until)
+    return _fill_conditions(address.statements["count_events"], address, spec, after, until)
 
 
 def _fill_conditions(

@@ -40,6 +40,7 @@ from seriatim.store.postgres.binary_format import (
     encode_uuid_array,
 )
 from seriatim.store.postgres.connection import (
+    READ_COMMITTED,
     ServerInfo,
     get_statement_timeout_ms,
     make_lock_timeout_error,
@@ -47,14 +48,14 @@ from seriatim.store.postgres.connection import (
 from seriatim.store.postgres.declarations import build_rules
 from seriatim.store.postgres.statements import decode_record, load_store_statements
 
-_position = itemgetter(0)
+_get_position = itemgetter(0)
 
 
 class Statement(msgspec.Struct, frozen=True):
     """A statement to run; its rows are sent back to the generator."""
 
     sql: LiteralString
-    parameters: Any = None
+    parameters: Sequence[Any] | Mapping[str, Any] | None = None
 
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ Steps = Generator[Statement, list[tuple[Any, ...]], T]
 
 
 class PostgresLockedView:
-    """The view that `decide` uses: the rows found for a group's streams, keys, ids and commands."""
+    """The view that `decide` uses: the state of a group's streams, keys, ids and commands."""
 
     def __init__(self, contexts: GroupContexts, head: int) -> None:
         self.contexts = contexts
@@ -127,12 +128,26 @@ class ValidatedAppend:
         self._settings = settings
 
     def build_steps(self) -> Steps[list[Outcome]]:
-        """Take the lock, look up the state, decide and insert, in an open transaction."""
-        yield self._lock()
+        """Take the lock, look up the state, decide and insert, in an open transaction.
+
+        Returns:
+            One outcome per request, in order. The caller commits.
+
+        Raises:
+            InvalidArgument: The transaction is not at READ COMMITTED, or restricted to a tenant.
+            TimedOut: The lock was held for too long to insert.
+
+        """
+        # The lock is a statement of its own: at READ COMMITTED the next one takes a new snapshot,
+        # which shows all events committed while this one waited (B3).
+        yield self._lock_statement()
         locked_at = time.monotonic()
-        [[head, recorded_us, rules_version, isolation, tenant]] = yield Statement(self._sql["look"])
-        if isolation != "read committed":
-            # At a higher level the snapshot is older than the lock and misses committed events.
+        [[head, recorded_us, rules_version, isolation, tenant]] = yield Statement(
+            self._sql["select_log_state"]
+        )
+        if isolation != READ_COMMITTED:
+            # At a higher level the snapshot is older than the lock and misses events committed
+            # before the lock was granted, so positions would be assigned twice.
             msg = (
                 "an append requires a transaction at READ COMMITTED, but this one is at "
                 f"{isolation.upper()}: set connection.isolation_level before it begins, or begin "
@@ -140,17 +155,19 @@ class ValidatedAppend:
             )
             raise InvalidArgument(msg, details={"argument": "connection", "isolation": isolation})
         if tenant:
+            # Row-level security would hide the events of other tenants, and with them the head.
             msg = (
                 "an append requires a transaction that sees all tenants, but seriatim.tenant is "
                 "set in this one: reset it, or use another transaction"
             )
             raise InvalidArgument(msg, details={"argument": "connection"})
         view, rules = yield from self._read_view(head, rules_version)
-        spent = view.contexts.lock_budget
-        results = decide_group(self._requests, view, rules, head, recorded_us, spent)
+        budget = view.contexts.lock_budget
+        results = decide_group(self._requests, view, rules, head, recorded_us, budget)
         placed = [result for result in results if isinstance(result, PlacedAppend)]
         if placed:
-            # Time in Python counts, too: statement_timeout does not see it.
+            # statement_timeout does not cover the time in Python between statements, in which the
+            # lock is held as well (B14).
             held_ms = (time.monotonic() - locked_at) * 1000
             if self._settings and held_ms > get_statement_timeout_ms(self._settings):
                 raise make_lock_timeout_error(self._settings)
@@ -159,26 +176,28 @@ class ValidatedAppend:
 
     def build_explain_steps(self) -> Steps[DecisionTrace]:
         """Look up the state and decide the only append, in an open read-only transaction."""
-        [[head, _, rules_version, _, _]] = yield Statement(self._sql["look"])
+        [[head, _, rules_version, _, _]] = yield Statement(self._sql["select_log_state"])
         view, rules = yield from self._read_view(head, rules_version)
         return trace_decision(self._requests[0], view, rules)
 
     def _read_view(self, head: int, rules_version: int) -> Steps[tuple[PostgresLockedView, Rules]]:
-        """Look up the state that the group is decided on."""
+        """Look up the state that `decide` needs for the group."""
         view = PostgresLockedView(GroupContexts(self._requests, self._evaluated), head)
         yield from self._find_heads(view)
-        yield from self._find_known(view)
+        yield from self._find_existing(view)
         yield from self._complete_contexts(view.contexts, head)
         rules = self._rules
         if rules_version != rules.version:
-            rules = build_rules((yield Statement(self._sql["declarations"])))
+            rules = build_rules((yield Statement(self._sql["list_declarations"])))
         return view, rules
 
-    def _lock(self) -> Statement:
-        if self._settings is None:
-            return Statement(self._sql["lock"], (self._server_info.lock_key,))
+    def _lock_statement(self) -> Statement:
+        if self._settings is None:  # a timeout would stay in force in the caller's transaction
+            return Statement(self._sql["lock_log"], (self._server_info.lock_key,))
         timeout_ms = str(get_statement_timeout_ms(self._settings))
-        return Statement(self._sql["lock_in_time"], (self._server_info.lock_key, timeout_ms))
+        return Statement(
+            self._sql["lock_log_and_set_timeout"], (self._server_info.lock_key, timeout_ms)
+        )
 
     def _events(self) -> Iterable[PreparedEvent]:
         return (event for request in self._requests for event in request.events)
@@ -192,12 +211,12 @@ class ValidatedAppend:
         if not keys:
             return
         ordered = sorted(keys)
-        rows = yield Statement(self._sql["stream_heads"], (encode_uuid_array(ordered),))
+        rows = yield Statement(self._sql["find_stream_heads"], (encode_uuid_array(ordered),))
         for key, (seq, event_type) in zip(ordered, rows, strict=True):
             if seq is not None:
                 view.heads[key] = StreamHead(seq, event_type)
 
-    def _find_known(self, view: PostgresLockedView) -> Steps[None]:
+    def _find_existing(self, view: PostgresLockedView) -> Steps[None]:
         yield from self._find_ids(view)
         keys = {
             event.idempotency_index
@@ -205,33 +224,46 @@ class ValidatedAppend:
             if event.idempotency_index is not None
         }
         if keys:
-            for row in (yield Statement(self._sql["known_keys"], (encode_uuid_array(keys),))):
+            for row in (yield Statement(self._sql["find_stored_keys"], (encode_uuid_array(keys),))):
                 view.keys[row[-1].bytes] = decode_record(row)
-        commands = {r.command.command_key for r in self._requests if r.command is not None}
+        commands = {
+            request.command.command_key for request in self._requests if request.command is not None
+        }
         if commands:
-            rows = yield Statement(self._sql["known_commands"], (encode_uuid_array(commands),))
+            rows = yield Statement(
+                self._sql["find_stored_commands"], (encode_uuid_array(commands),)
+            )
             for key, request_hash, response, first, last in rows:
                 view.commands[key.bytes] = StoredCommand(request_hash, response, first, last)
-                found = yield Statement(self._sql["between"], (first, last))
-                view.ranges[first, last] = tuple(map(decode_record, found))
+                records = yield Statement(self._sql["list_events_in_range"], (first, last))
+                view.ranges[first, last] = tuple(map(decode_record, records))
 
     def _find_ids(self, view: PostgresLockedView) -> Steps[None]:
-        """Look up event ids by key; where another id has that key, look up the next key."""
+        """Look up event ids by key; where another id has that key, look up the next key.
+
+        Keys have 16 bytes, so a second round is needed only if two ids collide.
+        """
         pending = {
             (event.tenant_id, event.event_id): event_keys(event.event_id)
             for event in self._events()
             if event.has_caller_id
         }
         while pending:
-            keys = {named: key for named, rest in pending.items() if (key := next(rest, None))}
-            rows = yield Statement(self._sql["known_ids"], (encode_uuid_array(set(keys.values())),))
+            keys = {
+                event_id: key
+                for event_id, candidates in pending.items()
+                if (key := next(candidates, None))
+            }
+            rows = yield Statement(
+                self._sql["find_stored_ids"], (encode_uuid_array(set(keys.values())),)
+            )
             for row in rows:
                 record = decode_record(row)
                 view.ids[record.tenant_id, row[-1].bytes] = record
             pending = {
                 (tenant_id, event_id): pending[tenant_id, event_id]
                 for (tenant_id, event_id), key in keys.items()
-                if (found := view.ids.get((tenant_id, key))) and found.event_id != event_id
+                if (stored := view.ids.get((tenant_id, key))) and stored.event_id != event_id
             }
 
     def _complete_contexts(self, contexts: GroupContexts, head: int) -> Steps[None]:
@@ -249,9 +281,11 @@ class ValidatedAppend:
             "events": NEWEST_EVENTS_MAX,
             "bytes": NEWEST_BYTES_MAX,
         }
-        rows = yield Statement(self._sql["newest_of_tenants"], values)
+        rows = yield Statement(self._sql["list_newest_events"], values)
         for number, tenant_id in enumerate(stale, start=1):
-            newest = sorted((row for row in rows if row[-1] == number), key=_position, reverse=True)
+            newest = sorted(
+                (row for row in rows if row[-1] == number), key=_get_position, reverse=True
+            )
             # The last but one column counts the rows without the limit in bytes.
             complete = not newest or (len(newest) == newest[0][-2] < NEWEST_EVENTS_MAX)
             contexts.add_newest_events(
@@ -259,6 +293,7 @@ class ValidatedAppend:
             )
 
     def _insert(self, placed: list[PlacedAppend], head: int, recorded_us: int) -> Steps[None]:
+        # The statement reads no first sequence number, since `decide` has assigned all numbers.
         rows = [
             encode_event(event, offset, seq, 0)
             for place in placed
@@ -288,6 +323,17 @@ def run_steps(connection: psycopg.Connection[Any], steps: Steps[T]) -> T:
     """Run the statements on a sync connection and return the result.
 
     The connection may be a caller's, so the cursor uses its own row factory and adapters.
+
+    Args:
+        connection: A connection in an open transaction.
+        steps: The statements to run; each receives the rows of its statement.
+
+    Returns:
+        The return value of the generator.
+
+    Raises:
+        psycopg.Error: A statement failed; the transaction must be rolled back.
+
     """
     rows: list[tuple[Any, ...]] = []
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
@@ -304,7 +350,7 @@ def run_steps(connection: psycopg.Connection[Any], steps: Steps[T]) -> T:
 
 
 async def run_steps_async(connection: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
-    """Run the same statements on an async connection."""
+    """Run the statements on an async connection, as `run_steps` does on a sync one."""
     rows: list[tuple[Any, ...]] = []
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         cursor.adapters.register_dumper(RowArray, RowArrayDumper)

@@ -19,8 +19,8 @@ from seriatim.store.postgres.declarations import build_rules
 from seriatim.store.postgres.migrate import SCHEMA_VERSION, read_schema_version
 from seriatim.store.postgres.statements import load_postgres_statements, load_store_statements
 
-_UNSAFE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
-_COSTS = {
+_UNSAFE_SETTINGS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+_RISKS = {
     "fsync": "a power cut can destroy the whole cluster",
     "full_page_writes": "a power cut can leave torn pages",
     "synchronous_commit": "a crash can lose acknowledged events",
@@ -34,9 +34,20 @@ def _fetch_all(connection: Connection, text: LiteralString) -> list[tuple[Any, .
 
 
 def verify(connection: Connection, schema: str) -> Iterator[Finding]:
-    """Check in SQL what a re-read cannot keep in memory: gaps, streams, closed streams, indexes."""
-    named = load_postgres_statements("checks.sql", schema)
-    [(count, first, last)] = _fetch_all(connection, named["gaps"])
+    """Check positions, streams, closed streams and indexes in SQL, without reading events.
+
+    A re-read of all events would have to keep every stream in memory for these checks.
+
+    Args:
+        connection: A connection to the database.
+        schema: The schema of the log.
+
+    Returns:
+        One finding per check.
+
+    """
+    statements = load_postgres_statements("checks.sql", schema)
+    [(count, first, last)] = _fetch_all(connection, statements["count_positions"])
     complete = count == last - first + 1 and (first == 1 or count == 0)
     message = f"{count} events fill positions 1 to {last}"
     yield (
@@ -48,34 +59,38 @@ def verify(connection: Connection, schema: str) -> Iterator[Finding]:
             f"{count} events between positions {first} and {last}: there are gaps",
         )
     )
-    broken = _fetch_all(connection, named["broken_streams"])
-    yield _judge("streams", broken, "every stream is contiguous", "streams with gaps")
-    reopened = _fetch_all(connection, named["reopened_streams"])
-    yield _judge(
+    broken = _fetch_all(connection, statements["find_broken_streams"])
+    yield _make_finding("streams", broken, "every stream is contiguous", "streams with gaps")
+    reopened = _fetch_all(connection, statements["find_reopened_streams"])
+    yield _make_finding(
         "closings", reopened, "no closed stream continues", "streams continue after closing"
     )
     yield _check_keys(connection, schema, last)
-    invalid = _fetch_all(connection, named["invalid_indexes"])
-    yield _judge("indexes", invalid, "every index is valid", "indexes are invalid: REINDEX them")
+    invalid = _fetch_all(connection, statements["list_invalid_indexes"])
+    yield _make_finding(
+        "indexes", invalid, "every index is valid", "indexes are invalid: REINDEX them"
+    )
 
 
 def _check_keys(connection: Connection, schema: str, until: int) -> Finding:
     """Compare the expected index keys of all events with the stored ones, and their number."""
-    named = load_postgres_statements("checks.sql", schema)
-    rules = build_rules(_fetch_all(connection, load_store_statements(schema)["declarations"]))
+    statements = load_postgres_statements("checks.sql", schema)
+    rules = build_rules(_fetch_all(connection, load_store_statements(schema)["list_declarations"]))
     values = {"types": list(rules.indexed_paths), "after": 0, "until": until, "limit": _PAGE}
     expected = missing = 0
     first = None
-    while rows := connection.execute(named["keyed_events"], values).fetchall():
+    while rows := connection.execute(statements["list_keyed_events"], values).fetchall():
         pairs = [(key, row[0]) for row in rows for key in rules.row_index_keys(row)]
         parameters = {
             "keys": [uuid.UUID(bytes=key) for key, _ in pairs],
             "positions": [position for _, position in pairs],
         }
-        [(absent, position)] = connection.execute(named["missing_keys"], parameters).fetchall()
+        [(absent, position)] = connection.execute(
+            statements["count_missing_keys"], parameters
+        ).fetchall()
         expected, missing, first = expected + len(pairs), missing + absent, first or position
         values["after"] = rows[-1][0]
-    [(stored,)] = connection.execute(named["key_count"], values).fetchall()
+    [(stored,)] = connection.execute(statements["count_keys"], values).fetchall()
     if not missing and stored == expected:
         return Finding("ok", "tags", f"all {stored} keys of tags and payload indexes are correct")
     where = f", the first at position {first}" if first else ""
@@ -83,11 +98,13 @@ def _check_keys(connection: Connection, schema: str, until: int) -> Finding:
     return Finding("error", "tags", f"{message}; {stored - expected + missing} are superfluous")
 
 
-def _judge(check: str, bad: list[tuple[Any, ...]], good: str, problem: str) -> Finding:
-    if not bad:
-        return Finding("ok", check, good)
-    examples = ", ".join("/".join(map(str, row)) for row in bad[:3])
-    return Finding("error", check, f"{problem}: {examples}")
+def _make_finding(
+    check: str, problems: list[tuple[Any, ...]], success: str, failure: str
+) -> Finding:
+    if not problems:
+        return Finding("ok", check, success)
+    examples = ", ".join("/".join(map(str, row)) for row in problems[:3])
+    return Finding("error", check, f"{failure}: {examples}")
 
 
 def doctor(
@@ -101,12 +118,12 @@ def doctor(
         connect_again: Opens further connections, to detect a pooler.
 
     """
-    named = load_postgres_statements("checks.sql", schema)
+    statements = load_postgres_statements("checks.sql", schema)
     [(standby,)] = _fetch_all(connection, "select pg_is_in_recovery()")
     if standby:
         message = "the server is a standby: it accepts no appends and serves no tails"
         yield Finding("error", "standby", message, "connect to the primary")
-    yield from _check_settings(connection, named)
+    yield from _check_settings(connection, statements)
     try:
         version = _check_version(connection, schema)
     except psycopg.errors.InsufficientPrivilege:
@@ -116,15 +133,15 @@ def doctor(
     yield version
     if version.level == "error":
         return
-    yield from _check_grants(connection, named)
-    yield from _check_triggers(connection, named)
-    yield _check_row_security(connection, named)
-    yield from _check_transactions(connection, named)
+    yield from _check_grants(connection, statements)
+    yield from _check_triggers(connection, statements)
+    yield _check_row_security(connection, statements)
+    yield from _check_transactions(connection, statements)
     yield _check_pooler(connect_again)
     yield from check_payload_indexes(
-        build_rules(_fetch_all(connection, load_store_statements(schema)["declarations"]))
+        build_rules(_fetch_all(connection, load_store_statements(schema)["list_declarations"]))
     )
-    [(rows, total, indexes)] = _fetch_all(connection, named["size"])
+    [(rows, total, indexes)] = _fetch_all(connection, statements["select_size"])
     sizes = f"{total / _GIB:.2f} GiB, of which {indexes / _GIB:.2f} indexes"
     yield Finding("ok", "size", f"about {max(rows, 0)} events, {sizes}")
 
@@ -156,11 +173,13 @@ def _check_version(connection: Connection, schema: str) -> Finding:
     return Finding("error", "schema", message, "run seriatim init")
 
 
-def _check_settings(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    settings = dict(_fetch_all(connection, named["settings"]))
-    for name, unsafe in _UNSAFE.items():
+def _check_settings(
+    connection: Connection, statements: dict[str, LiteralString]
+) -> Iterator[Finding]:
+    settings = dict(_fetch_all(connection, statements["list_settings"]))
+    for name, unsafe in _UNSAFE_SETTINGS.items():
         if settings.get(name) == unsafe:
-            yield Finding("error", "settings", f"{name} is off: {_COSTS[name]}", f"set {name} = on")
+            yield Finding("error", "settings", f"{name} is off: {_RISKS[name]}", f"set {name} = on")
     if settings.get("autovacuum") == "off":
         yield Finding(
             "warning", "settings", "autovacuum is off: plans go stale", "set autovacuum = on"
@@ -168,8 +187,12 @@ def _check_settings(connection: Connection, named: dict[str, LiteralString]) -> 
     yield Finding("ok", "server", f"Postgres {settings.get('server_version')}")
 
 
-def _check_grants(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    [(select, insert, change, *rest, role)] = _fetch_all(connection, named["grants"])
+def _check_grants(
+    connection: Connection, statements: dict[str, LiteralString]
+) -> Iterator[Finding]:
+    [(select, insert, change, *rest, role)] = _fetch_all(
+        connection, statements["select_privileges"]
+    )
     cure = f"run seriatim init --app-role {role} as the owner"
     if not select or not insert or not all(rest):
         yield Finding("error", "grants", f"role {role} lacks privileges on the log", cure)
@@ -180,9 +203,11 @@ def _check_grants(connection: Connection, named: dict[str, LiteralString]) -> It
         yield Finding("ok", "grants", f"role {role} may append and read, nothing else")
 
 
-def _check_triggers(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    disabled = _fetch_all(connection, named["disabled_triggers"])
-    [(present,)] = _fetch_all(connection, named["present_triggers"])
+def _check_triggers(
+    connection: Connection, statements: dict[str, LiteralString]
+) -> Iterator[Finding]:
+    disabled = _fetch_all(connection, statements["list_disabled_triggers"])
+    [(present,)] = _fetch_all(connection, statements["count_triggers"])
     expected = 2
     if disabled or present != expected:
         triggers = ", ".join(f"{table}.{name}" for table, name in disabled) or "missing"
@@ -192,14 +217,16 @@ def _check_triggers(connection: Connection, named: dict[str, LiteralString]) -> 
         yield Finding("ok", "triggers", "immutability and sequence are enforced")
 
 
-def _check_row_security(connection: Connection, named: dict[str, LiteralString]) -> Finding:
-    unprotected = ", ".join(name for (name,) in _fetch_all(connection, named["open_tables"]))
+def _check_row_security(connection: Connection, statements: dict[str, LiteralString]) -> Finding:
+    unprotected = ", ".join(
+        name for (name,) in _fetch_all(connection, statements["list_unprotected_tables"])
+    )
     if unprotected:
         cure = "ALTER TABLE … ENABLE and FORCE ROW LEVEL SECURITY, or restore the schema"
         return Finding(
             "error", "row security", f"row-level security is off for {unprotected}", cure
         )
-    [(bypasses, role)] = _fetch_all(connection, named["row_security"])
+    [(bypasses, role)] = _fetch_all(connection, statements["select_row_security"])
     if bypasses:
         message = (
             f"role {role} is a superuser or has BYPASSRLS, so row-level security has no effect"
@@ -210,15 +237,17 @@ def _check_row_security(connection: Connection, named: dict[str, LiteralString])
 
 
 def _check_transactions(
-    connection: Connection, named: dict[str, LiteralString]
+    connection: Connection, statements: dict[str, LiteralString]
 ) -> Iterator[Finding]:
-    for pid, application, state, seconds in _fetch_all(connection, named["long_transactions"]):
+    for pid, application, state, seconds in _fetch_all(
+        connection, statements["list_long_transactions"]
+    ):
         message = (
             f"process {pid} ({application or 'unnamed'}, {state}) has been open for {seconds} s"
         )
         cure = "it bloats tables, but blocks no reader: end it with pg_terminate_backend"
         yield Finding("warning", "long transaction", message, cure)
-    for pid, application, state, seconds in _fetch_all(connection, named["lock_holders"]):
+    for pid, application, state, seconds in _fetch_all(connection, statements["list_lock_holders"]):
         message = f"process {pid} ({application}, {state}) has held the lock for {seconds} s"
         cure = f"select pg_terminate_backend({pid})"
         yield Finding("error", "append lock", message, cure)
@@ -228,9 +257,13 @@ def _check_pooler(connect_again: Callable[[], Connection]) -> Finding:
     """Detect a pooler: its sessions run on another backend than the one that accepted them."""
     try:
         with closing(connect_again()) as first, closing(connect_again()) as second:
-            seen = {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
-            seen |= {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
-            direct = first.info.backend_pid in {row[0] for row in seen if row is not None}
+            # Alternate between two sessions: one alone may get the same backend each time.
+            rows = {
+                connection.execute("select pg_backend_pid()").fetchone()
+                for _ in range(2)
+                for connection in (first, second)
+            }
+            direct = first.info.backend_pid in {row[0] for row in rows if row is not None}
     except psycopg.Error as error:
         return Finding("warning", "pooler", f"could not be checked: {type(error).__name__}")
     if direct:

@@ -1,4 +1,4 @@
-"""Open connections to a log, check the server behind them, and detect closed ones."""
+"""Open connections to a log, check their server, detect closed ones, and listen for events."""
 
 from __future__ import annotations
 
@@ -77,11 +77,14 @@ def parse_url(url: str, settings: Settings) -> LogAddress:
     check_postgres_url(url)
     base, options = split_options(url)
     schema = check_schema(options.pop("schema", DEFAULT_SCHEMA))
-    given = _parse_conninfo(join_options(base, options))
-    if given is None:
+    url_options = _parse_conninfo(join_options(base, options))
+    if url_options is None:
         raise make_url_error(_find_misspelled(options))
-    defaults: dict[str, Any] = {
+    defaults = {
+        # libpq advises against less than 2 seconds.
         "connect_timeout": str(max(2, round(settings.connect_timeout_s))),
+        # Notice a server that has vanished (B14): on an idle connection after 5 + 3 * 2 seconds,
+        # with unacknowledged data after 15 seconds.
         "keepalives": "1",
         "keepalives_idle": "5",
         "keepalives_interval": "2",
@@ -90,7 +93,7 @@ def parse_url(url: str, settings: Settings) -> LogAddress:
         # A standby lags: it must not evaluate conditions or advance tails.
         "target_session_attrs": "read-write",
     }
-    merged = {**defaults, **given, "application_name": APPLICATION_NAME}
+    merged = {**defaults, **url_options, "application_name": APPLICATION_NAME}
     return LogAddress(make_conninfo("", **merged), schema)
 
 
@@ -104,7 +107,7 @@ def _parse_conninfo(url: str) -> dict[str, Any] | None:
 
 def _find_misspelled(options: Mapping[str, str]) -> str | None:
     """Return the first misspelled libpq option; any other name may be part of a password."""
-    known = [one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()]
+    known = [option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()]
     return next(
         (name for name in options if name not in known and get_close_matches(name, known)), None
     )
@@ -115,10 +118,15 @@ def connect(address: LogAddress) -> Connection:
 
     It uses no named prepared statements and no session state, so it works through a transaction
     pooler.
+
+    Raises:
+        BackendFailure: The connection failed; the message names the cause and the cure.
+
     """
     try:
         connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
+        # Without the cause: the driver's message may quote a password.
         raise translate_connection_error(error, address.conninfo) from None
     connection.adapters.register_dumper(RowArray, RowArrayDumper)
     set_isolation_level(connection)
@@ -137,11 +145,10 @@ def check_server_version(connection: Connection, address: LogAddress) -> None:
     """Raise `BackendFailure` if the server is too old, before it runs any statement."""
     version = connection.info.server_version
     if version < MIN_SERVER_VERSION:
-        at = ServerAddress.of(address.conninfo)
+        server = ServerAddress.of(address.conninfo)
         msg = (
             f"Postgres {MIN_SERVER_VERSION // 10000} or newer is required, but the server at "
-            f"{at} is "
-            f"version {version // 10000}: upgrade it, or connect to another server"
+            f"{server} has version {version // 10000}: upgrade it, or connect to another server"
         )
         raise BackendFailure(msg, retryable=False)
 
@@ -163,18 +170,20 @@ def inspect_server(connection: Connection, address: LogAddress, settings: Settin
 
     """
     check_server_version(connection, address)
-    named = load_store_statements(address.schema)
+    statements = load_store_statements(address.schema)
     try:
-        row = connection.execute(named["hello"]).fetchone()
+        row = connection.execute(statements["select_server_info"]).fetchone()
     except psycopg.Error as error:
         raise translate_error(error, "opening the log", schema=address.schema) from error
     if row is None:
         msg = f"schema {address.schema} exists but contains no log: run seriatim init"
         raise BackendFailure(msg, retryable=False)
-    log_id, epoch, same_place, standby, synchronous, _, isolation, row_array, row_type = row
+    log_id, epoch, same_server, standby, synchronous, _, isolation, row_array, row_type = row
     if standby:
-        at = ServerAddress.of(address.conninfo)
-        msg = f"the server at {at} is a standby: connect to the primary"
+        server = ServerAddress.of(address.conninfo)
+        msg = (
+            f"the server at {server} is a standby, which accepts no appends: connect to the primary"
+        )
         raise BackendFailure(msg)
     if synchronous == "off" and not settings.allow_async_commit:
         msg = (
@@ -182,20 +191,25 @@ def inspect_server(connection: Connection, address: LogAddress, settings: Settin
             "this role, or set allow_async_commit=True to accept the loss"
         )
         raise BackendFailure(msg, retryable=False)
-    if not same_place:
-        raised = connection.execute(named["raise_epoch"], (False,)).fetchone()
+    if not same_server:
+        # Nothing is returned if another process has raised it meanwhile, by one.
+        raised = connection.execute(statements["raise_epoch"], (False,)).fetchone()
         epoch = raised[0] if raised and raised[0] else epoch + 1
     return ServerInfo(LogIdentity(log_id, epoch), row_array, row_type, isolation)
 
 
 def is_dead(connection: Connection) -> bool:
-    """Return True if an idle connection was closed by the server; nothing is sent."""
+    """Return True if an idle connection was closed by the server; nothing is sent.
+
+    Checking before use spares the append an ambiguous failure: a statement sent on a closed
+    connection may or may not have arrived.
+    """
     if connection.closed:
         return True
-    idle = select.poll()  # select() cannot handle descriptors from 1024 on
-    idle.register(connection.fileno(), select.POLLIN)
+    poller = select.poll()  # select() cannot handle descriptors from 1024 on
+    poller.register(connection.fileno(), select.POLLIN)
     wait_ms = 0
-    while idle.poll(wait_ms):
+    while poller.poll(wait_ms):
         try:
             connection.pgconn.consume_input()
         except psycopg.Error:
@@ -259,9 +273,14 @@ def bounded_transaction(connection: Connection, settings: Settings) -> Iterator[
 def locked_transaction(
     connection: Connection, schema: str, server_info: ServerInfo, settings: Settings
 ) -> Iterator[None]:
-    """Run the block in such a transaction while it holds the log's lock."""
+    """Run the block in a bounded transaction that holds the log's lock.
+
+    Raises:
+        TimedOut: The server cancelled a statement.
+
+    """
     with bounded_transaction(connection, settings):
-        connection.execute(load_store_statements(schema)["lock"], (server_info.lock_key,))
+        connection.execute(load_store_statements(schema)["lock_log"], (server_info.lock_key,))
         yield
 
 
@@ -269,15 +288,14 @@ def make_lock_timeout_error(settings: Settings) -> TimedOut:
     """Return the error for work under the log's lock that the server cancelled."""
     msg = (
         f"cancelled after {get_statement_timeout_ms(settings) / 1000:g} s (lock_wait_s plus "
-        "lock_hold_s), "
-        "because other writers wait for the log's lock; nothing was stored: append fewer events "
-        "or tags at a time, or raise lock_hold_s"
+        "lock_hold_s), because other writers wait for the log's lock; nothing was stored: append "
+        "fewer events or tags at a time, or raise lock_hold_s"
     )
     return TimedOut(msg, details={"sqlstate": CANCELLED, "ambiguous": False})
 
 
-_CHECK_S = 0.5
-_RETRY_S = 1.0
+_CLOSE_CHECK_S = 0.5  # between two checks whether the log was closed
+_RETRY_S = 1.0  # after a lost connection; meanwhile readers poll
 
 
 class Listener:
@@ -327,11 +345,12 @@ class Listener:
 
     def _listen(self, connection: Connection) -> None:
         while not self._closed.is_set():
-            for _ in connection.notifies(timeout=_CHECK_S, stop_after=1):
+            for _ in connection.notifies(timeout=_CLOSE_CHECK_S, stop_after=1):
                 self.notify()
 
     def after_fork(self) -> None:
         """Reset the state in a forked child; the thread exists only in the parent."""
+        # The condition is replaced as well: the parent's thread may have held it during the fork.
         self._reset()
 
     def close(self) -> None:

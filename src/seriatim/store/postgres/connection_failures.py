@@ -25,111 +25,113 @@ class _Cause(msgspec.Struct, frozen=True):
     retryable: bool
 
 
-def _cause(pattern: str, sqlstate: str | None, cure: str, *, retryable: bool = False) -> _Cause:
+def _make_cause(
+    pattern: str, sqlstate: str | None, cure: str, *, retryable: bool = False
+) -> _Cause:
     return _Cause(re.compile(pattern, re.IGNORECASE), sqlstate, cure, retryable)
 
 
 # libpq reports no SQLSTATE for a connection that was never established, so its text is matched.
 _CAUSES = (
-    _cause(
+    _make_cause(
         r"invalid (?:\S+ value|port number|integer value|connection option)|must be a valid"
         r"|unrecognized configuration parameter|invalid command-line argument"
         r"|definition of service .* not found",
         None,
         "a connection option is invalid: correct it in the URL",
     ),
-    _cause(
+    _make_cause(
         r"read-only|not read-write|hot standby",
         "25006",
         "the server is a standby or read-only: connect to the primary",
         retryable=True,
     ),
-    _cause(
+    _make_cause(
         r"database .* does not exist|no such database",
         "3D000",
         "the database does not exist: create it (createdb), or correct the name in the URL",
     ),
-    _cause(
+    _make_cause(
         r"role .* does not exist|no such user",
         "28000",
         "the role does not exist: create it (createuser), or correct the user in the URL",
     ),
-    _cause(
+    _make_cause(
         r"password authentication failed|SCRAM|SASL authentication failed",
         "28P01",
         "the password was rejected: correct it in the URL, PGPASSWORD or the password file",
     ),
-    _cause(
+    _make_cause(
         r"no password supplied",
         "28P01",
         "the server requires a password: set it in the URL, PGPASSWORD or a password file",
     ),
-    _cause(
+    _make_cause(
         r"pg_hba\.conf|authentication failed|is not permitted to log in",
         "28000",
         "the server does not accept this role from this host: add an entry to its pg_hba.conf, "
         "allow the role to log in, or use the encryption that it requires (sslmode=require)",
     ),
-    _cause(
+    _make_cause(
         r"too many (?:clients|connections)|remaining connection slots|no more connections allowed",
         "53300",
         "the server has no connection left: lower pool_size, use a pooler, or raise "
         "max_connections or the connection limit of the role or the database",
         retryable=True,
     ),
-    _cause(
+    _make_cause(
         r"not currently accepting connections",
         "55000",
         "the database accepts no connections: ALTER DATABASE … ALLOW_CONNECTIONS true as its owner",
     ),
-    _cause(
+    _make_cause(
         r"permission denied for database",
         "42501",
         "the role may not use the database: GRANT CONNECT ON DATABASE … TO ROLE as its owner",
     ),
-    _cause(
+    _make_cause(
         r"starting up|shutting down|in recovery|not yet accepting connections",
         "57P03",
         "the server is starting, stopping or recovering: wait until it accepts connections",
         retryable=True,
     ),
-    _cause(
+    _make_cause(
         r"pgbouncer cannot connect|login has been failing|query_wait_timeout|connect failed",
         None,
         "the pooler cannot connect to its server: check the server and the pooler's log",
         retryable=True,
     ),
-    _cause(
+    _make_cause(
         r"certificate|SSL error|does not support SSL|TLS",
         None,
         "TLS failed: set sslrootcert= to the file of trusted certificates, use the host name in "
         "the server's certificate, or choose another sslmode",
     ),
-    _cause(
+    _make_cause(
         r"could not translate host name|name or service not known|name resolution",
         None,
         "the host name cannot be resolved: correct it in the URL, or check DNS",
         retryable=True,
     ),
-    _cause(
+    _make_cause(
         r"connection refused|no such file or directory",
         None,
         "no server is listening there: start Postgres, or correct host and port in the URL",
         retryable=True,
     ),
-    _cause(
+    _make_cause(
         r"timeout|timed out|no route to host|unreachable",
         None,
         "the server did not respond in time: check host, port, network and firewall, or raise "
         "connect_timeout_s",
         retryable=True,
     ),
-    _cause(
+    _make_cause(
         r"invalid response|unexpected response|unsupported frontend protocol",
         None,
         "this is not a Postgres server: correct host and port in the URL",
     ),
-    _cause(
+    _make_cause(
         r"closed the connection unexpectedly|connection reset|lost synchronization",
         None,
         "the other side closed the connection: check that it is a Postgres server, its log, and "
@@ -150,21 +152,21 @@ class ServerAddress(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, conninfo: str) -> ServerAddress:
         """Parse the address from a connection string, without libpq's environment defaults."""
-        given = conninfo_to_dict(conninfo)
-        host = str(given.get("host") or given.get("hostaddr") or "localhost")
+        options = conninfo_to_dict(conninfo)
+        host = str(options.get("host") or options.get("hostaddr") or "localhost")
         return cls(
             host,
-            str(given.get("port") or 5432),
-            str(given.get("dbname") or given.get("user") or ""),
-            str(given.get("user") or ""),
+            str(options.get("port") or 5432),
+            str(options.get("dbname") or options.get("user") or ""),
+            str(options.get("user") or ""),
         )
 
     def __str__(self) -> str:
         """Return the address as it appears in messages."""
-        at = f"{self.host}:{self.port}"
+        server = f"{self.host}:{self.port}"
         database = f", database {self.database!r:.80}" if self.database else ""
         user = f", user {self.user!r:.80}" if self.user else ""
-        return f"{at}{database}{user}"
+        return f"{server}{database}{user}"
 
 
 def translate_connection_error(error: psycopg.Error, conninfo: str) -> BackendFailure:
@@ -181,9 +183,9 @@ def make_connection_failure(text: str, conninfo: str, *, sqlstate: str | None) -
         sqlstate: The error code, if the driver reports one.
 
     """
-    reason = _reason(redact_secrets(text, conninfo))
+    reason = _extract_reason(redact_secrets(text, conninfo))
     address = ServerAddress.of(conninfo)
-    cause = next((one for one in _CAUSES if one.pattern.search(reason)), None)
+    cause = next((known for known in _CAUSES if known.pattern.search(reason)), None)
     cure, retryable = ("", True) if cause is None else (cause.cure, cause.retryable)
     msg = f"cannot connect to Postgres at {address}: {reason or 'no reason given'}"
     if cure:
@@ -200,17 +202,18 @@ def make_connection_failure(text: str, conninfo: str, *, sqlstate: str | None) -
 def redact_secrets(text: str, conninfo: str) -> str:
     """Replace the secrets of a connection string in a text, also where percent-encoded."""
     secrets = {
-        written
+        form
         for name, value in conninfo_to_dict(conninfo).items()
         if value and any(word in name for word in _SECRET_WORDS)
-        for written in (str(value), quote(str(value), safe=""), quote_plus(str(value)))
+        for form in (str(value), quote(str(value), safe=""), quote_plus(str(value)))
     }
+    # Longest first: one secret may contain another, whose removal would leave the rest readable.
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)
     return text
 
 
-def _reason(text: str) -> str:
+def _extract_reason(text: str) -> str:
     """Return libpq's message in one line; libpq repeats the reason for each address it tried."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _HINT.match(line)]
     reasons = [_FAILED.sub("", line).removeprefix("connection failed: ").strip() for line in lines]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from seriatim.config import Settings
 from seriatim.core.errors import LeaseLost
 from seriatim.core.ids import compose_key
-from seriatim.store.common import check_cursor_move, decode_subscription
+from seriatim.store.common import check_cursor_move, decode_cursor, decode_subscription
 from seriatim.store.port import Cursor, Lease, SubscriptionState
 from seriatim.store.postgres.connection import Connection, bounded_transaction
 from seriatim.store.postgres.reader import TenantReader
-from seriatim.store.postgres.statements import decode_cursor, load_store_statements
+from seriatim.store.postgres.statements import load_store_statements
 
 
 class PostgresConsumers:
@@ -22,23 +22,25 @@ class PostgresConsumers:
         self._reader = reader
 
     def get_cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
-        rows = self._reader.fetch_rows(tenant_id, self._sql["cursor"], (tenant_id, purpose, name))
+        rows = self._reader.fetch_rows(
+            tenant_id, self._sql["find_cursor"], (tenant_id, purpose, name)
+        )
         return decode_cursor(rows[0]) if rows else None
 
     def list_cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
-        rows = self._reader.fetch_rows(tenant_id, self._sql["cursors"], (tenant_id, purpose))
+        rows = self._reader.fetch_rows(tenant_id, self._sql["list_cursors"], (tenant_id, purpose))
         return [decode_cursor(row) for row in rows]
 
     def list_cursors_after(
         self, tenant_id: str, purpose: str, after: str, limit: int
     ) -> list[Cursor]:
         values = (tenant_id, purpose, after, limit)
-        rows = self._reader.fetch_rows(tenant_id, self._sql["cursors_after"], values)
+        rows = self._reader.fetch_rows(tenant_id, self._sql["list_cursors_after"], values)
         return [decode_cursor(row) for row in rows]
 
     def list_subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
         values = (tenant_id, after, limit)
-        rows = self._reader.fetch_rows(tenant_id, self._sql["subscriptions"], values)
+        rows = self._reader.fetch_rows(tenant_id, self._sql["list_subscriptions"], values)
         return [decode_subscription(row) for row in rows]
 
     def record_failure(
@@ -54,12 +56,15 @@ class PostgresConsumers:
         }
         connection.execute(self._sql["record_failure"], values)
 
-    def can_add_cursor(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
-        values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "at_most": at_most}
-        return bool(self._reader.fetch_rows(tenant_id, self._sql["cursor_room"], values)[0][0])
+    def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
+        values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "limit": limit}
+        return bool(
+            self._reader.fetch_rows(tenant_id, self._sql["check_cursor_limit"], values)[0][0]
+        )
 
     def add_cursor(self, connection: Connection, cursor: Cursor) -> Cursor:
         with bounded_transaction(connection, self._settings):
+            # Look up and insert under one lock: two processes that start a consumer get one cursor.
             self._lock_cursor(connection, cursor)
             stored = self._load_cursor(connection, cursor)
             if stored is None:
@@ -67,13 +72,13 @@ class PostgresConsumers:
             return stored or cursor
 
     def _lock_cursor(self, connection: Connection, cursor: Cursor) -> None:
-        # An advisory lock: the row may not exist yet.
+        # An advisory lock instead of a row lock, since the row may not exist yet.
         name = compose_key(self._schema, cursor.tenant_id, cursor.purpose, cursor.name)
         connection.execute(self._sql["lock_cursor"], (name, cursor.tenant_id))
 
     def _load_cursor(self, connection: Connection, cursor: Cursor) -> Cursor | None:
         values = (cursor.tenant_id, cursor.purpose, cursor.name)
-        row = connection.execute(self._sql["cursor"], values).fetchone()
+        row = connection.execute(self._sql["find_cursor"], values).fetchone()
         return None if row is None else decode_cursor(row)
 
     def put_cursor(
@@ -87,14 +92,15 @@ class PostgresConsumers:
         self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
     ) -> None:
         if lease is not None:
+            # The statement locks the row, so no other owner can claim the lease before the commit.
             values = (lease.tenant_id, lease.name)
-            held = connection.execute(self._sql["held_lease"], values).fetchone()
-            if held is None or held[0] != lease.token:
+            row = connection.execute(self._sql["lock_lease"], values).fetchone()
+            if row is None or row[0] != lease.token:
                 raise LeaseLost
         stored = self._load_cursor(connection, cursor)
         check_cursor_move(stored, cursor, reset=reset)
         connection.execute(
-            self._sql["put_cursor"],
+            self._sql["upsert_cursor"],
             (
                 cursor.tenant_id,
                 cursor.purpose,
@@ -114,9 +120,11 @@ class PostgresConsumers:
         row = connection.execute(self._sql["claim_lease"], values).fetchone()
         return None if row is None else Lease(tenant_id, name, row[0])
 
-    def can_add_lease(self, tenant_id: str, name: str, at_most: int) -> bool:
-        values = {"tenant_id": tenant_id, "name": name, "at_most": at_most}
-        return bool(self._reader.fetch_rows(tenant_id, self._sql["lease_room"], values)[0][0])
+    def can_add_lease(self, tenant_id: str, name: str, limit: int) -> bool:
+        values = {"tenant_id": tenant_id, "name": name, "limit": limit}
+        return bool(
+            self._reader.fetch_rows(tenant_id, self._sql["check_lease_limit"], values)[0][0]
+        )
 
     def reuse_lease(self, connection: Connection, tenant_id: str, name: str) -> bool:
         values = {"tenant_id": tenant_id, "name": name}
@@ -131,4 +139,4 @@ class PostgresConsumers:
         connection.execute(self._sql["release_lease"], values)
 
     def purge_commands(self, connection: Connection, older_than_seconds: float) -> int:
-        return connection.execute(self._sql["purge_commands"], (older_than_seconds,)).rowcount
+        return connection.execute(self._sql["delete_old_commands"], (older_than_seconds,)).rowcount

@@ -1,6 +1,6 @@
 -- The users' customizations of a table, so that its replacement can have them too.
 
--- name: indexes
+-- name: list_indexes
 -- Indexes that belong to no constraint: the primary key is created with the table.
 select pg_get_indexdef(i.indexrelid)
 from pg_index i
@@ -8,12 +8,12 @@ where i.indrelid = :name::regclass
   and not exists (select 1 from pg_constraint c where c.conindid = i.indexrelid)
 order by i.indexrelid;
 
--- name: statistics
+-- name: list_statistics
 select pg_get_statisticsobjdef(s.oid) from pg_statistic_ext s
 where s.stxrelid = :name::regclass
 order by s.oid;
 
--- name: settings
+-- name: list_settings
 select 'enable row level security' from pg_class
 where oid = :name::regclass and relrowsecurity
 union all
@@ -23,7 +23,7 @@ union all
 select 'set (' || array_to_string(reloptions, ', ') || ')' from pg_class
 where oid = :name::regclass and reloptions is not null;
 
--- name: last_settings
+-- name: list_final_settings
 -- Settings that need the indexes. The owner is last, and only if this role may change it.
 select case c.relreplident when 'f' then 'replica identity full' else 'replica identity nothing' end
 from pg_class c where c.oid = :name::regclass and c.relreplident in ('f', 'n')
@@ -38,7 +38,7 @@ where c.oid = :name::regclass and pg_get_userbyid(c.relowner) <> current_user
   and pg_has_role(c.relowner, 'member')
   and has_schema_privilege(c.relowner, c.relnamespace, 'create');
 
--- name: grants
+-- name: list_grants
 select a.privilege_type, null,
        case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end,
        a.is_grantable
@@ -52,7 +52,7 @@ from pg_attribute t join pg_class c on c.oid = t.attrelid
      cross join lateral aclexplode(t.attacl) a
 where t.attrelid = :name::regclass and not t.attisdropped and a.grantee <> c.relowner;
 
--- name: comments
+-- name: list_comments
 select null, quote_literal(d.description)
 from pg_description d
 where d.objoid = :name::regclass and d.classoid = 'pg_class'::regclass and d.objsubid = 0
@@ -61,7 +61,7 @@ select t.attname, quote_literal(d.description)
 from pg_description d join pg_attribute t on t.attrelid = d.objoid and t.attnum = d.objsubid
 where d.objoid = :name::regclass and d.classoid = 'pg_class'::regclass and d.objsubid > 0;
 
--- name: obstacles
+-- name: list_obstacles
 -- Objects that would be lost with the table, or that prevent dropping it.
 select 'trigger', quote_ident(tgname) from pg_trigger
 where tgrelid = :name::regclass and not tgisinternal

@@ -38,7 +38,7 @@ from seriatim.store.postgres.connection import (
 from seriatim.store.postgres.failures import LOCK_BUSY, translate_error
 
 
-def find_additions(
+def find_table_customizations(
     session: EngineSession, sql: Mapping[str, str], table: str, columns: Collection[str]
 ) -> list[str]:
     """Return the statements that repeat the customizations of a table on a new one.
@@ -53,30 +53,33 @@ def find_additions(
         Conflict: The table has something that cannot be carried over, such as a trigger.
 
     """
-    named = {"name": table}
-    obstacles = [" ".join(found) for found in session.run(sql["obstacles"], named)]
+    values = {"name": table}
+    obstacles = [" ".join(row) for row in session.run(sql["list_obstacles"], values)]
     if obstacles:
         msg = (
             f"cannot replace table {table}, because {', '.join(obstacles[:5])} would be lost: drop "
             "them, rebuild, and create them again"
         )
         raise Conflict(msg, details={"table": table, "found": obstacles})
-    repeated = [f"alter table {table} {found[0]}" for found in session.run(sql["settings"], named)]
-    repeated.append(_REVOKE.replace("{table}", table.replace("'", "''")))
-    repeated += [
-        _build_grant(table, *found)
-        for found in session.run(sql["grants"], named)
-        if found[1] is None or found[1] in columns
+    statements = [
+        f"alter table {table} {row[0]}" for row in session.run(sql["list_settings"], values)
     ]
-    repeated += [
-        _build_comment(table, *found)
-        for found in session.run(sql["comments"], named)
-        if found[0] is None or found[0] in columns
+    statements.append(_REVOKE.replace("{table}", table.replace("'", "''")))
+    statements += [
+        _build_grant(table, privilege, column, grantee, grantable)
+        for privilege, column, grantee, grantable in session.run(sql["list_grants"], values)
+        if column is None or column in columns
     ]
-    for what in ("indexes", "statistics"):
-        repeated += [found[0] for found in session.run(sql[what], named)]
-    last = session.run(sql["last_settings"], named)
-    return repeated + [f"alter table {table} {found[0]}" for found in last]
+    statements += [
+        _build_comment(table, column, literal)
+        for column, literal in session.run(sql["list_comments"], values)
+        if column is None or column in columns
+    ]
+    for name in ("list_indexes", "list_statistics"):
+        statements += [row[0] for row in session.run(sql[name], values)]
+    # Last: a replica identity needs its index, and a new owner may forbid this role all changes.
+    final_settings = session.run(sql["list_final_settings"], values)
+    return statements + [f"alter table {table} {row[0]}" for row in final_settings]
 
 
 # Default privileges may grant more on the new table than users left on the old one.
@@ -128,14 +131,14 @@ _ENDED_SESSION = ("25P03", "25P04")
 _SETUP_LOCK = 7_306_093_113_441_296_996
 _CURES = {
     "42501": (
-        "the role lacks privileges on {what}: let the owner grant usage and create on the schema "
-        "and privileges on its tables, or select another database with {option}"
+        "the role lacks privileges on {label}: let the owner grant usage and create on the schema "
+        "and privileges on its tables, or select another database with {target_option}"
     ),
-    "42P01": "a table of {what} is missing: {remake}",
+    "42P01": "a table of {label} is missing: {recreate_hint}",
     "42P07": "a table of that name exists already: drop it, or choose another name",
-    "2BP01": "an object depends on a table of {what}: drop it, rebuild, and create it again",
+    "2BP01": "an object depends on a table of {label}: drop it, rebuild, and create it again",
     "22003": "a sum exceeds a 64-bit integer",
-    "55P03": "a long transaction reads {what}: end it, then try again",
+    "55P03": "a long transaction reads {label}: end it, then try again",
 }
 
 
@@ -153,7 +156,8 @@ class PostgresSession:
 
     def find_outage(self, error: BaseException) -> Exception | None:
         """Return the error in the cause chain that shows an outage, else None."""
-        driver_errors = (one for one in iterate_causes(error) if isinstance(one, psycopg.Error))
+        causes = iterate_causes(error)
+        driver_errors = (cause for cause in causes if isinstance(cause, psycopg.Error))
         return next(filter(self._is_outage, driver_errors), None)
 
     def _is_outage(self, error: psycopg.Error) -> bool:
@@ -195,12 +199,16 @@ class PostgresSession:
         return cursor.fetchall() if cursor.description else []
 
     def upsert(
-        self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
+        self,
+        table: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        on_conflict: str,
     ) -> None:
         """Insert rows, or merge them into existing ones, in statements of thousands of rows."""
         names = ", ".join(f'"{name}"' for name in kinds)
         arrays = ", ".join(f"%s::{_TYPES[kind]}[]" for kind in kinds.values())
-        sql = f"insert into {into} as t ({names}) select * from unnest({arrays}) {then}"
+        sql = f"insert into {table} as t ({names}) select * from unnest({arrays}) {on_conflict}"
         for start in range(0, len(columns[0]), _CHUNK):
             values = [_encode_array(column[start : start + _CHUNK]) for column in columns]
             self._connection.execute(sql.encode(), values)
@@ -222,18 +230,18 @@ class PostgresSession:
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
         """Run a statement on parameter rows, which are sent as arrays."""
-        arrays = ", ".join(f":given_{name}::{_TYPES[kind]}[]" for name, kind in kinds.items())
+        arrays = ", ".join(f":row_{name}::{_TYPES[kind]}[]" for name, kind in kinds.items())
         rows = f"(select * from unnest({arrays}) as u ({', '.join(kinds)}))"
-        named = {
-            f"given_{name}": _encode_array(column)
+        parameters = {
+            f"row_{name}": _encode_array(column)
             for name, column in zip(kinds, columns, strict=True)
         }
-        return self.run(sql.replace("{given}", rows), {**(values or {}), **named})
+        return self.run(sql.replace("{given}", rows), {**(values or {}), **parameters})
 
     def run_with_rows_then(
         self,
         sql: str,
-        then: str,
+        second_sql: str,
         kinds: Mapping[str, str],
         columns: Sequence[list[Any]],
         returned: Sequence[str],
@@ -241,9 +249,10 @@ class PostgresSession:
     ) -> list[tuple[Any, ...]]:
         """Run both statements as one, with common table expressions."""
         names = ", ".join(returned)
+        second_sql = second_sql.replace("{rows}", "first_rows")
         both = (
             f"with first_rows ({names}) as ({sql}), "
-            f"second_rows as ({then.replace('{rows}', 'first_rows')}) select * from first_rows"
+            f"second_rows as ({second_sql}) select * from first_rows"
         )
         return self.run_with_rows(both, kinds, columns, values)
 
@@ -264,7 +273,9 @@ def _translate_error(
     translated = translate_error(error, f"using {purpose.label}", sent=sent)
     if error.sqlstate in _CURES:
         cure = _CURES[error.sqlstate].format(
-            what=purpose.label, option=purpose.target_option, remake=purpose.recreate_hint
+            label=purpose.label,
+            target_option=purpose.target_option,
+            recreate_hint=purpose.recreate_hint,
         )
         translated.message = f"Postgres failed while using {purpose.label}: {cure}"
         translated.retryable = error.sqlstate == LOCK_BUSY
@@ -319,16 +330,18 @@ class PostgresEngine:
         """Return True if the last of Seriatim's own tables, or `table`, exists."""
         name = f"{self.schema_prefix}{table or self._purpose.last_table}"
         with self.autocommit() as session:
-            found = session.run("select to_regclass(:table)", {"table": name})
-        return found[0][0] is not None
+            [(table_oid,)] = session.run("select to_regclass(:table)", {"table": name})
+        return table_oid is not None
 
     def create_tables(self, statements: Sequence[str]) -> None:
         """Create the schema and the tables if they do not exist."""
         with self._use_connection() as connection, bounded_transaction(connection, Settings()):
             session = PostgresSession(connection)
+            # CREATE … IF NOT EXISTS of two processes can still collide in the catalog.
             session.run("select pg_advisory_xact_lock(:key)", {"key": _SETUP_LOCK})
-            found = session.run("select to_regnamespace(:name)", {"name": self.schema_prefix[:-1]})
-            if found[0][0] is None:  # creating a schema requires a privilege on the database
+            values = {"name": self.schema_prefix[:-1]}
+            [(schema_oid,)] = session.run("select to_regnamespace(:name)", values)
+            if schema_oid is None:  # creating a schema requires a privilege on the database
                 session.run(f"create schema {self.schema_prefix[:-1]}")
             for statement in statements:
                 session.run(statement)
@@ -336,7 +349,7 @@ class PostgresEngine:
     def build_lock_statements(
         self, table: str, mode: str, lock_timeout: str | None = None
     ) -> Sequence[str]:
-        """Return the statements that lock a table, with a timeout if `patience` is given."""
+        """Return the statements that lock a table, with a timeout if `lock_timeout` is given."""
         timeout = [] if lock_timeout is None else [f"set local lock_timeout = '{lock_timeout}'"]
         return [*timeout, f"lock table {self.schema_prefix}{table} in {mode} mode"]
 
@@ -352,19 +365,19 @@ class PostgresEngine:
 
     def list_columns(self, session: PostgresSession, table: str) -> Sequence[str]:
         """Return the column names of a table, none if the table does not exist."""
-        found = session.run(
+        rows = session.run(
             "select attname from pg_attribute where attrelid = to_regclass(:name) "
             "and attnum > 0 and not attisdropped order by attnum",
             {"name": f'{self.schema_prefix}"{table}"'},
         )
-        return [row[0] for row in found]
+        return [row[0] for row in rows]
 
     def find_customizations(
         self, session: PostgresSession, table: str, columns: Collection[str]
     ) -> Sequence[str]:
         """Return the statements that repeat the users' customizations on a new table."""
         sql = load_engine_statements("seriatim.store.postgres", self, "customizations.sql")
-        return find_additions(session, sql, f'{self.schema_prefix}"{table}"', columns)
+        return find_table_customizations(session, sql, f'{self.schema_prefix}"{table}"', columns)
 
     def replace_table(
         self, session: PostgresSession, old: str, new: str, customizations: Sequence[str]
@@ -381,7 +394,7 @@ class PostgresEngine:
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[PostgresSession]:
-        """Run the block in a transaction."""
+        """Run the block in a transaction; a nested one is a savepoint of the outer one."""
         with self._use_connection() as connection:
             outermost = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
             sent = False

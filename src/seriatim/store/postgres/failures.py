@@ -10,7 +10,7 @@ SEQUENCE_VIOLATION = "SQ001"
 RULES_CHANGED = "SQ002"
 LOCK_BUSY = "55P03"
 CANCELLED = "57014"  # by statement_timeout, or by hand
-# Serialization failure and deadlock: nothing was stored, and the transaction may be repeated.
+# Serialization failure and deadlock: nothing was stored, so the transaction can be repeated.
 ROLLED_BACK = frozenset({"40001", "40P01"})
 
 # SQLSTATE classes that mean the server rejected a statement. 08 (connection), 57 (operator
@@ -18,7 +18,7 @@ ROLLED_BACK = frozenset({"40001", "40P01"})
 _REFUSAL_CLASSES = frozenset(
     "0A 0B 20 21 22 23 25 26 27 2B 2D 2F 34 38 39 3B 3D 3F 40 42 44 53 54 55 P0 SQ".split()  # noqa: SIM905 - one line instead of thirty
 )
-_NAMING = frozenset({"42501", "42P01", "42883", "3F000", "3D000"})
+_MISSING_OBJECT = frozenset({"42501", "42P01", "42883", "3F000", "3D000"})
 _UNKNOWN_OUTCOMES = frozenset({"40003"})  # statement completion unknown
 # The server ended a session inside a transaction, so before it received COMMIT.
 _ENDED_IN_TRANSACTION = frozenset({"25P03", "25P04"})
@@ -41,7 +41,10 @@ _CURES: dict[str, tuple[str, bool]] = {
     "28P01": ("the password was rejected: check the URL", False),
     "28000": ("the role may not log in: check the URL", False),
     "3D000": ("the database does not exist: create it, or check the URL", False),
-    LOCK_BUSY: ("another writer held the log's lock for too long: try again", True),
+    LOCK_BUSY: (
+        "another writer held the log's lock for longer than lock_wait_s: try again, or raise it",
+        True,
+    ),
     CANCELLED: ("the statement was cancelled by the server: try again", True),
     "25P03": (
         (
@@ -69,7 +72,7 @@ def _find_cure(error: psycopg.Error) -> tuple[str, bool]:
 
 def _describe_object(error: psycopg.Error, schema: str | None) -> str:
     """Name the missing object or privilege; such messages contain names, never values."""
-    if error.sqlstate not in _NAMING or not (message := error.diag.message_primary):
+    if error.sqlstate not in _MISSING_OBJECT or not (message := error.diag.message_primary):
         return ""
     where = f" (schema {schema})" if schema and "schema" not in message else ""
     return f"{message:.200}{where}; "
@@ -105,21 +108,25 @@ def is_connection_lost(error: psycopg.Error) -> bool:
 
 
 def translate_error(
-    error: psycopg.Error, doing: str, *, sent: bool = False, schema: str | None = None
+    error: psycopg.Error, operation: str, *, sent: bool = False, schema: str | None = None
 ) -> SeriatimError:
     """Return the Seriatim error for a driver error.
 
     Args:
         error: The driver's error.
-        doing: The operation, as it appears in the message after "while".
+        operation: The operation, as it appears in the message after "while".
         sent: Whether a commit was in flight, so that it may have been applied.
         schema: The schema of the log, for the message.
+
+    Returns:
+        A `BackendFailure` with the cause and the cure; its detail `ambiguous` says whether the
+        operation may have been applied.
 
     """
     state = error.sqlstate
     cure, retryable = _find_cure(error)
     ambiguous = sent and not is_refusal(error)
-    text = f"Postgres failed while {doing}"
+    text = f"Postgres failed while {operation}"
     if ambiguous:
         reason = "the connection was lost" if is_connection_lost(error) else "the server failed"
         text += (
@@ -130,7 +137,9 @@ def translate_error(
     elif cure:
         text += f": {_describe_object(error, schema)}{cure}"
     elif is_connection_lost(error):
-        text += ": the connection was lost"
+        text += ": the connection was lost: try again"
+    elif state is not None:
+        text += f": SQLSTATE {state}: see the log of the server"
     details = {"sqlstate": state, "ambiguous": ambiguous}
     translated = BackendFailure(text, details=details, retryable=retryable)
     translated.__cause__ = error

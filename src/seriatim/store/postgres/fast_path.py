@@ -45,7 +45,7 @@ class PostgresExchange:
         settings: Settings,
     ) -> None:
         self._connection = connection
-        self._socket = connection.pgconn.socket  # kept: libpq drops it when the connection is lost
+        self._socket = connection.pgconn.socket  # libpq forgets it when the connection is lost
         self._reply = GroupReply(connection)
         self._group = group
         self._release = release
@@ -71,12 +71,17 @@ class PostgresExchange:
             return True  # the connection is lost; `outcomes` reports it
 
     def outcomes(self) -> list[Outcome]:
-        """Return the outcome of each request; raise `Deferred` for the validated path."""
+        """Return the outcome of each request, and release the connection.
+
+        Raises:
+            Deferred: Nothing was stored: the group needs the validated path, or the lock was busy.
+
+        """
         try:
             head, recorded_us, seqs = self._reply.read_numbers()
         except psycopg.Error as error:
             if error.sqlstate in NEEDS_VALIDATED_PATH:
-                raise Deferred([_use_validated_path(one) for one in self._group]) from error
+                raise Deferred([_use_validated_path(request) for request in self._group]) from error
             if error.sqlstate == LOCK_BUSY:
                 raise Deferred(self._group) from error
             if error.sqlstate == CANCELLED:
@@ -89,13 +94,20 @@ class PostgresExchange:
     def wait(self, timeout: float) -> list[Outcome]:
         """Block until the reply is complete and return the outcomes.
 
-        The connection is closed on a timeout, since the reply may still arrive on it.
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            BackendFailure: There was no reply in time; the append may be stored.
+            Deferred: Nothing was stored: the group needs the validated path, or the lock was busy.
+
         """
         try:
             self._reply.wait(time.monotonic() + timeout)
         except psycopg.Error:
             pass  # `outcomes` reports the error
         except BaseException as error:
+            # A late reply must not be taken for that of the next group on this connection.
             self._connection.close()
             self._release()
             if isinstance(error, TimeoutError):
@@ -123,7 +135,7 @@ def _use_validated_path(request: AppendRequest) -> AppendRequest:
     return msgspec.structs.replace(request, encoded=encoded)
 
 
-BATCH_MIN_EVENTS = 32  # events in a group from which one look-up per stream is cheaper
+BATCH_MIN_EVENTS = 32  # from this size one look-up per stream is cheaper than one per event
 
 
 EvaluateContexts = Callable[
@@ -142,12 +154,10 @@ class EncodedAppend(msgspec.Struct, frozen=True, gc=False):
     first_seqs: tuple[int, ...] = ()  # the first sequence number of each row's stream
     has_index_keys: bool = False
     contexts: Mapping[ContextKey, EvaluatedContext] = {}
-    required_head: int | None = (
-        None  # contexts hold only at this head; such an append is sent alone
-    )
-    required_seqs: tuple[
-        int | None, ...
-    ] = ()  # the required sequence numbers; empty if there are none
+    # The head at which the contexts were evaluated. They hold only while the log ends there, and
+    # one statement checks one head, so such an append is sent alone.
+    required_head: int | None = None
+    required_seqs: tuple[int | None, ...] = ()  # of each event; empty if none is required
 
 
 def is_fast_path(request: AppendRequest) -> bool:
@@ -168,24 +178,29 @@ def has_consistent_seqs(group: Sequence[AppendRequest]) -> bool:
     if not any(request.encoded.required_seqs for request in group):
         return True
     counts: dict[bytes | None, int] = {}
-    before: dict[bytes | None, int] = {}  # the implied last number before the group
+    last_seqs: dict[bytes | None, int] = {}  # of each stream before the group, as implied
     for request in group:
         required = request.encoded.required_seqs or (None,) * len(request.events)
-        for event, number in zip(request.events, required, strict=True):
+        for event, seq in zip(request.events, required, strict=True):
             key = event.stream_key
-            counts[key] = nth = counts.get(key, 0) + 1
-            if number is not None and before.setdefault(key, number - nth) != number - nth:
+            counts[key] = rank = counts.get(key, 0) + 1
+            if seq is not None and last_seqs.setdefault(key, seq - rank) != seq - rank:
                 return False
     return True
 
 
-def encode_append(request: AppendRequest, rules: Rules, look: EvaluateContexts) -> EncodedAppend:
+def encode_append(
+    request: AppendRequest, rules: Rules, evaluate: EvaluateContexts
+) -> EncodedAppend:
     """Encode an append and evaluate its contexts, before any lock is taken.
 
     Args:
         request: The append.
         rules: The rules under which it was checked.
-        look: Evaluates contexts at the current head.
+        evaluate: Evaluates contexts at the current head.
+
+    Returns:
+        The encoded append; without rows if it needs the validated path.
 
     """
     events = request.events
@@ -193,7 +208,9 @@ def encode_append(request: AppendRequest, rules: Rules, look: EvaluateContexts) 
         return _encode_single(request, rules)
     tagged = any(event.tags or event.term_keys for event in events)
     contexts = collect_contexts((request,))
-    evaluated = look(request.tenant_id, contexts) if contexts else {}
+    evaluated = evaluate(request.tenant_id, contexts) if contexts else {}
+    # `append_batch` cannot require a head, so a large append with contexts is validated. So is one
+    # whose contexts do not hold: `decide` finds the error, or a replay, which precedes conditions.
     if (
         request.command is not None
         or _needs_validated_path(request, rules)
@@ -203,21 +220,27 @@ def encode_append(request: AppendRequest, rules: Rules, look: EvaluateContexts) 
         )
     ):
         return EncodedAppend(has_index_keys=tagged, contexts=evaluated)
-    expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
+    expected = {
+        condition.stream: condition.seq
+        for condition in request.conditions
+        if isinstance(condition, ExpectedSeq)
+    }
     rows: list[bytes] = []
     first_seqs: list[int] = []
-    numbers: list[int | None] = []
+    required_seqs: list[int | None] = []
     for offset, event in enumerate(events):
         first_seq = rules.kind_of(event.stream_type).first_seq if event.stream_type else 0
-        given = event.requested_seq
-        if given is None and event.stream in expected:
+        seq = event.requested_seq
+        if seq is None and event.stream in expected:
+            # An expected last number becomes required numbers of the events: the database refuses
+            # them if the stream has moved on.
             last = expected[event.stream]
-            given = first_seq if last is None else last + 1
-            expected[event.stream] = given
-        rows.append(encode_event(event, offset, given, first_seq))
+            seq = first_seq if last is None else last + 1
+            expected[event.stream] = seq
+        rows.append(encode_event(event, offset, seq, first_seq))
         first_seqs.append(first_seq)
-        numbers.append(given)
-    required = () if numbers.count(None) == len(numbers) else tuple(numbers)
+        required_seqs.append(seq)
+    required = () if required_seqs.count(None) == len(required_seqs) else tuple(required_seqs)
     head = min([context.head for context in evaluated.values()], default=None)
     return EncodedAppend(tuple(rows), tuple(first_seqs), tagged, evaluated, head, required)
 
@@ -233,8 +256,8 @@ def _encode_single(request: AppendRequest, rules: Rules) -> EncodedAppend:
             return EncodedAppend(has_index_keys=tagged)
         first_seq = kind.first_seq
     row = encode_event(event, 0, event.requested_seq, first_seq)
-    numbers = () if event.requested_seq is None else (event.requested_seq,)
-    return EncodedAppend((row,), (first_seq,), tagged, required_seqs=numbers)
+    required_seqs = () if event.requested_seq is None else (event.requested_seq,)
+    return EncodedAppend((row,), (first_seq,), tagged, required_seqs=required_seqs)
 
 
 def _contexts_hold(
@@ -243,8 +266,8 @@ def _contexts_hold(
     """Return True if all expected contexts hold at the evaluated head."""
     for condition in request.conditions:
         if isinstance(condition, ExpectedContext):
-            found = evaluated[make_context_key(request.tenant_id, condition.query)]
-            if not condition.is_reachable(found.head) or not condition.holds(found.version):
+            context = evaluated[make_context_key(request.tenant_id, condition.query)]
+            if not condition.is_reachable(context.head) or not condition.holds(context.version):
                 return False
     return True
 
@@ -272,12 +295,17 @@ def _needs_validated_path(request: AppendRequest, rules: Rules) -> bool:
     )
 
 
+# The oids of Postgres's own types never change. With explicit oids the server infers no types, and
+# with binary values it parses no text.
 _OID_BOOL, _OID_INT4, _OID_INT8, _OID_INT4S = 16, 23, 20, 1007
 _INT4 = struct.Struct("!i").pack
 _INT8 = struct.Struct("!q").pack
 _BINARY = [pq.Format.BINARY] * 7
-_ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound
-_ELEMENTS = struct.Struct("!iq")
+# A one-dimensional array in binary format: a header, then each element as its length and its bytes;
+# the length of a null is -1.
+_ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound: 4 bytes each
+_ELEMENT = struct.Struct("!iq")
+_TWO_ELEMENTS = struct.Struct("!iqiq")
 _NULL = -1
 
 
@@ -302,6 +330,8 @@ def send_group(
     """
     rows = [row for request in group for row in request.encoded.rows]
     pgconn = connection.pgconn
+    # A pipeline without BEGIN is one implicit transaction: the timeout is local to it, and it
+    # commits at the sync. All is sent at once, so no round trip passes while the lock is held.
     pgconn.enter_pipeline_mode()
     pgconn.send_query_params(timeout[0], [timeout[1]])
     pgconn.send_query_params(
@@ -376,6 +406,7 @@ class GroupReply:
         pgconn = self._pgconn
         socket = select.poll()
         socket.register(pgconn.socket, select.POLLIN)
+        # Read while sending: a server whose own send buffer is full reads nothing until we do.
         while pgconn.flush():
             socket.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
             _poll(socket, deadline)
@@ -386,22 +417,28 @@ class GroupReply:
             pgconn.consume_input()
 
     def read_numbers(self) -> tuple[int, int, list[int | None]]:
-        """Return the head before the group, its recorded time, and its stream sequence numbers."""
+        """Return the head before the group, its recorded time, and its stream sequence numbers.
+
+        Raises:
+            psycopg.Error: The server refused the group, or the connection was lost.
+
+        """
         # Rows may arrive before the commit; only the end of the pipeline confirms it.
         result = self._result if self._complete else None
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
             raise make_driver_error(self._pgconn, result)
-        head, recorded_us, *seqs = _decode_int8_array(result.get_value(0, 0) or b"")
-        assert head is not None  # noqa: S101 - for the type checker
-        assert recorded_us is not None  # noqa: S101 - for the type checker
-        return head, recorded_us, seqs
+        # `append_group` returns one array: head, time, and then a number per event.
+        data = result.get_value(0, 0) or b""
+        _, head, _, recorded_us = _TWO_ELEMENTS.unpack_from(data, _ARRAY_HEADER)
+        return head, recorded_us, _decode_seqs(data)
 
 
 def _poll(socket: select.poll, deadline: float | None) -> None:
-    left_ms = None if deadline is None else (deadline - time.monotonic()) * 1000
-    if left_ms is not None and left_ms <= 0:
+    """Wait until the socket is ready; raise `TimeoutError` if the deadline has passed."""
+    remaining_ms = None if deadline is None else (deadline - time.monotonic()) * 1000
+    if remaining_ms is not None and remaining_ms <= 0:
         raise TimeoutError
-    socket.poll(left_ms)
+    socket.poll(remaining_ms)
 
 
 def make_driver_error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> psycopg.Error:
@@ -411,19 +448,19 @@ def make_driver_error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> 
     return psycopg.errors.error_from_result(result)
 
 
-def _decode_int8_array(data: bytes) -> list[int | None]:
-    """Decode a bigint array in binary format; it has nulls for events without a stream."""
-    body = data[_ARRAY_HEADER:]
+def _decode_seqs(data: bytes) -> list[int | None]:
+    """Decode the sequence numbers in the reply; they are null for events without a stream."""
+    body = data[_ARRAY_HEADER + _TWO_ELEMENTS.size :]
     if data[4:8] == b"\0\0\0\0":  # the flag says that the array has no nulls
-        return [number for _, number in _ELEMENTS.iter_unpack(body)]
-    numbers: list[int | None] = []
-    at = 0
-    while at < len(body):
-        (length,) = struct.unpack_from("!i", body, at)
+        return [seq for _, seq in _ELEMENT.iter_unpack(body)]
+    seqs: list[int | None] = []
+    offset = 0
+    while offset < len(body):
+        (length,) = struct.unpack_from("!i", body, offset)
         if length == _NULL:
-            numbers.append(None)
-            at += 4
+            seqs.append(None)
+            offset += 4
         else:
-            numbers.append(_ELEMENTS.unpack_from(body, at)[1])
-            at += 12
-    return numbers
+            seqs.append(_ELEMENT.unpack_from(body, offset)[1])
+            offset += 12
+    return seqs

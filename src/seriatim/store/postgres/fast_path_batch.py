@@ -1,7 +1,7 @@
 """The fast path for large groups: the client ranks events per stream, the server adds the offsets.
 
 Like the statement for small groups it is one query through libpq. The lock is taken and released
-within it, so that no client that waits for the GIL holds the lock meanwhile.
+within it, so no client holds it while it waits for the GIL (decision 0005).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound
 class _StreamRanks:
     """The stream of each row of a group, and the rank of the row in that stream.
 
-    Rows whose caller gave a sequence number need neither, and their streams no look-up.
+    Rows with a required sequence number use neither, and need no look-up of their streams.
     """
 
     def __init__(self, requests: Sequence[AppendRequest]) -> None:
-        self.streams: dict[bytes, int] = {}  # with index, from 1 as in Postgres arrays
+        self.streams: dict[bytes, int] = {}  # key and index, from 1 as in Postgres arrays
         self.first_seqs: list[int] = []
         self.stream_indexes: list[int] = []
         self.ranks: list[int] = []
-        self._given: list[int | None] = []
+        self._required_seqs: list[int | None] = []
         counts: dict[bytes, int] = {}
         for request in requests:
             for event, first_seq in zip(request.events, request.encoded.first_seqs, strict=True):
@@ -48,7 +48,7 @@ class _StreamRanks:
                         index = self._index_stream(key, first_seq)
                 self.stream_indexes.append(index)
                 self.ranks.append(rank)
-                self._given.append(event.requested_seq)
+                self._required_seqs.append(event.requested_seq)
 
     def _index_stream(self, key: bytes, first_seq: int) -> int:
         index = self.streams.get(key)
@@ -58,12 +58,19 @@ class _StreamRanks:
         return index
 
     def compute_seqs(self, ends: Sequence[int]) -> list[int | None]:
-        """Return the sequence number of each row, given the last numbers of the streams before."""
+        """Return the sequence number of each row.
+
+        Args:
+            ends: The last number of each stream before the group; empty if no stream was looked up.
+
+        """
         if not ends:
-            return self._given
+            return self._required_seqs
         return [
-            ends[index - 1] + rank if index else given
-            for index, rank, given in zip(self.stream_indexes, self.ranks, self._given, strict=True)
+            ends[index - 1] + rank if index else required_seq
+            for index, rank, required_seq in zip(
+                self.stream_indexes, self.ranks, self._required_seqs, strict=True
+            )
         ]
 
 
@@ -89,6 +96,9 @@ def append_batch(
     Returns:
         The head before the group, its recorded time, and its stream sequence numbers.
 
+    Raises:
+        psycopg.Error: The server refused the group, or the connection was lost.
+
     """
     ranks = _StreamRanks(requests)
     rows = [row for request in requests for row in request.encoded.rows]
@@ -107,6 +117,7 @@ def append_batch(
             encode_array(
                 _OID_INT8S, _OID_INT8, [_SIZED_INT8(8, seq) for seq in ranks.first_seqs]
             ).data,
+            # Not needed if no stream is looked up: all events are facts or have required numbers.
             _encode_int4_array(ranks.stream_indexes if ranks.streams else ()),
             _encode_int4_array(ranks.ranks if ranks.streams else ()),
             b"\1" if tagged else b"\0",
@@ -122,12 +133,12 @@ def append_batch(
     try:
         *timeout_results, result = collect_results(pgconn)
     except BaseException:
-        connection.close()  # results may still arrive on it
+        connection.close()  # late results must not be taken for those of the next statement
         raise
     pgconn.exit_pipeline_mode()
-    for one in (*timeout_results, result):
-        if one.status != pq.ExecStatus.TUPLES_OK:
-            raise make_driver_error(pgconn, one)
+    for checked in (*timeout_results, result):
+        if checked.status != pq.ExecStatus.TUPLES_OK:
+            raise make_driver_error(pgconn, checked)
     head, recorded_us, ends = (result.get_value(0, column) or b"" for column in range(3))
     seqs = ranks.compute_seqs(_decode_int8_array(ends))
     return _INT8.unpack(head)[0], _INT8.unpack(recorded_us)[0], seqs

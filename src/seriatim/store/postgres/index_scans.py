@@ -7,6 +7,7 @@ filters the planner could not use the index of any of them.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Sequence
 from typing import Any, LiteralString
 
 from psycopg.types.json import Jsonb
@@ -20,6 +21,7 @@ from seriatim.store.port import ReadSpec
 from seriatim.store.postgres.statements import RECORD_COLUMNS, load_postgres_statements
 
 Parameters = dict[str, Any]
+Condition = tuple[str, Parameters]
 
 EXPANDED_TYPES_MAX = 64  # branches of a statement; for more types the tenant's events are scanned
 _RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
@@ -34,55 +36,77 @@ def _build_range(parameters: Parameters, after: int, until: int | None) -> list[
     return conditions
 
 
-def build_read_statement(  # noqa: C901 - one condition per argument of a read
-    spec: ReadSpec, schema: str
-) -> tuple[LiteralString, Parameters]:
+def build_read_statement(spec: ReadSpec, schema: str) -> tuple[LiteralString, Parameters]:
     """Return the statement and parameters of one page of a read."""
     parameters: Parameters = {"limit": spec.limit}
     conditions = _build_range(parameters, spec.after, spec.until)
-    order = "e.position"
-
-    def add(condition: str, **values: Any) -> None:
+    related = spec.correlation_id is not None or spec.causation_id is not None
+    for condition, values in (*_match_stream(spec, related=related), *_match_fields(spec)):
         conditions.append(condition)
         parameters.update(values)
-
-    related = spec.correlation_id is not None or spec.causation_id is not None
-    by_id = related or (spec.actor_id is not None and spec.stream is None)
-    if spec.stream is not None and related:  # use the index on the id, not that on the stream
-        add("e.stream_type = %(stream_type)s", stream_type=spec.stream[0])
-        add("e.stream_id = %(stream_id)s", stream_id=spec.stream[1])
-    elif spec.stream is not None and spec.tenant_id is not None:
-        key = uuid.UUID(bytes=stream_key(spec.tenant_id, *spec.stream))
-        add("e.stream_key = %(stream)s", stream=key)
-        # Within a stream, sequence numbers and positions rise together; each has an index.
-        order = "e.stream_seq" if spec.type_names is None else "e.position"
-    if spec.tenant_id is not None and (related or spec.stream is None):
-        add("e.tenant_id = %(tenant)s", tenant=spec.tenant_id)
-    if spec.after_seq is not None:
-        add("e.stream_seq > %(after_seq)s", after_seq=spec.after_seq)
-    if spec.scope == "traces":
-        add("e.stream_type = %(trace)s", trace=TRACE_STREAM_TYPE)
-    elif spec.scope == "aggregates":
-        add("e.stream_type <> %(trace)s", trace=TRACE_STREAM_TYPE)
-    for name in ("app_id", "env_id", "correlation_id", "causation_id"):
-        if (value := getattr(spec, name)) is not None:
-            add(f"e.{name} = %({name})s", **{name: value})
-    if spec.actor_id is not None:
-        # An actor may have more events than a stream: an expression hides the actor's index.
-        actor = "e.actor_id" if spec.stream is None else "e.actor_id || ''"
-        add(f"{actor} = %(actor_id)s", actor_id=spec.actor_id)
-    _add_time_ranges(spec, add)
     branches: list[str] = []
     if spec.type_names is not None:
         branches = _build_type_branches(spec.type_names, parameters)
+        by_id = related or (spec.actor_id is not None and spec.stream is None)
         if by_id or spec.tenant_id is None:
             branches = [f"({' or '.join(branches)})"]
+    order = "e.position"
+    by_stream = spec.stream is not None and spec.tenant_id is not None and not related
+    if by_stream and spec.type_names is None:
+        # Within a stream, sequence numbers and positions rise together; each has an index.
+        order = "e.stream_seq"
     direction = "desc" if spec.newest_first else "asc"
     source = _build_source(schema, conditions, branches, f"{direction} limit %(limit)s")
     return (
         f"select {RECORD_COLUMNS} from {source} order by {order} {direction} limit %(limit)s",  # noqa: S608
         parameters,
     )
+
+
+def _match_stream(spec: ReadSpec, *, related: bool) -> Iterator[Condition]:
+    """Yield the conditions on stream, tenant and scope.
+
+    Args:
+        spec: The arguments of the read.
+        related: Whether the read is by correlation or causation id.
+
+    """
+    if spec.stream is not None and related:
+        # By name instead of key, so that the index on the id is used and not that on the stream.
+        stream_type, stream_id = spec.stream
+        yield "e.stream_type = %(stream_type)s", {"stream_type": stream_type}
+        yield "e.stream_id = %(stream_id)s", {"stream_id": stream_id}
+    elif spec.stream is not None and spec.tenant_id is not None:
+        key = uuid.UUID(bytes=stream_key(spec.tenant_id, *spec.stream))
+        yield "e.stream_key = %(stream)s", {"stream": key}
+    if spec.tenant_id is not None and (related or spec.stream is None):
+        yield "e.tenant_id = %(tenant)s", {"tenant": spec.tenant_id}
+    if spec.after_seq is not None:
+        yield "e.stream_seq > %(after_seq)s", {"after_seq": spec.after_seq}
+    if spec.scope == "traces":
+        yield "e.stream_type = %(trace)s", {"trace": TRACE_STREAM_TYPE}
+    elif spec.scope == "aggregates":
+        yield "e.stream_type <> %(trace)s", {"trace": TRACE_STREAM_TYPE}
+
+
+def _match_fields(spec: ReadSpec) -> Iterator[Condition]:
+    """Yield the conditions on ids and times of single events."""
+    for name in ("app_id", "env_id", "correlation_id", "causation_id"):
+        if (value := getattr(spec, name)) is not None:
+            yield f"e.{name} = %({name})s", {name: value}
+    if spec.actor_id is not None:
+        # An actor may have more events than a stream: an expression hides the actor's index.
+        actor = "e.actor_id" if spec.stream is None else "e.actor_id || ''"
+        yield f"{actor} = %(actor_id)s", {"actor_id": spec.actor_id}
+    occurred = "coalesce(e.occurred_us, e.recorded_us)"
+    if spec.occurred_after_us is not None:
+        yield f"{occurred} > %(occurred_after)s", {"occurred_after": spec.occurred_after_us}
+    if spec.occurred_until_us is not None:
+        yield f"{occurred} <= %(occurred_until)s", {"occurred_until": spec.occurred_until_us}
+    if spec.recorded_after_us is not None:
+        yield "e.recorded_us > %(recorded_after)s", {"recorded_after": spec.recorded_after_us}
+    if spec.recorded_until_us is not None:
+        yield "e.recorded_us <= %(recorded_until)s", {"recorded_until": spec.recorded_until_us}
 
 
 def _build_source(
@@ -94,12 +118,12 @@ def _build_source(
     sort, or scan all events of the tenant.
     """
     table = f'"{schema}".events e where '
-    if len(branches) < 2:  # noqa: PLR2004 - nothing to merge
+    if len(branches) <= 1:  # nothing to merge
         return table + " and ".join([*conditions, *branches])
     parts = (
-        f"(select e.* from {table}{' and '.join([*conditions, one])}"  # noqa: S608
+        f"(select e.* from {table}{' and '.join([*conditions, branch])}"  # noqa: S608
         f" order by e.position {order})"
-        for one in branches
+        for branch in branches
     )
     return f"({' union all '.join(parts)}) e"
 
@@ -120,18 +144,6 @@ def _build_type_branches(names: NameFilter, parameters: Parameters) -> list[str]
     return [f"({' or '.join(alternatives)})"]
 
 
-def _add_time_ranges(spec: ReadSpec, add: Any) -> None:
-    occurred = "coalesce(e.occurred_us, e.recorded_us)"
-    if spec.occurred_after_us is not None:
-        add(f"{occurred} > %(occurred_after)s", occurred_after=spec.occurred_after_us)
-    if spec.occurred_until_us is not None:
-        add(f"{occurred} <= %(occurred_until)s", occurred_until=spec.occurred_until_us)
-    if spec.recorded_after_us is not None:
-        add("e.recorded_us > %(recorded_after)s", recorded_after=spec.recorded_after_us)
-    if spec.recorded_until_us is not None:
-        add("e.recorded_us <= %(recorded_until)s", recorded_until=spec.recorded_until_us)
-
-
 def build_route_statement(
     schema: str, tenant_id: str, route: AccessPath, limit: int, *, newest_first: bool = False
 ) -> tuple[LiteralString, Parameters]:
@@ -139,11 +151,13 @@ def build_route_statement(
     conditions, branches, parameters = _build_conditions(tenant_id, route)
     parameters["limit"] = limit
     if route.key_alternatives:
-        step, direction = ("descending", "desc") if newest_first else ("ascending", "asc")
-        text = _build_key_scan(schema, "records", step, route, [*conditions, *branches], parameters)
+        seek, direction = ("seek_descending", "desc") if newest_first else ("seek_ascending", "asc")
+        text = _build_key_scan(
+            schema, "select_records", seek, route, [*conditions, *branches], parameters
+        )
         return text.replace("{direction}", direction), parameters
     direction = "desc" if newest_first else "asc"
-    source = _build_source(schema, [*_RANGE, *conditions], branches, _order(direction, route))
+    source = _build_source(schema, [*_RANGE, *conditions], branches, _build_order(direction, route))
     return _build_range_scan(source, RECORD_COLUMNS, direction, route, parameters), parameters
 
 
@@ -155,13 +169,15 @@ def build_last_position_statement(
     parameters["limit"] = 1
     if route.key_alternatives:
         all_conditions = [*conditions, *branches]
-        text = _build_key_scan(schema, "last", "descending", route, all_conditions, parameters)
+        text = _build_key_scan(
+            schema, "select_last_position", "seek_descending", route, all_conditions, parameters
+        )
         return text, parameters
-    source = _build_source(schema, [*_RANGE, *conditions], branches, _order("desc", route))
+    source = _build_source(schema, [*_RANGE, *conditions], branches, _build_order("desc", route))
     return _build_range_scan(source, "e.position", "desc", route, parameters), parameters
 
 
-def _order(direction: str, route: AccessPath) -> str:
+def _build_order(direction: str, route: AccessPath) -> str:
     """Return the order of a branch; without a limit if predicates are tested after it."""
     return f"{direction} limit %(limit)s" if route.filter.payload is None else direction
 
@@ -187,7 +203,7 @@ def _build_range_scan(
 def _build_key_scan(
     schema: str,
     name: str,
-    order: str,
+    seek: str,
     route: AccessPath,
     conditions: list[str],
     parameters: Parameters,
@@ -203,11 +219,12 @@ def _build_key_scan(
     if route.filter.payload is not None and not route.exact:
         conditions = [*conditions, _build_predicates(route.filter.payload, parameters)]
     scans = load_postgres_statements("index_scans.sql", schema)
-    if name == "last" and size == 1 and not conditions:
-        return scans["last_of_keys"]
-    kept = scans["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
-    found = scans["found"].replace("{step}", scans[order]).replace("{kept}", kept)
-    return scans[name].replace("{found}", found)
+    if name == "select_last_position" and size == 1 and not conditions:
+        return scans["select_last_position_of_keys"]
+    condition = " and ".join(conditions)
+    event_filter = scans["filter_events"].replace("{conditions}", condition) if conditions else ""
+    positions = scans["find_positions"].replace("{seek}", scans[seek])
+    return scans[name].replace("{positions}", positions.replace("{filter}", event_filter))
 
 
 def _build_conditions(tenant_id: str, route: AccessPath) -> tuple[list[str], list[str], Parameters]:
@@ -215,7 +232,7 @@ def _build_conditions(tenant_id: str, route: AccessPath) -> tuple[list[str], lis
 
     Keys and lists of streams are selective, so one condition over all types is enough with them.
     """
-    one = route.filter
+    query_filter = route.filter
     conditions: list[str] = []
     branches: list[str] = []
     parameters: Parameters = {"after": route.after, "until": route.until}
@@ -226,10 +243,10 @@ def _build_conditions(tenant_id: str, route: AccessPath) -> tuple[list[str], lis
         conditions.append("e.tenant_id = %(tenant)s")
     if route.types is not None:
         branches = _build_type_branches(route.types, parameters)
-        if route.key_alternatives or len(one.streams or ()) > 1:
+        if route.key_alternatives or len(query_filter.streams or ()) > 1:
             branches = [f"({' or '.join(branches)})"]
-    if one.streams is not None:
-        keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in one.streams]
+    if query_filter.streams is not None:
+        keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in query_filter.streams]
         _add_any(conditions, parameters, "e.stream_key", "stream", keys)
     return conditions, branches, parameters
 
@@ -245,7 +262,7 @@ def _add_any(
         parameters[f"{name}s"] = values
 
 
-def _build_predicates(predicates: Any, parameters: Parameters) -> str:
+def _build_predicates(predicates: Sequence[Any], parameters: Parameters) -> str:
     """Return the condition that a payload matches one of the predicates.
 
     It is containment plus equal types at the top level, where containment alone lets a scalar match
@@ -261,7 +278,7 @@ def _build_predicates(predicates: Any, parameters: Parameters) -> str:
     return f"(select {any_condition} from (select e.payload::jsonb as data offset 0) d)"  # noqa: S608
 
 
-def _get_json_type(value: Any) -> str:
+def _get_json_type(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

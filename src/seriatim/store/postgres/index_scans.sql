@@ -1,18 +1,18 @@
 -- Scans along index keys: they find the events that have all keys of an alternative, in order of
--- position. {found} consists of {step}, which finds positions, and {kept}, which filters the events.
+-- position. {positions} consists of {seek}, which finds positions, and {filter}, which tests the events.
 
--- name: found
+-- name: find_positions
 from generate_series(1, array_length(%(keys)s::uuid[], 1)) a (number)
-cross join lateral ({step} {kept} limit %(limit)s) f
+cross join lateral ({seek} {filter} limit %(limit)s) f
 
--- name: kept
+-- name: filter_events
 cross join lateral (
     select from {schema}.events e where e.position = t.position and {conditions} offset 0) e
 
--- name: last
-select max(f.position) {found};
+-- name: select_last_position
+select max(f.position) {positions};
 
--- name: last_of_keys
+-- name: select_last_position_of_keys
 -- The most common case: single keys without further conditions, with the cheapest plan.
 select max(f.position)
 from unnest(%(keys)s::uuid[]) a (key)
@@ -21,13 +21,13 @@ cross join lateral (
     where k.tag_key = a.key and k.position > %(after)s::bigint and k.position <= %(until)s::bigint
     order by k.position desc limit 1) f;
 
--- name: records
+-- name: select_records
 select {columns}
-from (select distinct f.position {found} order by position {direction} limit %(limit)s) m
+from (select distinct f.position {positions} order by position {direction} limit %(limit)s) m
 join {schema}.events e on e.position = m.position
 order by e.position {direction};
 
--- name: ascending
+-- name: seek_ascending
 -- A leapfrog join: the keys take turns, and each seeks its first position that is not before that of
 -- the previous key. A position on which all keys agree is a match; the search continues after it.
 -- Each step is one index look-up. A planner that could collect all positions of a key would do so,
@@ -47,7 +47,7 @@ with recursive leap (position, agreed, turn) as (
 )
 select t.position from (select position from leap where agreed = %(size)s::integer and turn > 0) t
 
--- name: descending
+-- name: seek_descending
 with recursive leap (position, agreed, turn) as (
     select %(until)s::bigint + 1, %(size)s::integer, 0
     union all

@@ -44,11 +44,11 @@ from seriatim.store.postgres.statements import (
 SCHEMA_VERSION = 5
 # The oldest program, by the schema version it was made for, that works after each migration.
 OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1}
-_DDL_TRIES = 50
+_DDL_ATTEMPTS_MAX = 50
 _LOCK_POLL_S = 0.1
 _INDEX = re.compile(r"create index (?:if not exists) (\w+)\b[^;]*;")
 
-_BOOKKEEPING = """
+_CREATE_MIGRATIONS_TABLE = """
 create schema if not exists {schema};
 create table if not exists {schema}.migrations (
     version        integer     primary key,
@@ -57,14 +57,16 @@ create table if not exists {schema}.migrations (
     applied_at     timestamptz not null default now()
 );
 """
-_STATE = "select max(version), max(oldest_program) from {schema}.migrations"
-_RECORD = "insert into {schema}.migrations (version, name, oldest_program) values (%s, %s, %s)"
-_EVENTS = "select to_regclass({schema_text} || '.events') is not null"
-_VALID = """
+_SELECT_VERSION = "select max(version), max(oldest_program) from {schema}.migrations"
+_INSERT_MIGRATION = (
+    "insert into {schema}.migrations (version, name, oldest_program) values (%s, %s, %s)"
+)
+_HAS_EVENTS_TABLE = "select to_regclass({schema_text} || '.events') is not null"
+_IS_INDEX_VALID = """
 select i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid
 where c.relname = %s and c.relnamespace = {schema_text}::regnamespace
 """
-_EXISTS = "select to_regclass({schema_text} || '.migrations') is not null"
+_HAS_MIGRATIONS_TABLE = "select to_regclass({schema_text} || '.migrations') is not null"
 
 _GRANTS = """
 grant usage on schema {schema} to {role};
@@ -96,7 +98,20 @@ def migrate(url: str, *, target: int | None = None) -> int:
 def apply_migrations(
     connection: Connection, address: LogAddress, *, target: int | None = None
 ) -> int:
-    """Apply the missing migrations, each in its own short transaction."""
+    """Apply the missing migrations, each in its own short transaction.
+
+    Args:
+        connection: A connection in autocommit mode.
+        address: The address of the log.
+        target: The version to upgrade to; None for the newest.
+
+    Returns:
+        The version of the schema.
+
+    Raises:
+        BackendFailure: A statement failed; the migrations before it are applied.
+
+    """
     version = SCHEMA_VERSION if target is None else target
     try:
         for number, name, text in list_migrations():
@@ -110,22 +125,25 @@ def apply_migrations(
 
 def _apply(connection: Connection, schema: str, number: int, name: str, text: str) -> None:
     """Apply a migration unless it was applied; DDL that must wait backs off and retries."""
-    for attempt in range(_DDL_TRIES):
+    for attempt in range(_DDL_ATTEMPTS_MAX):
         try:
-            # The server releases the locks of a stalled process after lock_hold_s, and cancels
-            # statements that hold one longer. Slow work on a large log is done without a lock.
+            # Bounded: the server ends a process that stalls with a lock after lock_hold_s, and
+            # cancels statements that hold one longer. Slow work on a large log needs no lock.
             with bounded_transaction(connection, Settings()):
-                connection.execute(_build_lock(schema))
+                connection.execute(_build_migration_lock(schema))
+                # DDL that waits for the lock of a table blocks every later statement on it, so it
+                # gives up soon and tries again.
                 connection.execute("set local lock_timeout = '200ms'")
-                connection.execute(render_sql(_BOOKKEEPING, schema))
-                row = connection.execute(render_sql(_STATE, schema)).fetchone()
+                connection.execute(render_sql(_CREATE_MIGRATIONS_TABLE, schema))
+                row = connection.execute(render_sql(_SELECT_VERSION, schema)).fetchone()
+                # Checked under the lock: another process may have applied it meanwhile.
                 if row is not None and (row[0] or 0) >= number:
                     return
                 connection.execute(render_sql(text, schema))
-                record = (number, name, OLDEST_PROGRAM[number])
-                connection.execute(render_sql(_RECORD, schema), record)
+                values = (number, name, OLDEST_PROGRAM[number])
+                connection.execute(render_sql(_INSERT_MIGRATION, schema), values)
         except psycopg.errors.LockNotAvailable:
-            if attempt == _DDL_TRIES - 1:
+            if attempt == _DDL_ATTEMPTS_MAX - 1:
                 raise
             time.sleep(0.1)
         else:
@@ -145,8 +163,9 @@ def _build_indexes(connection: Connection, address: LogAddress, number: int, tex
     with connect(address) as locker:
         while True:
             with locker.transaction():
+                # This transaction is idle while the other connection builds the indexes.
                 locker.execute("set local idle_in_transaction_session_timeout = 0")
-                row = locker.execute(_build_try_lock(address.schema)).fetchone()
+                row = locker.execute(_build_index_lock(address.schema)).fetchone()
                 if row is not None and row[0]:
                     if read_schema_version(connection, address)[0] < number:
                         for index in indexes:
@@ -156,15 +175,16 @@ def _build_indexes(connection: Connection, address: LogAddress, number: int, tex
 
 
 def _build_index(connection: Connection, schema: str, index: re.Match[str]) -> None:
+    """Build one index concurrently; replace an invalid one of an interrupted build."""
     name = f'"{schema}".{index[1]}'
-    valid = connection.execute(render_sql(_VALID, schema), (index[1],)).fetchone()
-    if valid is not None and not valid[0]:  # an earlier build was interrupted
+    valid = connection.execute(render_sql(_IS_INDEX_VALID, schema), (index[1],)).fetchone()
+    if valid is not None and not valid[0]:
         connection.execute(f"drop index concurrently if exists {name}")
     connection.execute(render_sql(index[0].replace(" index ", " index concurrently ", 1), schema))
 
 
 def _has_events(connection: Connection, schema: str) -> bool:
-    exists = connection.execute(render_sql(_EVENTS, schema)).fetchone()
+    exists = connection.execute(render_sql(_HAS_EVENTS_TABLE, schema)).fetchone()
     if exists is None or not exists[0]:
         return False
     return (
@@ -172,20 +192,20 @@ def _has_events(connection: Connection, schema: str) -> bool:
     )
 
 
-def _build_try_lock(schema: str) -> LiteralString:
+def _build_index_lock(schema: str) -> LiteralString:
     return f"select pg_try_advisory_xact_lock(hashtextextended('seriatim indexes {schema}', 0))"
 
 
-def _build_lock(schema: str) -> LiteralString:
+def _build_migration_lock(schema: str) -> LiteralString:
     return f"select pg_advisory_xact_lock(hashtextextended('seriatim migrations {schema}', 0))"
 
 
 def read_schema_version(connection: Connection, address: LogAddress) -> tuple[int, int]:
     """Return the schema version and the oldest program that works with it; zeros without a log."""
-    exists = connection.execute(render_sql(_EXISTS, address.schema)).fetchone()
+    exists = connection.execute(render_sql(_HAS_MIGRATIONS_TABLE, address.schema)).fetchone()
     if exists is None or not exists[0]:
         return 0, 0
-    row = connection.execute(render_sql(_STATE, address.schema)).fetchone()
+    row = connection.execute(render_sql(_SELECT_VERSION, address.schema)).fetchone()
     return (row[0] or 0, row[1] or 0) if row is not None else (0, 0)
 
 
@@ -215,17 +235,29 @@ def ensure_schema(connection: Connection, address: LogAddress, *, create: bool) 
         apply_migrations(connection, address)
     elif version < SCHEMA_VERSION:
         msg = (
-            f"the log's schema has version {version}, but {SCHEMA_VERSION} is required: run "
-            "seriatim init"
+            f"the log in schema {address.schema} has schema version {version}, but this program "
+            f"requires {SCHEMA_VERSION}: run seriatim init"
         )
         raise BackendFailure(msg, retryable=False, details={"version": version})
     elif oldest_program > SCHEMA_VERSION:
-        msg = f"the log's schema (version {version}) requires a newer seriatim: upgrade the package"
+        msg = (
+            f"the log in schema {address.schema} has schema version {version}, but this program "
+            f"supports only {SCHEMA_VERSION}: upgrade the package"
+        )
         raise BackendFailure(msg, retryable=False, details={"version": version})
 
 
 def grant(url: str, role: str) -> None:
-    """Grant an application role the privileges to append and read; it cannot change events."""
+    """Grant an application role the privileges to append and read; it cannot change events.
+
+    Args:
+        url: The URL of the log, as a role that owns the schema.
+        role: The name of the role.
+
+    Raises:
+        BackendFailure: The role does not exist, or the caller may not grant.
+
+    """
     address = parse_url(url, Settings())
     with connect(address) as connection:
         quoted = sql.Identifier(role).as_string(connection)
@@ -256,46 +288,48 @@ def restore(
 
     """
     try:
-        _insert(connection, schema, server_info, settings, events)
+        _insert_restored(connection, schema, server_info, settings, events)
     except psycopg.errors.UniqueViolation:
         # Two event ids may hash to one key: the later one is stored under its next key.
-        named = load_store_statements(schema)
+        statements = load_store_statements(schema)
 
         def find_by_key(tenant_id: str, key: bytes) -> EventRecord | None:
             values = (uuid.UUID(bytes=key), tenant_id)
-            row = connection.execute(named["event_by_id"], values, binary=True).fetchone()
+            row = connection.execute(statements["find_event_by_id"], values, binary=True).fetchone()
             return None if row is None else decode_record(row)
 
-        with_keys = assign_event_keys([one.event for one in events], find_by_key)
+        with_keys = assign_event_keys([restored.event for restored in events], find_by_key)
         pairs = zip(events, with_keys, strict=True)
-        rekeyed = [msgspec.structs.replace(one, event=event) for one, event in pairs]
+        rekeyed = [msgspec.structs.replace(restored, event=event) for restored, event in pairs]
         if rekeyed == list(events):
             raise
-        _insert(connection, schema, server_info, settings, rekeyed)
+        _insert_restored(connection, schema, server_info, settings, rekeyed)
 
 
-def _insert(
+def _insert_restored(
     connection: Connection,
     schema: str,
     server_info: ServerInfo,
     settings: Settings,
     events: Sequence[RestoredEvent],
 ) -> None:
-    named = load_store_statements(schema)
+    statements = load_store_statements(schema)
     rows = [
-        encode_event(one.event, one.position - one.append_position, one.stream_seq, 0)
-        for one in events
+        encode_event(
+            restored.event, restored.position - restored.append_position, restored.stream_seq, 0
+        )
+        for restored in events
     ]
     values = {
         "head": events[0].position - 1,
         "rows": encode_array(server_info.row_array, server_info.row_type, rows),
-        "times": [one.recorded_us for one in events],
+        "times": [restored.recorded_us for restored in events],
     }
     with (
         locked_transaction(connection, schema, server_info, settings),
         connection.cursor(binary=True) as cursor,
     ):
         cursor.adapters.register_dumper(RowArray, RowArrayDumper)
-        row = cursor.execute(named["head"]).fetchone()
+        row = cursor.execute(statements["select_head"]).fetchone()
         check_contiguous(0 if row is None else int(row[0]), events)
-        cursor.execute(named["restore_events"], values)
+        cursor.execute(statements["restore_events"], values)

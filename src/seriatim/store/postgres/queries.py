@@ -26,9 +26,11 @@ from seriatim.store.postgres.index_scans import (
 from seriatim.store.postgres.reader import TenantReader
 from seriatim.store.postgres.statements import decode_record, load_store_statements
 
-_ELEMENTS_MAX = 16  # array elements in predicates that the server may compare
+_ELEMENTS_MAX = (
+    16  # array elements in predicates; more are compared in Python, see `_verify_matches`
+)
 _PAGE_MIN, _PAGE_MAX = 16, 256  # candidates per page that the matcher tests
-CANDIDATE_PAGE_BYTES = 2 * MIB  # of candidates per page
+CANDIDATE_PAGE_BYTES = 2 * MIB  # of candidate payloads per page
 
 
 class PostgresQueries:
@@ -57,19 +59,17 @@ class PostgresQueries:
         Routes are read one after another and merged, so that at most two pages are in memory,
         however many filters a query has.
         """
-        found: list[EventRecord] = []
+        matches: list[EventRecord] = []
         verify = has_costly_predicates(query)
         for route in self._routes(tenant_id, query, page.after, page.until):
             narrowed = page.narrow_route(route)
             if narrowed.after >= narrowed.until:
                 continue
             records = self._read_route(tenant_id, narrowed, page, verify=verify)
-            found = page.merge_records(found, records) if found else records
-            if is_page_full(
-                found, page.limit, page.max_bytes
-            ):  # later routes need not read further
-                page = page.end_at(found[-1].position)
-        return found
+            matches = page.merge_records(matches, records) if matches else records
+            if is_page_full(matches, page.limit, page.max_bytes):
+                page = page.end_at(matches[-1].position)  # later routes need not read further
+        return matches
 
     def _read_route(
         self, tenant_id: str, route: AccessPath, page: PageBounds, *, verify: bool
@@ -91,7 +91,7 @@ class PostgresQueries:
         max_bytes: int | None,
     ) -> list[EventRecord]:
         if max_bytes is not None:
-            statement = self._sql["page_of_bytes"].replace("{page}", statement)
+            statement = self._sql["limit_page_bytes"].replace("{page}", statement)
             parameters["max_bytes"] = max_bytes
         return [
             decode_record(row) for row in self._reader.fetch_rows(tenant_id, statement, parameters)
@@ -99,20 +99,20 @@ class PostgresQueries:
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest position up to `until` that matches any filter."""
-        best = 0
+        highest = 0
         verify = has_costly_predicates(query)
         for route in self._routes(tenant_id, query, 0, until):
-            if route.until <= best:
+            if route.until <= highest:
                 continue
-            above = msgspec.structs.replace(route, after=max(route.after, best))
+            remaining = msgspec.structs.replace(route, after=max(route.after, highest))
             if verify and _is_unproven(route):
-                newest = next(self._verify_matches(tenant_id, above, newest_first=True), None)
-                best = best if newest is None else max(best, newest.position)
+                newest = next(self._verify_matches(tenant_id, remaining, newest_first=True), None)
+                highest = highest if newest is None else max(highest, newest.position)
                 continue
-            statement = build_last_position_statement(self._schema, tenant_id, above)
+            statement = build_last_position_statement(self._schema, tenant_id, remaining)
             rows = self._reader.fetch_rows(tenant_id, *statement)
-            best = max([best, *(row[0] or 0 for row in rows)])
-        return best or None
+            highest = max([highest, *(row[0] or 0 for row in rows)])
+        return highest or None
 
     def _verify_matches(
         self, tenant_id: str, route: AccessPath, *, newest_first: bool
@@ -140,8 +140,8 @@ class PostgresQueries:
             if not is_page_full(records, size, CANDIDATE_PAGE_BYTES):
                 return
             last = records[-1].position
-            edge = {"until": last - 1} if newest_first else {"after": last}
-            route = msgspec.structs.replace(route, **edge)
+            bound = {"until": last - 1} if newest_first else {"after": last}
+            route = msgspec.structs.replace(route, **bound)
             size = min(size * 2, _PAGE_MAX)
 
     def _routes(self, tenant_id: str, query: Query, after: int, until: int) -> Iterator[AccessPath]:
@@ -156,8 +156,8 @@ class PostgresQueries:
                 continue
             names = self._expand_patterns(tenant_id, names)
             if names != NameFilter():
-                one = msgspec.structs.replace(route.filter, types=names.to_patterns())
-                yield msgspec.structs.replace(route, filter=one)
+                expanded = msgspec.structs.replace(route.filter, types=names.to_patterns())
+                yield msgspec.structs.replace(route, filter=expanded)
 
     def _expand_patterns(self, tenant_id: str, names: NameFilter) -> NameFilter:
         """Return the types that match patterns; the patterns themselves if these are too many."""
@@ -166,24 +166,29 @@ class PostgresQueries:
             limit = EXPANDED_TYPES_MAX + 1 - len(types)
             if limit > 0:
                 values = {"tenant": tenant_id, "first": first, "end": end, "limit": limit}
-                rows = self._reader.fetch_rows(tenant_id, self._sql["known_types"], values)
+                rows = self._reader.fetch_rows(tenant_id, self._sql["list_event_types"], values)
                 types.update(dict.fromkeys(row[0] for row in rows))
         return names if len(types) > EXPANDED_TYPES_MAX else NameFilter(tuple(types))
 
 
 def has_costly_predicates(query: Query) -> bool:
     """Return True if the server would compare too many array elements with each payload."""
-    predicates = (predicate for one in query.filters or () for predicate in one.payload or ())
+    predicates = (
+        predicate
+        for query_filter in query.filters or ()
+        for predicate in query_filter.payload or ()
+    )
     return sum(map(count_elements, predicates)) > _ELEMENTS_MAX
 
 
 def _is_unproven(route: AccessPath) -> bool:
+    """Return True if index keys do not prove that an event matches the predicates of a route."""
     return route.filter.payload is not None and not route.exact
 
 
-def _weaken_filter(one: Filter) -> Filter:
+def _weaken_filter(query_filter: Filter) -> Filter:
     """Return a filter that matches at least as much, with few array elements to compare."""
-    predicates = one.payload or ()
+    predicates = query_filter.payload or ()
     limit = _ELEMENTS_MAX // max(1, len(predicates))
     weaker = [weaken_predicate(predicate, limit) for predicate in predicates]
-    return msgspec.structs.replace(one, payload=weaker)
+    return msgspec.structs.replace(query_filter, payload=weaker)

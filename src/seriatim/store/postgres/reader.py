@@ -41,8 +41,10 @@ class TenantReader:
         borrow: Callable[[], AbstractContextManager[Connection]],
         timeout_s: float | None = None,
     ) -> None:
-        named = load_store_statements(schema)
-        self._set_tenant = named["confine" if timeout_s is None else "confine_in_time"].encode()
+        statements = load_store_statements(schema)
+        self._set_tenant = statements[
+            "set_tenant" if timeout_s is None else "set_tenant_and_timeout"
+        ].encode()
         self._timeout_ms = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
         self._timeout_s = timeout_s
         self._borrow = borrow
@@ -67,20 +69,22 @@ class TenantReader:
         for attempt in range(_ATTEMPTS_MAX):
             budget.check()
             try:
-                return self._rows(tenant_id, text, parameters, budget)
+                return self._fetch_once(tenant_id, text, parameters, budget)
             except BackendFailure as error:
                 # The server's default isolation level may cause serialization failures.
                 if error.details.get("sqlstate") not in ROLLED_BACK or attempt == _ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError
 
-    def _rows(self, tenant_id: str | None, text: str, parameters: Any, budget: ReadBudget) -> Rows:
+    def _fetch_once(
+        self, tenant_id: str | None, text: str, parameters: Any, budget: ReadBudget
+    ) -> Rows:
         with self._borrow() as connection:
             try:
                 return self._run(connection, tenant_id, text, parameters, budget)
             except BaseException:
                 if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
-                    connection.close()  # results may still arrive on it
+                    connection.close()  # late results must not be taken for those of the next read
                 raise
 
     def _run(
@@ -97,6 +101,8 @@ class TenantReader:
             [parameters[name] for name in names], [PyFormat.AUTO] * len(names)
         )
         pgconn = connection.pgconn
+        # One implicit transaction, which ends at the sync: the setting of the tenant is local to
+        # it, so a pooler cannot pass it on to another session.
         pgconn.enter_pipeline_mode()
         if tenant_id is not None:
             pgconn.send_query_params(self._set_tenant, [tenant_id.encode(), *self._timeout_ms])
@@ -141,6 +147,7 @@ def collect_results(
     cancelled meanwhile, the server is asked to cancel the statement.
     """
     socket = select.poll()
+    # Read while sending: a server whose own send buffer is full reads nothing until we do.
     socket.register(pgconn.socket, select.POLLIN | select.POLLOUT)
     while pgconn.flush():
         socket.poll()

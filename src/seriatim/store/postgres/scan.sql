@@ -1,6 +1,6 @@
 -- The statements of Spark tasks, run through ADBC; placeholders are numbers or hexadecimal literals.
 
--- name: look
+-- name: select_log_state
 -- A log that was restored and not opened since will get the next epoch.
 select l.log_id::text as log_id,
        l.epoch + (l.fingerprint <> {schema}.fingerprint())::integer as epoch,
@@ -14,16 +14,16 @@ from {schema}.log l, (
     from (select coalesce(max(position), 0) as head from {schema}.events) m
 ) h;
 
--- name: scan
+-- name: select_events
 select {wanted} from {schema}.events e
 where e.position > {after} and e.position <= {until}{conditions}
 order by e.position;
 
--- name: count
+-- name: count_events
 select count(*) as events from {schema}.events e
 where e.position > {after} and e.position <= {until}{conditions};
 
--- name: used
+-- name: find_used_columns
 -- Which columns have values in a sample of a range.
 select {used} from {schema}.events e
 where e.position > {after} and e.position <= least({until}, {after} + {sample})

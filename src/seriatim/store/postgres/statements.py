@@ -14,7 +14,6 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import RECORD_COLUMNS as FIELD_COLUMNS
 from seriatim.core.event import EventRecord
 from seriatim.core.times import format_us
-from seriatim.store.port import Cursor
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
@@ -73,8 +72,8 @@ def load_postgres_statements(file: str, schema: str) -> dict[str, LiteralString]
 def list_migrations() -> list[tuple[int, str, str]]:
     """Return all migrations as (number, name, text), in order."""
     folder = files(__package__).joinpath("migrations")
-    found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [(int(name[:4]), name[5:-4], read_sql(f"migrations/{name}")) for name in found]
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [(int(name[:4]), name[5:-4], read_sql(f"migrations/{name}")) for name in names]
 
 
 _decode_metadata = msgspec.json.Decoder(dict[str, str]).decode
@@ -95,19 +94,3 @@ def decode_record(row: tuple[Any, ...]) -> EventRecord:
         () if row[25] is None else _decode_tags(row[25]),
     )
     return EventRecord(*fields)
-
-
-def decode_cursor(row: tuple[Any, ...]) -> Cursor:
-    """Build a cursor from a row."""
-    tenant_id, purpose, name, position, log_id, epoch, last_event_id, query, updated_us = row
-    return Cursor(
-        tenant_id=tenant_id,
-        purpose=purpose,
-        name=name,
-        position=position,
-        log_id=log_id,
-        epoch=epoch,
-        last_event_id=last_event_id,
-        query=query,
-        updated_at=format_us(updated_us),
-    )

@@ -1,8 +1,8 @@
 -- The statements of the Postgres store; {schema} is the schema of the log.
 
--- name: hello
+-- name: select_server_info
 -- The properties of log and server that are read when a connection is opened.
-select l.log_id::text, l.epoch, l.fingerprint = {schema}.fingerprint() as same_place,
+select l.log_id::text, l.epoch, l.fingerprint = {schema}.fingerprint() as same_server,
        pg_is_in_recovery() as standby, current_setting('synchronous_commit') as synchronous_commit,
        current_setting('server_version_num')::int as server_version,
        current_setting('default_transaction_isolation') as isolation,
@@ -15,21 +15,21 @@ from {schema}.log l;
 -- name: raise_epoch
 select {schema}.raise_epoch(%s);
 
--- name: identity
+-- name: select_identity
 select log_id::text, epoch from {schema}.log;
 
--- name: confine
+-- name: set_tenant
 -- Restrict the transaction to the rows of one tenant (row-level security).
 select set_config('seriatim.tenant', $1, true);
 
--- name: confine_in_time
+-- name: set_tenant_and_timeout
 -- The same, with a statement timeout in milliseconds.
 select set_config('seriatim.tenant', $1, true), set_config('statement_timeout', $2, true);
 
--- name: head
+-- name: select_head
 select coalesce(max(position), 0) from {schema}.events;
 
--- name: head_and_identity
+-- name: select_head_and_identity
 select coalesce((select max(position) from {schema}.events), 0), log_id::text, epoch
 from {schema}.log;
 
@@ -39,24 +39,24 @@ select {schema}.append_group($1, $2, $3, $4, $5, $6, $7);
 -- name: append_batch
 select head, recorded_us, ends from {schema}.append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
--- name: lock
+-- name: lock_log
 select pg_advisory_xact_lock(%s);
 
--- name: lock_in_time
+-- name: lock_log_and_set_timeout
 -- Take the lock, and set a timeout in milliseconds for all later statements of the transaction.
 select pg_advisory_xact_lock(%s), set_config('statement_timeout', %s, true);
 
--- name: limit_statement
+-- name: set_statement_timeout
 select set_config('statement_timeout', $1, true);
 
--- name: look
+-- name: select_log_state
 -- Under the lock: the head, the clock, the version of the rules, the isolation level and the tenant.
 -- They are only correct at READ COMMITTED and in a transaction that is not restricted to a tenant.
 select coalesce((select max(position) from {schema}.events), 0), {schema}.now_us(),
        coalesce((select max(version) from {schema}.declarations), 0),
        current_setting('transaction_isolation'), current_setting('seriatim.tenant', true);
 
--- name: stream_heads
+-- name: find_stream_heads
 select h.stream_seq, h.event_type
 from unnest(%s) with ordinality k (stream_key, nr)
 left join lateral (
@@ -65,35 +65,35 @@ left join lateral (
 ) h on true
 order by k.nr;
 
--- name: known_ids
+-- name: find_stored_ids
 select {columns}, e.event_key from {schema}.events e where e.event_key = any (%s);
 
--- name: known_keys
+-- name: find_stored_keys
 select {columns}, e.idempotency_index from {schema}.events e where e.idempotency_index = any (%s);
 
--- name: known_commands
+-- name: find_stored_commands
 select command_key, request_hash, response, first_position, last_position
 from {schema}.commands where command_key = any (%s);
 
--- name: newest_of_tenants
+-- name: list_newest_events
 -- The newest events of each tenant after its position, limited in events and bytes per tenant (the
 -- newest is always included), with the number of events without the limit in bytes. There is no join:
 -- a planner that overestimates the limits would read the whole log instead.
-select {columns}, e.counted, t.nr
+select {columns}, e.total, t.nr
 from unnest(%(tenants)s::text[], %(afters)s::bigint[]) with ordinality t (tenant_id, after, nr)
 cross join lateral (
-    select n.*, count(*) over () as counted,
+    select n.*, count(*) over () as total,
            sum(octet_length(n.payload)) over (
-               order by n.position desc rows between unbounded preceding and 1 preceding) as heavier
+               order by n.position desc rows between unbounded preceding and 1 preceding) as newer_bytes
     from (
         select f.* from {schema}.events f
         where f.tenant_id = t.tenant_id and f.position > t.after
         order by f.position desc limit %(events)s
     ) n
 ) e
-where coalesce(e.heavier, 0) < %(bytes)s;
+where coalesce(e.newer_bytes, 0) < %(bytes)s;
 
--- name: between
+-- name: list_events_in_range
 select {columns} from {schema}.events e where e.position between %s and %s order by e.position;
 
 -- name: insert_events
@@ -138,17 +138,17 @@ insert into {schema}.commands
     (command_key, tenant_id, request_hash, response, first_position, last_position)
 values (%s, %s, %s, %s, %s, %s);
 
--- name: event_by_id
+-- name: find_event_by_id
 select {columns} from {schema}.events e where e.event_key = %s and e.tenant_id = %s;
 
--- name: event_id_at
+-- name: find_event_id
 select coalesce(event_id, event_key::text) from {schema}.events where position = %s;
 
--- name: last_of_stream
+-- name: find_last_event
 select {columns} from {schema}.events e where e.stream_key = %s
 order by e.stream_seq desc limit 1;
 
--- name: last_of_streams
+-- name: find_last_events
 select {columns}
 from unnest(%s) with ordinality k (stream_key, nr)
 left join lateral (
@@ -157,7 +157,7 @@ left join lateral (
 ) e on true
 order by k.nr;
 
--- name: streams
+-- name: list_streams
 -- Streams in the order of their first events, each with its last event.
 select f.stream_type, f.stream_id, f.position, h.position, h.stream_seq, h.event_type
 from {schema}.events f
@@ -174,7 +174,7 @@ where f.tenant_id = %(tenant_id)s and f.position > %(after)s
   and (%(stream_type)s::text is null or f.stream_type = %(stream_type)s)
 order by f.position limit %(limit)s;
 
--- name: page_of_bytes
+-- name: limit_page_bytes
 -- The rows of a page up to the one whose payload reaches the limit in bytes. The size of a payload is
 -- known without reading it, and the window processes rows in the order of the page.
 select * from (
@@ -183,7 +183,7 @@ select * from (
     from ({page}) p) p
 where coalesce(p.bytes_before, 0) < %(max_bytes)s
 
--- name: known_types
+-- name: list_event_types
 -- The distinct types of a tenant in a range of names: a loose scan of the index on types.
 with recursive known (event_type) as (
     (select e.event_type from {schema}.events e
@@ -198,14 +198,14 @@ with recursive known (event_type) as (
 )
 select event_type from known where event_type is not null limit %(limit)s;
 
--- name: declarations
+-- name: list_declarations
 select version, what, body from {schema}.declarations order by version;
 
 -- name: insert_declaration
 insert into {schema}.declarations (version, what, name, event_version, body)
 values (%s, %s, %s, %s, %s);
 
--- name: tenants
+-- name: list_tenants
 -- A loose index scan from tenant to tenant, which does not read all events.
 with recursive tenants (tenant_id) as (
     (select tenant_id from {schema}.events order by tenant_id limit 1)
@@ -216,7 +216,7 @@ with recursive tenants (tenant_id) as (
 )
 select tenant_id from tenants where tenant_id is not null limit %s;
 
--- name: has_type
+-- name: find_event_of_type
 -- A loose index scan from tenant to tenant, with one index look-up of the type for each.
 with recursive tenants (tenant_id) as (
     (select tenant_id from {schema}.events order by tenant_id limit 1)
@@ -230,7 +230,7 @@ where exists (
     select from {schema}.events e where e.tenant_id = t.tenant_id and e.event_type = %(type)s)
 limit 1;
 
--- name: has_newer_of_type
+-- name: find_newer_event_of_type
 select 1 from {schema}.events where position > %(after)s and event_type = %(type)s limit 1;
 
 -- name: insert_kind
@@ -240,32 +240,32 @@ values (%s, %s, %s, %s, %s);
 -- name: insert_kind_type
 insert into {schema}.kind_types (kind, event_type) values (%s, %s) on conflict do nothing;
 
--- name: cursor
+-- name: find_cursor
 select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
 from {schema}.cursors where tenant_id = %s and purpose = %s and name = %s;
 
--- name: cursors
+-- name: list_cursors
 select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
 from {schema}.cursors where tenant_id = %s and purpose = %s order by name;
 
--- name: cursors_after
+-- name: list_cursors_after
 select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
 from {schema}.cursors where tenant_id = %s and purpose = %s and name > %s order by name limit %s;
 
--- name: cursor_room
+-- name: check_cursor_limit
 select exists (
     select 1 from {schema}.cursors
     where tenant_id = %(tenant_id)s and purpose = %(purpose)s and name = %(name)s
 ) or (select count(*) from (
     select 1 from {schema}.cursors
-    where tenant_id = %(tenant_id)s and purpose = %(purpose)s limit %(at_most)s
-) c) < %(at_most)s;
+    where tenant_id = %(tenant_id)s and purpose = %(purpose)s limit %(limit)s
+) c) < %(limit)s;
 
 -- name: lock_cursor
 -- The same statement restricts the transaction to the cursor's tenant.
 select pg_advisory_xact_lock(hashtextextended(%s, 0)), set_config('seriatim.tenant', %s, true);
 
--- name: put_cursor
+-- name: upsert_cursor
 insert into {schema}.cursors
     (tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us)
 values (%s, %s, %s, %s, %s, %s, %s, %s, {schema}.now_us())
@@ -280,7 +280,7 @@ where tenant_id = %(tenant_id)s and purpose = 'subscription' and name = %(name)s
     select from {schema}.leases l
     where l.tenant_id = %(tenant_id)s and l.name = %(lease)s and l.token = %(token)s);
 
--- name: subscriptions
+-- name: list_subscriptions
 select c.tenant_id, c.name, c.position, c.query, c.updated_us, l.owner, c.failures, c.last_error,
        c.failed_us
 from {schema}.cursors c
@@ -288,15 +288,15 @@ left join {schema}.leases l on l.tenant_id = c.tenant_id and l.name = 'subscript
     and l.expires_at > clock_timestamp()
 where c.tenant_id = %s and c.purpose = 'subscription' and c.name > %s order by c.name limit %s;
 
--- name: held_lease
+-- name: lock_lease
 select token from {schema}.leases where tenant_id = %s and name = %s for update;
 
--- name: lease_room
+-- name: check_lease_limit
 select exists (
     select 1 from {schema}.leases where tenant_id = %(tenant_id)s and name = %(name)s
 ) or (select count(*) from (
-    select 1 from {schema}.leases where tenant_id = %(tenant_id)s limit %(at_most)s
-) l) < %(at_most)s;
+    select 1 from {schema}.leases where tenant_id = %(tenant_id)s limit %(limit)s
+) l) < %(limit)s;
 
 -- name: reuse_lease
 -- The application's role may not delete leases, so an expired one is renamed.
@@ -309,7 +309,8 @@ where tenant_id = %(tenant_id)s and name = (
 );
 
 -- name: claim_lease
--- The clock is above every token of a replaced lease of this name.
+-- `reuse_lease` may have renamed an earlier lease of this name, and its token is forgotten.
+-- Tokens rise once per claim, far slower than the clock, so the clock is above all of them.
 insert into {schema}.leases as l (tenant_id, name, owner, token, expires_at)
 values (%(tenant_id)s, %(name)s, %(owner)s, {schema}.now_us(),
         clock_timestamp() + %(seconds)s * interval '1 second')
@@ -326,5 +327,5 @@ where tenant_id = %s and name = %s and token = %s;
 update {schema}.leases set expires_at = '-infinity'
 where tenant_id = %s and name = %s and token = %s;
 
--- name: purge_commands
+-- name: delete_old_commands
 delete from {schema}.commands where created_at < clock_timestamp() - %s * interval '1 second';

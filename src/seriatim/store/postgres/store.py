@@ -83,7 +83,7 @@ class PostgresStore:
         with connect(self.address) as connection:
             ensure_schema(connection, self.address, create=create)
             self._server_info = inspect_server(connection, self.address, settings)
-            self._rules = build_rules(connection.execute(self._sql["declarations"]).fetchall())
+            self._rules = build_rules(connection.execute(self._sql["list_declarations"]).fetchall())
         self._pools: list[ConnectionPool[Connection]] = []
         self._pool_lock = threading.Lock()
         self._pool_pid = 0
@@ -120,13 +120,13 @@ class PostgresStore:
         return ConnectionPool(
             self.address.conninfo,
             connection_class=ReportingConnection,
-            min_size=0,
+            min_size=0,  # a process that only appends needs no connection for reads
             max_size=self._settings.pool_size,
             open=True,
             timeout=self._settings.connect_timeout_s,
             kwargs={"autocommit": True, "prepare_threshold": None},
             configure=self._configure_connection,
-            check=_check_alive,
+            check=_check_alive,  # the pool replaces a connection that the server has closed
             name="seriatim-readers",
         )
 
@@ -167,10 +167,17 @@ class PostgresStore:
         return connection, server_info
 
     @contextmanager
-    def _borrow_connection(self, doing: str = "reading") -> Iterator[Connection]:
+    def _borrow_connection(self, operation: str = "reading") -> Iterator[Connection]:
         """Borrow a pooled connection for the block, and translate its errors.
 
-        `doing` names the operation in messages.
+        Args:
+            operation: The operation, as it appears in messages after "while".
+
+        Raises:
+            LogClosed: The log is closed.
+            BackendFailure: No connection was available in time, or a statement failed.
+            TimedOut: A read exceeded its time limit.
+
         """
         try:
             with self._pool().connection() as connection:
@@ -181,11 +188,11 @@ class PostgresStore:
             raise LogClosed from error
         except psycopg.errors.QueryCanceled as error:
             if self._settings.read_timeout_s is None:
-                raise translate_error(error, doing, schema=self.schema) from error
+                raise translate_error(error, operation, schema=self.schema) from error
             raise make_read_timeout_error(self._settings.read_timeout_s) from error
         except psycopg.Error as error:
-            sent = doing not in _READS
-            raise translate_error(error, doing, sent=sent, schema=self.schema) from error
+            sent = operation not in _READS
+            raise translate_error(error, operation, sent=sent, schema=self.schema) from error
 
     def _fetch_one(
         self, name: str, parameters: Sequence[Any] = (), *, tenant_id: str | None = None
@@ -193,17 +200,22 @@ class PostgresStore:
         rows = self._reader.fetch_rows(tenant_id, self._sql[name], parameters)
         return rows[0] if rows else None
 
-    def _write(self, doing: str, operation: Callable[[Connection], T]) -> T:
-        """Run an operation that takes a lock; repeat it while the lock is busy, until the timeout.
+    def _write(self, operation: str, write: Callable[[Connection], T]) -> T:
+        """Run a write on a pooled connection; repeat it until the timeout while a lock is busy.
 
         It is also repeated after a serialization failure or deadlock. In all these cases the
         server has stored nothing.
+
+        Args:
+            operation: The operation, as it appears in messages after "while".
+            write: Writes on the connection.
+
         """
         deadline = time.monotonic() + self._settings.timeout_s
         while True:
             try:
-                with self._borrow_connection(doing) as connection:
-                    return operation(connection)
+                with self._borrow_connection(operation) as connection:
+                    return write(connection)
             except BackendFailure as error:
                 state = error.details.get("sqlstate")
                 retryable = state == LOCK_BUSY or state in ROLLED_BACK
@@ -220,9 +232,12 @@ class PostgresStore:
             "raising the epoch",
             lambda connection: connection.execute(self._sql["raise_epoch"], (True,)),
         )
-        row = self._fetch_one("identity")
+        row = self._fetch_one("select_identity")
         if row is None:
-            msg = "the table log has no row, so the log has no identity: restore the schema"
+            msg = (
+                f"the table {self.schema}.log has no row, so the log has no identity: restore the "
+                "schema from a backup"
+            )
             raise BackendFailure(msg, retryable=False)
         identity = LogIdentity(row[0], row[1])
         self._server_info = msgspec.structs.replace(self._server_info, identity=identity)
@@ -257,6 +272,7 @@ class PostgresStore:
             msg = f"connection must be a psycopg connection, not {type(connection).__name__}"
             raise InvalidArgument(msg, details={"argument": "connection"})
         _check_in_transaction(connection)
+        # A failure is not ambiguous: only the caller's COMMIT stores anything.
         try:
             return _unwrap_single(
                 run_steps(connection, self._validated_append(request).build_steps())
@@ -308,7 +324,7 @@ class PostgresStore:
     # -- reads
 
     def head(self) -> int:
-        row = self._fetch_one("head_and_identity")
+        row = self._fetch_one("select_head_and_identity")
         if row is None:
             return 0
         identity = LogIdentity(row[1], row[2])
@@ -324,18 +340,18 @@ class PostgresStore:
 
     def _find_by_event_key(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
         key = uuid.UUID(bytes=event_key)
-        row = self._fetch_one("event_by_id", (key, tenant_id), tenant_id=tenant_id)
+        row = self._fetch_one("find_event_by_id", (key, tenant_id), tenant_id=tenant_id)
         return None if row is None else decode_record(row)
 
     def event_id_at(self, position: int) -> str | None:
-        row = self._fetch_one("event_id_at", (position,))
+        row = self._fetch_one("find_event_id", (position,))
         return None if row is None else str(row[0])
 
     def append_by_key(
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
-        by_index = partial(self._find_by_index, tenant_id)
-        return find_append_by_key(by_index, self.read, tenant_id, producer_id, key)
+        find_by_index = partial(self._find_by_index, tenant_id)
+        return find_append_by_key(find_by_index, self.read, tenant_id, producer_id, key)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
@@ -345,24 +361,24 @@ class PostgresStore:
 
     def _find_by_index(self, tenant_id: str, idempotency_index: bytes) -> EventRecord | None:
         keys = [uuid.UUID(bytes=idempotency_index)]
-        row = self._fetch_one("known_keys", (keys,), tenant_id=tenant_id)
+        row = self._fetch_one("find_stored_keys", (keys,), tenant_id=tenant_id)
         return None if row is None else decode_record(row)
 
     def _find_command(self, tenant_id: str, command_key: bytes) -> StoredCommand | None:
         keys = [uuid.UUID(bytes=command_key)]
-        row = self._fetch_one("known_commands", (keys,), tenant_id=tenant_id)
+        row = self._fetch_one("find_stored_commands", (keys,), tenant_id=tenant_id)
         return None if row is None else StoredCommand(*row[1:])
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         key = uuid.UUID(bytes=stream_key(tenant_id, *stream))
-        row = self._fetch_one("last_of_stream", (key,), tenant_id=tenant_id)
+        row = self._fetch_one("find_last_event", (key,), tenant_id=tenant_id)
         return None if row is None else decode_record(row)
 
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
     ) -> list[EventRecord | None]:
         keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in streams]
-        rows = self._reader.fetch_rows(tenant_id, self._sql["last_of_streams"], (keys,))
+        rows = self._reader.fetch_rows(tenant_id, self._sql["find_last_events"], (keys,))
         return [None if row[0] is None else decode_record(row) for row in rows]
 
     def streams(
@@ -374,7 +390,7 @@ class PostgresStore:
             "after": after,
             "limit": limit,
         }
-        rows = self._reader.fetch_rows(tenant_id, self._sql["streams"], values)
+        rows = self._reader.fetch_rows(tenant_id, self._sql["list_streams"], values)
         return [StreamSummary(*row) for row in rows]
 
     def select(
@@ -398,7 +414,7 @@ class PostgresStore:
 
     def rules(self) -> Rules:
         with self._borrow_connection() as connection:
-            self._rules = build_rules(connection.execute(self._sql["declarations"]).fetchall())
+            self._rules = build_rules(connection.execute(self._sql["list_declarations"]).fetchall())
         return self._rules
 
     def declare(self, declaration: Declaration) -> None:
@@ -415,7 +431,9 @@ class PostgresStore:
         return self._consumers.get_cursor(tenant_id, purpose, name)
 
     def tenants(self, limit: int) -> list[str]:
-        return [row[0] for row in self._reader.fetch_rows(None, self._sql["tenants"], (limit,))]
+        return [
+            row[0] for row in self._reader.fetch_rows(None, self._sql["list_tenants"], (limit,))
+        ]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         return self._consumers.list_cursors(tenant_id, purpose)

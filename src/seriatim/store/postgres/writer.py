@@ -75,17 +75,19 @@ class PostgresWriter:
         self._append_group = self._sql["append_group"].encode()
         self._append_batch = self._sql["append_batch"].encode()
         self._wait_ms = to_milliseconds(settings.lock_wait_s)
+        # One round trip for BEGIN and the limits. The level is named because the default of the
+        # server, database or role may be higher, which the validated path does not allow.
         self._begin = (
             f"begin isolation level read committed;{build_timeout_statement(settings)}".encode()
         )
         self._timeout = (
-            self._sql["limit_statement"].encode(),
+            self._sql["set_statement_timeout"].encode(),
             b"%d" % get_statement_timeout_ms(settings),
         )
         self._reset()
 
     def _reset(self) -> None:
-        # Used without a lock: append and pop of a list are atomic.
+        # Used without a lock: append and pop of a list are atomic, and an append takes both.
         self._idle: list[WriterConnection] = []
         self._closed = False
 
@@ -93,7 +95,7 @@ class PostgresWriter:
         """Take an idle connection that is alive, None if there is none."""
         while True:
             try:
-                pair = self._idle.pop()  # the most recently used one
+                pair = self._idle.pop()  # the one used last, which is the least likely to be dead
             except IndexError:
                 return None
             if not is_dead(pair[0]):
@@ -122,22 +124,24 @@ class PostgresWriter:
             connection exists.
 
         """
-        fits = is_fast_path if len(group) == 1 else is_groupable
-        if not all(map(fits, group)) or has_duplicates(group) or not has_consistent_seqs(group):
+        can_send = is_fast_path if len(group) == 1 else is_groupable
+        if not all(map(can_send, group)) or has_duplicates(group) or not has_consistent_seqs(group):
             return None
         pair = self._take_idle()
         if pair is None:
             return None
         connection, server_info = pair
         if not server_info.sees_commits_during_lock_wait:
+            # The implicit transaction begins at the default level, with a snapshot older than the
+            # lock.
             self._give_back(pair)
             return None
         try:
             send_group(
                 connection, self._append_group, self._timeout, server_info, self._wait_ms, group
             )
-        except psycopg.Error:  # the statement was not sent completely, so nothing is stored
-            connection.close()
+        except psycopg.Error:
+            connection.close()  # the statement was not sent completely, so nothing is stored
             return None
         return PostgresExchange(connection, group, lambda: self._release(pair), self._settings)
 
@@ -146,13 +150,21 @@ class PostgresWriter:
         self._notify()
 
     def commit_group(self, group: Sequence[AppendRequest]) -> list[Outcome]:
-        """Commit a group and return one outcome per request, in order."""
+        """Commit a group, and wake the readers of this process.
+
+        The requests that can use the fast path share one statement, the others one transaction.
+
+        Returns:
+            One outcome per request, in order.
+
+        """
         paths: dict[str, list[int]] = {"fast": [], "validated": []}
         for index, request in enumerate(group):
             encoded: EncodedAppend = request.encoded
             # An append that requires a certain head cannot share a statement with others.
             fast = encoded.rows and (encoded.required_head is None or len(group) == 1)
             paths["fast" if fast else "validated"].append(index)
+        # The statement refuses such requests only as a group; `decide` answers each of them.
         fast_requests = [group[index] for index in paths["fast"]]
         if has_duplicates(fast_requests) or not has_consistent_seqs(fast_requests):
             paths["validated"] = sorted(paths["validated"] + paths["fast"])
@@ -169,6 +181,7 @@ class PostgresWriter:
         """Commit on one path; retry while the lock is busy, and fall back to the validated path."""
         deadline = time.monotonic() + self._settings.timeout_s
         while True:
+            # Another connection for each attempt: the failed one may be lost.
             try:
                 with self._borrow_connection() as (connection, server_info):
                     try:
@@ -200,6 +213,8 @@ class PostgresWriter:
         send_group(
             connection, self._append_group, self._timeout, server_info, self._wait_ms, requests
         )
+        # Without a deadline: the server ends the statement by its own timeout (B14), and the caller
+        # of a queued append waits no longer than its own. Keepalives end a lost connection.
         reply = GroupReply(connection)
         reply.wait()
         return build_receipts(requests, *reply.read_numbers())
@@ -226,7 +241,10 @@ class PostgresWriter:
         except BaseException:
             _roll_back(connection)
             raise
-        stored = any(isinstance(one, AppendResult) and not one.replayed for one in outcomes)
+        stored = any(
+            isinstance(outcome, AppendResult) and not outcome.replayed for outcome in outcomes
+        )
+        # Outside the block above: a failure of COMMIT is ambiguous, and the caller reports it so.
         connection.execute("commit" if stored else "rollback")
         return outcomes
 
@@ -242,7 +260,11 @@ class PostgresWriter:
 
 
 def has_duplicates(requests: Sequence[AppendRequest]) -> bool:
-    """Return True if appends share a key or an id, or were checked under different rules."""
+    """Return True if one statement cannot store the appends together.
+
+    They share a key or an id, which the unique indexes refuse, or were checked under different
+    rules, while the statement checks one version.
+    """
     if len(requests) <= 1:
         return False
     ids = [event.event_key for request in requests for event in request.events]

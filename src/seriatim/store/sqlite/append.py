@@ -1,4 +1,4 @@
-"""The validated path of appends: decide a group under the write lock, insert the accepted ones."""
+"""Append groups: on the fast path in one statement, or decided under the write lock."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def append_group(
         For each append its placement, the receipt that it repeats, or its error.
 
     """
+    # All reads follow BEGIN IMMEDIATE, so no other process can write before the commit.
     view, rules = _read_view(connection, group, declarations)
     head, budget = view.head(), view.contexts.lock_budget
     if assume_new:
@@ -63,7 +64,7 @@ def append_group(
         if placed:
             _insert(connection, placed, recorded_us)
             return list(placed)
-    view.look_up_known(group)
+    view.look_up_stored(group)
     results = decide_group(group, view, rules, head, recorded_us, budget)
     placed = [result for result in results if isinstance(result, PlacedAppend)]
     if placed:
@@ -76,7 +77,7 @@ def explain_append(
 ) -> DecisionTrace:
     """Decide an append in an open read transaction, and return the steps."""
     view, rules = _read_view(connection, [request], declarations)
-    view.look_up_known([request])
+    view.look_up_stored([request])
     return trace_decision(request, view, rules)
 
 
@@ -84,12 +85,12 @@ def _read_view(
     connection: sqlite3.Connection, group: Sequence[AppendRequest], declarations: SqliteDeclarations
 ) -> tuple[SqliteLockedView, Rules]:
     """Read the state that a group is decided on, in the open transaction."""
-    head, version, ends = read_log_state(connection, collect_stream_keys(group))
+    head, version, last_seqs = read_log_state(connection, collect_stream_keys(group))
     rules = declarations.load_rules(connection, version)
     contexts = add_newest_events(
         connection, GroupContexts(group, collect_evaluated_contexts(group)), head
     )
-    heads = find_stream_heads(connection, group, ends, rules)
+    heads = find_stream_heads(connection, group, last_seqs, rules)
     return SqliteLockedView(connection, heads, contexts, head), rules
 
 
@@ -102,14 +103,14 @@ def _insert(connection: sqlite3.Connection, placed: list[PlacedAppend], recorded
     events: list[Row] = []
     tags: list[Row] = []
     commands: list[Row] = []
-    for one in placed:
-        first = position = one.first_position
-        for event, seq in zip(one.request.events, one.stream_seqs, strict=True):
+    for place in placed:
+        first = position = place.first_position
+        for event, seq in zip(place.request.events, place.stream_seqs, strict=True):
             events.append((position, first, seq, recorded_us, *encode_event(event)))
             if event.tags or event.term_keys:
                 tags.extend(encode_index_rows(event, position))
             position += 1
-        command = one.request.command
+        command = place.request.command
         if command is not None:
             values = command.command_key, command.request_hash, command.response
             commands.append((*values, first, position - 1, recorded_us))
@@ -121,8 +122,8 @@ def _insert(connection: sqlite3.Connection, placed: list[PlacedAppend], recorded
 
 
 FAST_PATH_EVENTS_MAX = 64  # each group size is a separate prepared statement
-_WIDTH = 5 + len(INSERT_COLUMNS)
-_NUMBERS = msgspec.json.Decoder(list[int | None])
+_WIDTH = 5 + len(INSERT_COLUMNS)  # placement values precede the columns of an event
+_SEQS_DECODER = msgspec.json.Decoder(list[int | None])
 
 
 def is_fast_path(group: Sequence[AppendRequest], rules: Rules) -> bool:
@@ -151,11 +152,17 @@ class FastPathInsert:
         self.recorded_us = 0
 
     def insert(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
-        """Insert the whole group in one statement, which commits it."""
+        """Insert the whole group in one statement, which commits it.
+
+        Raises:
+            sqlite3.IntegrityError: A key or id is stored already, a rule of a stream is broken, or
+                the rules have changed.
+
+        """
         self.recorded_us = get_now_us()
         if len(self._group) == len(self._group[0].events) == 1:
             return connection.execute(
-                SQL["insert_plain"], self._encode_single(self._group[0].events[0])
+                SQL["append_event"], self._encode_single(self._group[0].events[0])
             )
         values = self._encode_group()
         return connection.execute(_build_group_insert(len(values) // _WIDTH), values)
@@ -167,19 +174,19 @@ class FastPathInsert:
 
     def _encode_group(self) -> list[Any]:
         values: list[Any] = []
-        before: dict[bytes | None, int] = {}  # earlier events of each stream in the group
+        counts: dict[bytes | None, int] = {}  # events of each stream so far
         number = 0
         for request in self._group:
             append_number = number + 1
             for event in request.events:
                 number += 1
-                offset = before.get(event.stream_key, 0)
-                before[event.stream_key] = offset + 1
+                seq_offset = counts.get(event.stream_key, 0)
+                counts[event.stream_key] = seq_offset + 1
                 values += (
                     number,
                     append_number,
                     self._get_first_seq(event),
-                    offset,
+                    seq_offset,
                     self.recorded_us,
                 )
                 values += encode_event(event)
@@ -195,13 +202,14 @@ class FastPathInsert:
         """Return the placements of the inserted appends; none if the rules have changed."""
         if cursor.rowcount <= 0 or cursor.lastrowid is None:
             return []
+        # A position is the row's own id, and those of one statement are consecutive.
         last = cursor.lastrowid
         position = last - cursor.rowcount + 1
-        found = cursor.connection.execute(SQL["stream_seqs"], (position, last)).fetchone()
-        return place_in_order(self._group, position, _NUMBERS.decode(found[0]))
+        (seqs,) = cursor.connection.execute(SQL["list_stream_seqs"], (position, last)).fetchone()
+        return place_in_order(self._group, position, _SEQS_DECODER.decode(seqs))
 
 
 @cache
 def _build_group_insert(events: int) -> str:
     row = f"({', '.join('?' * _WIDTH)})"
-    return SQL["insert_plain_group"].replace("{rows}", ", ".join([row] * events))
+    return SQL["append_group"].replace("{rows}", ", ".join([row] * events))

@@ -17,11 +17,21 @@ from seriatim.store.sqlite.declarations import SqliteDeclarations
 from seriatim.store.sqlite.statements import CHECKS, Row
 
 _PAGE = 10_000
-_FULL = 2
+_SYNCHRONOUS_FULL = 2
 _SCARCE_BYTES = 256 * 1024 * 1024
 _LARGE_WAL_BYTES = 256 * 1024 * 1024
-_NETWORK = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre", "afs")
-_RESTORE = "restore the file from a backup, then raise the epoch"
+_NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "cifs",
+    "smb",
+    "9p",
+    "fuse.sshfs",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "afs",
+)
+_RESTORE_HINT = "restore the file from a backup, then raise the epoch"
 
 
 def verify(connection: sqlite3.Connection, declarations: SqliteDeclarations) -> Iterator[Finding]:
@@ -30,27 +40,32 @@ def verify(connection: sqlite3.Connection, declarations: SqliteDeclarations) -> 
     yield pages
     if pages.level == "error":
         return  # checks of the events on damaged pages mean nothing
-    count, first, last = connection.execute(CHECKS["positions"]).fetchone()
+    count, first, last = connection.execute(CHECKS["count_positions"]).fetchone()
     complete = count == last and first == 1
-    yield _judge("positions", complete, f"{count} events from {first} to {last}")
-    for statement, check in (("broken_streams", "streams"), ("broken_appends", "appends")):
+    yield _make_finding("positions", complete, f"{count} events from {first} to {last}")
+    for statement, check in (
+        ("count_broken_streams", "streams"),
+        ("count_broken_appends", "appends"),
+    ):
         (broken,) = connection.execute(CHECKS[statement]).fetchone()
-        yield _judge(check, broken == 0, f"{broken} {check} are not contiguous")
+        yield _make_finding(check, broken == 0, f"{broken} {check} are not contiguous")
     yield from _check_keys(connection, declarations.load_rules(connection), last)
 
 
 def _check_pages(connection: sqlite3.Connection) -> Finding:
     try:
-        found = [text for (text,) in connection.execute("pragma integrity_check")]
+        problems = [text for (text,) in connection.execute("pragma integrity_check")]
     except sqlite3.DatabaseError as error:
-        found = [str(error)]
-    return _judge("integrity", found == ["ok"], "SQLite's own check: " + "; ".join(found)[:500])
+        problems = [str(error)]
+    return _make_finding(
+        "integrity", problems == ["ok"], "SQLite's own check: " + "; ".join(problems)[:500]
+    )
 
 
 def _check_keys(connection: sqlite3.Connection, rules: Rules, until: int) -> Iterator[Finding]:
     after = expected = wrong = missing = 0
     first_wrong = None
-    while rows := connection.execute(CHECKS["index_keys"], (after, until, _PAGE)).fetchall():
+    while rows := connection.execute(CHECKS["list_index_keys"], (after, until, _PAGE)).fetchall():
         for row in rows:
             keys = rules.row_index_keys(row[:5])
             expected += len(keys)
@@ -60,11 +75,11 @@ def _check_keys(connection: sqlite3.Connection, rules: Rules, until: int) -> Ite
                 wrong += 1
                 first_wrong = first_wrong or row[0]
         after = rows[-1][0]
-    (stored,) = connection.execute(CHECKS["key_count"], (until,)).fetchone()
+    (stored,) = connection.execute(CHECKS["count_keys"], (until,)).fetchone()
     where = f", first at position {first_wrong}" if first_wrong else ""
-    yield _judge("index_keys", wrong == 0, f"{wrong} events have wrong index keys{where}")
+    yield _make_finding("index_keys", wrong == 0, f"{wrong} events have wrong index keys{where}")
     message = f"{stored} rows hold {expected} keys of tags and payload indexes"
-    yield _judge("tags", stored == expected and not missing, message)
+    yield _make_finding("tags", stored == expected and not missing, message)
 
 
 def _has_correct_keys(row: Row) -> bool:
@@ -81,12 +96,15 @@ def _has_correct_keys(row: Row) -> bool:
 
 def _count_absent(connection: sqlite3.Connection, position: int, keys: tuple[bytes, ...]) -> int:
     return sum(
-        connection.execute(CHECKS["has_key"], (key, position)).fetchone() == (0,) for key in keys
+        connection.execute(CHECKS["count_key_rows"], (key, position)).fetchone() == (0,)
+        for key in keys
     )
 
 
-def _judge(check: str, good: bool, message: str) -> Finding:
-    return Finding("ok", check, message) if good else Finding("error", check, message, _RESTORE)
+def _make_finding(check: str, success: bool, message: str) -> Finding:
+    if success:
+        return Finding("ok", check, message)
+    return Finding("error", check, message, _RESTORE_HINT)
 
 
 def doctor(
@@ -102,7 +120,7 @@ def doctor(
 
     """
     mode, level = settings
-    durable = mode == "wal" and level >= _FULL
+    durable = mode == "wal" and level >= _SYNCHRONOUS_FULL
     message = f"journal mode {mode}, synchronous {level}"
     cure = "" if durable else "open the log again; something changed the mode of its file"
     yield Finding("ok" if durable else "error", "durability", message, cure)
@@ -115,10 +133,10 @@ def doctor(
 
 
 def _check_version(connection: sqlite3.Connection) -> Finding:
-    found = migrate.read_schema_version(connection)
-    message = f"schema version {found}, this program uses {migrate.SCHEMA_VERSION}"
-    if found > migrate.SCHEMA_VERSION:
-        return Finding("warning", "schema", message, "upgrade seriatim soon")
+    version = migrate.read_schema_version(connection)
+    message = f"schema version {version}, this program uses {migrate.SCHEMA_VERSION}"
+    if version > migrate.SCHEMA_VERSION:
+        return Finding("warning", "schema", message, "upgrade the package soon")
     return Finding("ok", "schema", message)
 
 
@@ -150,7 +168,7 @@ def _check_wal(path: str) -> Finding:
 
 def _check_file_system(path: str) -> Finding:
     kind = _find_mount_type(os.path.realpath(path))
-    if kind.startswith(_NETWORK):
+    if kind.startswith(_NETWORK_FILE_SYSTEMS):
         message = f"{path} is on a network file system ({kind}), whose locks are not reliable"
         return Finding("error", "file_system", message, "move the file to a local disk")
     return Finding("ok", "file_system", f"the file is on {kind or 'an unknown file system'}")
@@ -164,8 +182,9 @@ def _find_mount_type(path: str) -> str:
         return ""
     longest, kind = "", ""
     for line in mounts:
-        _, point, found, *_ = line.split(" ")
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(longest):
-            longest, kind = point, found
+        _, mount_point, mount_type, *_ = line.split(" ")
+        inside = path == mount_point or path.startswith(mount_point.rstrip("/") + "/")
+        # The innermost mount counts; of several at one place, the last one hides the others.
+        if inside and len(mount_point) >= len(longest):
+            longest, kind = mount_point, mount_type
     return kind

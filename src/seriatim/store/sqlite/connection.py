@@ -22,9 +22,10 @@ class DatabaseFile:
 
     def __init__(self, path: str, busy_timeout_s: float) -> None:
         if sqlite3.sqlite_version_info < MIN_SQLITE_VERSION:
-            needed = ".".join(map(str, MIN_SQLITE_VERSION))
+            minimum = ".".join(map(str, MIN_SQLITE_VERSION))
             msg = (
-                f"SQLite {sqlite3.sqlite_version} is too old: version {needed} or newer is required"
+                f"SQLite {sqlite3.sqlite_version} is too old, version {minimum} or newer is "
+                "required: use a Python that is built with a newer SQLite"
             )
             raise failures.make_permanent_failure(msg)
         if path in ("", ":memory:"):
@@ -36,13 +37,21 @@ class DatabaseFile:
         self._inode: tuple[int, int] | None = None
 
     def open(self, *, mode: str) -> sqlite3.Connection:
-        """Open a connection; `mode` is ro, rw or rwc, as in SQLite URIs."""
+        """Open a connection.
+
+        Args:
+            mode: "ro", "rw" or "rwc", as in SQLite URIs.
+
+        Raises:
+            sqlite3.Error: The file cannot be opened.
+
+        """
         connection = sqlite3.connect(
             f"{Path(self.path).as_uri()}?mode={mode}",
             uri=True,
             timeout=self.busy_timeout_s,
-            isolation_level=None,
-            check_same_thread=False,
+            isolation_level=None,  # transactions begin and end explicitly
+            check_same_thread=False,  # the owner gives it to one thread at a time
             cached_statements=_STATEMENTS_CACHED,
         )
         try:
@@ -77,10 +86,10 @@ class DatabaseFile:
 
     def _read_inode(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.path)  # noqa: PTH116 - faster than Path, and on the path of every append
+            status = os.stat(self.path)  # noqa: PTH116 - faster than Path, and on the path of every append
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
 
 POLL_S = 0.03  # how often the file is checked for appends of other processes
@@ -113,9 +122,10 @@ class HeadWatcher:
         if now - self._polled_at < POLL_S / 2:
             return
         self._polled_at = now
+        # Outside the lock, so that a slow read delays neither `notify` nor other waiting threads.
         head = self._read_head()
         with self._moved:
-            self._head = max(self._head, head)
+            self._head = max(self._head, head)  # `notify` may have reported a later one meanwhile
 
     def notify(self, head: int) -> None:
         """Update the head and wake the waiting threads."""

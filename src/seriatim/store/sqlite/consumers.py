@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from typing import Any
+from typing import NamedTuple
 
 from seriatim.core.errors import LeaseLost
-from seriatim.core.times import format_us
-from seriatim.store.common import check_cursor_move, decode_subscription
+from seriatim.store.common import check_cursor_move, decode_cursor, decode_subscription
 from seriatim.store.port import Cursor, Lease, SubscriptionState
 from seriatim.store.sqlite.statements import SQL
 
@@ -22,13 +21,15 @@ def get_cursor(
     connection: sqlite3.Connection, tenant_id: str, purpose: str, name: str
 ) -> Cursor | None:
     """Return a stored cursor, None if there is none."""
-    row = connection.execute(SQL["cursor"], (tenant_id, purpose, name)).fetchone()
-    return None if row is None else _decode_cursor(row)
+    row = connection.execute(SQL["find_cursor"], (tenant_id, purpose, name)).fetchone()
+    return None if row is None else decode_cursor(row)
 
 
 def list_cursors(connection: sqlite3.Connection, tenant_id: str, purpose: str) -> list[Cursor]:
     """Return all cursors of one purpose, ordered by name."""
-    return [_decode_cursor(row) for row in connection.execute(SQL["cursors"], (tenant_id, purpose))]
+    return [
+        decode_cursor(row) for row in connection.execute(SQL["list_cursors"], (tenant_id, purpose))
+    ]
 
 
 def list_cursors_after(
@@ -36,7 +37,7 @@ def list_cursors_after(
 ) -> list[Cursor]:
     """Return a page of cursors whose names are greater than `after`."""
     values = (tenant_id, purpose, after, limit)
-    return [_decode_cursor(row) for row in connection.execute(SQL["cursors_after"], values)]
+    return [decode_cursor(row) for row in connection.execute(SQL["list_cursors_after"], values)]
 
 
 def list_subscriptions(
@@ -44,7 +45,9 @@ def list_subscriptions(
 ) -> list[SubscriptionState]:
     """Return a page of durable subscriptions, ordered by name."""
     values = {"tenant": tenant_id, "after": after, "limit": limit, "now": get_now_us()}
-    return [decode_subscription(row) for row in connection.execute(SQL["subscriptions"], values)]
+    return [
+        decode_subscription(row) for row in connection.execute(SQL["list_subscriptions"], values)
+    ]
 
 
 def record_failure(
@@ -64,26 +67,11 @@ def record_failure(
 
 
 def can_add_cursor(
-    connection: sqlite3.Connection, tenant_id: str, purpose: str, name: str, at_most: int
+    connection: sqlite3.Connection, tenant_id: str, purpose: str, name: str, limit: int
 ) -> bool:
-    """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
-    values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "at_most": at_most}
-    return bool(connection.execute(SQL["cursor_room"], values).fetchone()[0])
-
-
-def _decode_cursor(row: tuple[Any, ...]) -> Cursor:
-    tenant_id, purpose, name, position, log_id, epoch, last_event_id, query, updated_us = row
-    return Cursor(
-        tenant_id=tenant_id,
-        purpose=purpose,
-        name=name,
-        position=position,
-        log_id=log_id,
-        epoch=epoch,
-        last_event_id=last_event_id,
-        query=query,
-        updated_at=format_us(updated_us),
-    )
+    """Return True if the cursor exists, or if the tenant has fewer than `limit` cursors."""
+    values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "limit": limit}
+    return bool(connection.execute(SQL["check_cursor_limit"], values).fetchone()[0])
 
 
 def add_cursor(connection: sqlite3.Connection, requested: Cursor) -> Cursor:
@@ -99,13 +87,13 @@ def put_cursor(
 ) -> None:
     """Store a cursor if its lease was not lost and the move is allowed."""
     if lease is not None:
-        held = _find_lease(connection, lease.tenant_id, lease.name)
-        if held is None or held[1] != lease.token:
+        stored_lease = _find_lease(connection, lease.tenant_id, lease.name)
+        if stored_lease is None or stored_lease.token != lease.token:
             raise LeaseLost
     stored = get_cursor(connection, requested.tenant_id, requested.purpose, requested.name)
     check_cursor_move(stored, requested, reset=reset)
     connection.execute(
-        SQL["put_cursor"],
+        SQL["upsert_cursor"],
         (
             requested.tenant_id,
             requested.purpose,
@@ -124,21 +112,22 @@ def claim_lease(
     connection: sqlite3.Connection, tenant_id: str, name: str, owner: str, seconds: float
 ) -> Lease | None:
     """Claim a lease that is free, expired, or held by `owner`; each claim raises the token."""
-    held = _find_lease(connection, tenant_id, name)
+    stored = _find_lease(connection, tenant_id, name)
     now = get_now_us()
-    if held is not None and held[2] > now and held[0] != owner:
+    if stored is not None and stored.expires_us > now and stored.owner != owner:
         return None
-    # The clock is above every token of a replaced lease of this name.
-    lease = Lease(tenant_id, name, now if held is None else held[1] + 1)
+    # `reuse_lease` may have renamed an earlier lease of this name, and its token is forgotten.
+    # Tokens rise once per claim, far slower than the clock, so the clock is above all of them.
+    lease = Lease(tenant_id, name, now if stored is None else stored.token + 1)
     expires = now + _microseconds(seconds)
-    connection.execute(SQL["put_lease"], (tenant_id, name, owner, lease.token, expires))
+    connection.execute(SQL["upsert_lease"], (tenant_id, name, owner, lease.token, expires))
     return lease
 
 
-def can_add_lease(connection: sqlite3.Connection, tenant_id: str, name: str, at_most: int) -> bool:
-    """Return True if the lease exists, or if the tenant has fewer than `at_most` leases."""
-    values = {"tenant_id": tenant_id, "name": name, "at_most": at_most}
-    return bool(connection.execute(SQL["lease_room"], values).fetchone()[0])
+def can_add_lease(connection: sqlite3.Connection, tenant_id: str, name: str, limit: int) -> bool:
+    """Return True if the lease exists, or if the tenant has fewer than `limit` leases."""
+    values = {"tenant_id": tenant_id, "name": name, "limit": limit}
+    return bool(connection.execute(SQL["check_lease_limit"], values).fetchone()[0])
 
 
 def reuse_lease(connection: sqlite3.Connection, tenant_id: str, name: str) -> bool:
@@ -159,23 +148,27 @@ def release_lease(connection: sqlite3.Connection, lease: Lease) -> None:
 
 def _set_expiry(connection: sqlite3.Connection, lease: Lease, expires_us: int) -> bool:
     values = (expires_us, lease.tenant_id, lease.name, lease.token)
-    return connection.execute(SQL["extend_lease"], values).rowcount == 1
+    return connection.execute(SQL["update_lease_expiry"], values).rowcount == 1
 
 
-def _find_lease(
-    connection: sqlite3.Connection, tenant_id: str, name: str
-) -> tuple[str, int, int] | None:
-    row: tuple[str, int, int] | None = connection.execute(
-        SQL["lease"], (tenant_id, name)
-    ).fetchone()
-    return row
+class _StoredLease(NamedTuple):
+    """A row of the statement `find_lease`."""
+
+    owner: str
+    token: int
+    expires_us: int
+
+
+def _find_lease(connection: sqlite3.Connection, tenant_id: str, name: str) -> _StoredLease | None:
+    row = connection.execute(SQL["find_lease"], (tenant_id, name)).fetchone()
+    return None if row is None else _StoredLease(*row)
 
 
 def _microseconds(seconds: float) -> int:
     return int(seconds * 1_000_000)
 
 
-def purge_commands(connection: sqlite3.Connection, older_than_seconds: float, most: int) -> int:
-    """Delete at most `most` old command records and return their number."""
-    values = {"before": get_now_us() - _microseconds(older_than_seconds), "most": most}
-    return connection.execute(SQL["purge_commands"], values).rowcount
+def purge_commands(connection: sqlite3.Connection, older_than_seconds: float, limit: int) -> int:
+    """Delete at most `limit` old command records and return their number."""
+    values = {"before": get_now_us() - _microseconds(older_than_seconds), "limit": limit}
+    return connection.execute(SQL["delete_old_commands"], values).rowcount

@@ -25,7 +25,7 @@ class SqliteDeclarations:
         Declarations are never deleted, so their number is the version.
         """
         if version is None:
-            (version,) = connection.execute(SQL["rules_version"]).fetchone()
+            (version,) = connection.execute(SQL["select_rules_version"]).fetchone()
         rules = self.last_rules
         if rules.version != version:
             rules = self.last_rules = _build_rules(connection)
@@ -53,13 +53,13 @@ def _insert_declaration(
     declaration: Declaration,
 ) -> None:
     body = canonical_text(msgspec.structs.asdict(declaration))
-    connection.execute(SQL["declare"], (rules.version + 1, *key, body))
+    connection.execute(SQL["insert_declaration"], (rules.version + 1, *key, body))
 
 
 def _make_stored_index(connection: sqlite3.Connection, index: PayloadIndex) -> StoredIndex:
     """Return the index to store; it covers all events if its type has no events yet."""
-    (head,) = connection.execute(SQL["head"]).fetchone()
-    exists = connection.execute(SQL["has_type"], (index.event_type,)).fetchone()
+    (head,) = connection.execute(SQL["select_head"]).fetchone()
+    exists = connection.execute(SQL["find_event_of_type"], (index.event_type,)).fetchone()
     return StoredIndex(index.event_type, index.path, head if exists else 0)
 
 
@@ -67,7 +67,7 @@ def _build_rules(connection: sqlite3.Connection) -> Rules:
     kinds: list[StreamKind] = []
     types: list[EventType] = []
     indexes: list[StoredIndex] = []
-    for what, body in connection.execute(SQL["declarations"]):
+    for what, body in connection.execute(SQL["list_declarations"]):
         fields = decode_stored_json(body)
         if what == "kind":
             kinds.append(msgspec.convert(fields, StreamKind))

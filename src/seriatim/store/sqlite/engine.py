@@ -64,9 +64,11 @@ class SqliteSession:
     def find_outage(self, error: BaseException) -> Exception | None:
         """Return the error in the cause chain that shows an outage, else None."""
         # While this transaction holds the write lock, "locked" is an error of another file.
-        held = not _is_closed(self._connection) and self._connection.in_transaction
-        driver_errors = (one for one in iterate_causes(error) if isinstance(one, sqlite3.Error))
-        return next(filter(is_resource_failure if held else is_outage, driver_errors), None)
+        has_lock = not _is_closed(self._connection) and self._connection.in_transaction
+        driver_errors = (
+            cause for cause in iterate_causes(error) if isinstance(cause, sqlite3.Error)
+        )
+        return next(filter(is_resource_failure if has_lock else is_outage, driver_errors), None)
 
     def find_defect(self) -> str | None:
         """Return a message if user code ended the transaction."""
@@ -78,8 +80,12 @@ class SqliteSession:
         """Return a message if user code tried to end the transaction or closed the connection."""
         if _is_closed(self._connection):
             return CONNECTION_CLOSED
-        driver_errors = (one for one in iterate_causes(error) if isinstance(one, sqlite3.Error))
-        denied = any(get_error_code(one) == sqlite3.SQLITE_AUTH for one in driver_errors)
+        driver_errors = (
+            cause for cause in iterate_causes(error) if isinstance(cause, sqlite3.Error)
+        )
+        denied = any(
+            get_error_code(driver_error) == sqlite3.SQLITE_AUTH for driver_error in driver_errors
+        )
         return TRANSACTION_ENDED if denied else None
 
     @contextmanager
@@ -97,7 +103,11 @@ class SqliteSession:
         return self._connection.execute(sql, values or {}).fetchall()
 
     def upsert(
-        self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
+        self,
+        table: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        on_conflict: str,
     ) -> None:
         """Insert rows, or merge them into existing ones."""
         names = ", ".join(f'"{name}"' for name in kinds)
@@ -109,7 +119,7 @@ class SqliteSession:
             for kind, column in zip(kinds.values(), columns, strict=True)
         ]
         self._connection.executemany(
-            f"insert into {into} as t ({names}) values ({placeholders}) {then}",
+            f"insert into {table} as t ({names}) values ({placeholders}) {on_conflict}",
             zip(*stored, strict=True),
         )
 
@@ -133,16 +143,16 @@ class SqliteSession:
     def run_with_rows_then(
         self,
         sql: str,
-        then: str,
+        second_sql: str,
         kinds: Mapping[str, str],
         columns: Sequence[list[Any]],
         returned: Sequence[str],
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
         """Run both statements, one after the other."""
-        found = self.run_with_rows(sql, kinds, columns, values)
-        self._run_with_table(then, "rows", returned, found, values)
-        return found
+        rows = self.run_with_rows(sql, kinds, columns, values)
+        self._run_with_table(second_sql, "rows", returned, rows, values)
+        return rows
 
     def _run_with_table(
         self,
@@ -249,12 +259,12 @@ class SqliteEngine:
         columns: Collection[str],  # noqa: ARG002 - SQLite reports itself what does not fit
     ) -> Sequence[str]:
         """Return the statements that repeat the users' indexes and triggers on a new table."""
-        found = session.run(
+        rows = session.run(
             "select sql from sqlite_master "
             "where tbl_name = :name and type in ('index', 'trigger') and sql is not null",
             {"name": table},
         )
-        return [row[0] for row in found]
+        return [row[0] for row in rows]
 
     def replace_table(
         self, session: SqliteSession, old: str, new: str, customizations: Sequence[str]
@@ -284,6 +294,8 @@ class SqliteEngine:
         with self._lock, translate_errors(self._file.path):
             self._file.check_usable()
             connection = self._connection or self._open()
+            # A write takes the lock at once: a transaction that first reads fails if another
+            # process writes in between.
             connection.execute("begin immediate" if write else "begin")
             try:
                 yield SqliteSession(connection)

@@ -19,7 +19,8 @@ class _Meaning(msgspec.Struct, frozen=True):
 
 
 _BUSY = _Meaning(
-    "another process holds the lock of {path}: try again, or raise the busy timeout", retryable=True
+    "another process holds the lock of {path}: try again, or end a transaction that keeps it open",
+    retryable=True,
 )
 _DENIED = _Meaning("{path} cannot be written: grant write permission on the file and its folder")
 _OTHER = _Meaning("SQLite failed on {path}: {error}")
@@ -47,12 +48,16 @@ _MEANINGS = {
     sqlite3.SQLITE_CONSTRAINT: _Meaning(
         "a constraint of {path} rejected the write ({error}): run seriatim verify"
     ),
-    sqlite3.SQLITE_TOOBIG: _Meaning("a value is too large for SQLite in {path}"),
-    sqlite3.SQLITE_NOMEM: _Meaning("out of memory while using {path}", retryable=True),
+    sqlite3.SQLITE_TOOBIG: _Meaning(
+        "a value is too large for SQLite in {path}: shorten the payload"
+    ),
+    sqlite3.SQLITE_NOMEM: _Meaning(
+        "out of memory while using {path}: read or write fewer events at a time", retryable=True
+    ),
 }
 
 # After these errors COMMIT wrote no complete commit record, so nothing is stored.
-_CLEAR_AT_COMMIT = {
+_NOTHING_STORED_AT_COMMIT = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CONSTRAINT,
     sqlite3.SQLITE_FULL,
@@ -125,10 +130,13 @@ def translate_error(error: sqlite3.Error, path: str, *, at_commit: bool = False)
         path: The path of the file, for the message.
         at_commit: Whether COMMIT failed, so that the outcome may be ambiguous.
 
+    Returns:
+        A failure whose detail `ambiguous` says whether the write may be stored.
+
     """
     code = get_error_code(error)
     meaning = _OTHER if code is None else _MEANINGS.get(code & _PRIMARY, _OTHER)
-    unclear = code is None or not {code, code & _PRIMARY} & _CLEAR_AT_COMMIT
+    unclear = code is None or not {code, code & _PRIMARY} & _NOTHING_STORED_AT_COMMIT
     ambiguous = at_commit and unclear
     message = meaning.message.format(path=path, error=error)
     if ambiguous:

@@ -13,7 +13,7 @@ import threading
 from typing import Protocol
 from weakref import WeakSet
 
-PAUSE_TIMEOUT_S = 5.0
+PAUSE_TIMEOUT_S = 5.0  # then the fork proceeds, and the connection stays open in the parent
 
 
 class Pausable(Protocol):
@@ -40,7 +40,9 @@ def register_holder(holder: Pausable) -> None:
 
 
 def _pause_all() -> None:
-    _fork_lock.acquire()  # two threads may fork at once
+    # Held until the fork is over: of two threads that fork at once, one would resume the holders
+    # while the other has not forked yet.
+    _fork_lock.acquire()
     _paused.extend(holder for holder in list(_holders) if holder.pause(PAUSE_TIMEOUT_S))
 
 

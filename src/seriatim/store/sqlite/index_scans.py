@@ -14,7 +14,7 @@ from seriatim.core.patterns import NameFilter
 from seriatim.store.common import PageBounds, take_page
 from seriatim.store.sqlite.statements import INDEX_SCANS, RECORD_COLUMNS, SQL, Row, decode_record
 
-INDEX_SCANS_MAX = 256
+INDEX_SCANS_MAX = 256  # merged in one read; with more the tenant's events are scanned
 EXPANDED_TYPES_MAX = 64  # types per pattern; for more types the tenant's events are scanned
 NO_UPPER_BOUND = (1 << 63) - 1
 UNINDEXED_SEQ_MAX = 100  # first events of a stream that the index by type omits: see the schema
@@ -44,7 +44,7 @@ class IndexScan(msgspec.Struct, frozen=True):
         newest_first: bool,
     ) -> Iterable[Row]:
         """Return an iterator over the rows in (after, until]; the first column is the position."""
-        return self._run(connection, after, until, limit, back=newest_first)
+        return self._run(connection, after, until, limit, newest_first=newest_first)
 
     def fetch_positions(
         self, connection: sqlite3.Connection, page: PageBounds
@@ -52,7 +52,12 @@ class IndexScan(msgspec.Struct, frozen=True):
         """Return an iterator over the positions of a page's rows."""
         text = _POSITIONS[self.name]
         return self._run(
-            connection, page.after, page.until, page.limit, back=page.newest_first, text=text
+            connection,
+            page.after,
+            page.until,
+            page.limit,
+            newest_first=page.newest_first,
+            text=text,
         )
 
     def _run(
@@ -62,16 +67,18 @@ class IndexScan(msgspec.Struct, frozen=True):
         until: int,
         limit: int,
         *,
-        back: bool,
+        newest_first: bool,
         text: str | None = None,
     ) -> Iterable[Any]:
         after, until = max(after, self.after), min(until, self.until)
         if after >= until:
             return ()
         values = {**self.values, "after": after, "until": until, "limit": limit}
-        if self.name == "tags":
-            values["start"] = until + 1 if back else after
-        if self.name == "stream":
+        if self.name == "scan_tags":
+            values["start"] = until + 1 if newest_first else after
+        if self.name == "scan_stream":
+            # The index of a stream is ordered by sequence number, so the range of positions is
+            # converted to one of sequence numbers.
             stream = values["stream"]
             since_seq = values.get("since_seq")
             values["after_seq"] = max(
@@ -80,19 +87,21 @@ class IndexScan(msgspec.Struct, frozen=True):
             values["until_seq"] = min(find_seq_at(connection, stream, until), self.until_seq)
             if values["after_seq"] >= values["until_seq"]:
                 return ()
-        return connection.execute(self.build_sql(text, newest_first=back), values)
+        return connection.execute(self.build_sql(text, newest_first=newest_first), values)
 
     def build_sql(self, text: str | None = None, *, newest_first: bool) -> str:
         """Return the SQL of the scan; tests also use it to inspect query plans."""
-        more = "".join(f"and {condition} " for condition in self.conditions)
-        text = (text or INDEX_SCANS[self.name]).replace("{more}", more)
-        if self.name == "tags":
+        conditions = "".join(f"and {condition} " for condition in self.conditions)
+        text = (text or INDEX_SCANS[self.name]).replace("{conditions}", conditions)
+        if self.name == "scan_tags":
             keys = ", ".join(f"({turn}, :key_{turn})" for turn in range(self.values["keys"]))
-            text = text.replace("{keys}", keys).replace("{beyond}", _BEYOND[newest_first])
+            text = text.replace("{keys}", keys).replace(
+                "{seek_condition}", _SEEK_CONDITIONS[newest_first]
+            )
         return text.replace("{direction}", "desc" if newest_first else "asc")
 
 
-_BEYOND = {
+_SEEK_CONDITIONS = {
     False: "tagged.position >= leap.position + (leap.agreed = :keys) and tagged.position <= :until",
     True: "tagged.position <= leap.position - (leap.agreed = :keys) and tagged.position > :after",
 }
@@ -110,7 +119,7 @@ def expand_patterns(
         limit = EXPANDED_TYPES_MAX + 1 - len(types)
         if limit > 0:
             values = {"tenant": tenant_id, "first": first, "end": end, "limit": limit}
-            rows = connection.execute(SQL["known_types"], values)
+            rows = connection.execute(SQL["list_event_types"], values)
             types.update(dict.fromkeys(row[0] for row in rows))
     return names if len(types) > EXPANDED_TYPES_MAX else NameFilter(tuple(types))
 
@@ -144,8 +153,8 @@ def plan_stream_type_scans(values: dict[str, Any], conditions: tuple[str, ...]) 
     """
     of_type = (*conditions, "events.event_type = :type")
     return [
-        IndexScan("stream_type", values, conditions),
-        IndexScan("stream", values, of_type, until_seq=UNINDEXED_SEQ_MAX),
+        IndexScan("scan_stream_type", values, conditions),
+        IndexScan("scan_stream", values, of_type, until_seq=UNINDEXED_SEQ_MAX),
     ]
 
 
@@ -156,19 +165,20 @@ def find_seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int
     """
     if position <= 0:
         return -1
-    end = connection.execute(SQL["stream_end"], (stream_key,)).fetchone()
+    end = connection.execute(SQL["find_stream_end"], (stream_key,)).fetchone()
     if end is None:
         return -1
     high, last = end
     if last <= position:
         return int(high)
-    low, first = connection.execute(SQL["stream_start"], (stream_key,)).fetchone()
+    low, first = connection.execute(SQL["find_stream_start"], (stream_key,)).fetchone()
     if first > position:
         return -1
     while high - low > 1:  # the result is in [low, high)
         middle = (low + high) // 2
-        (found,) = connection.execute(SQL["position_of_seq"], (stream_key, middle)).fetchone()
-        low, high = (middle, high) if found <= position else (low, middle)
+        values = (stream_key, middle)
+        (middle_position,) = connection.execute(SQL["find_position_of_seq"], values).fetchone()
+        low, high = (middle, high) if middle_position <= position else (low, middle)
     return int(low)
 
 
@@ -202,15 +212,15 @@ def _merge_positions(
 
 def _fetch_rows_at(connection: sqlite3.Connection, positions: Iterable[int]) -> Iterator[Row]:
     for position in positions:
-        yield from connection.execute(SQL["at_position"], (position,))
+        yield from connection.execute(SQL["find_event_at"], (position,))
 
 
 def find_highest_position(
     connection: sqlite3.Connection, scans: list[IndexScan], after: int, until: int
 ) -> int | None:
-    """Return the highest position that any scan finds; each scan only looks above the best."""
-    best = after
+    """Return the highest position that any scan finds; each scan only looks above the last one."""
+    highest = after
     for scan in scans:
-        for row in scan.fetch_rows(connection, best, until, limit=1, newest_first=True):
-            best = row[0]
-    return best if best > after else None
+        for row in scan.fetch_rows(connection, highest, until, limit=1, newest_first=True):
+            highest = row[0]
+    return highest if highest > after else None

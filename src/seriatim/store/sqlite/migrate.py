@@ -50,15 +50,16 @@ def ensure_schema(file: DatabaseFile, writer: SqliteWriter, *, create: bool) -> 
     writer.connect(create=create)
     file.record_inode()
     with writer.transaction(bounded=False) as connection:
-        found = read_schema_version(connection)
-        if found == SCHEMA_VERSION:
+        # Under the write lock: of several processes only one creates or upgrades the schema.
+        version = read_schema_version(connection)
+        if version == SCHEMA_VERSION:
             return
-        if found == 0:
+        if version == 0:
             _create(connection, file.path, create=create)
-        elif found < SCHEMA_VERSION:
-            apply_migrations(connection, found)
+        elif version < SCHEMA_VERSION:
+            apply_migrations(connection, version)
         else:
-            _check_newer(connection, file.path, found)
+            _check_newer(connection, file.path, version)
 
 
 def read_schema_version(connection: sqlite3.Connection) -> int:
@@ -78,12 +79,12 @@ def _create(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
     apply_migrations(connection, 0)
 
 
-def apply_migrations(connection: sqlite3.Connection, found: int) -> None:
-    """Apply the migrations after version `found`."""
-    for number, name in enumerate(MIGRATIONS[found:], start=found + 1):
+def apply_migrations(connection: sqlite3.Connection, version: int) -> None:
+    """Apply the migrations after `version` in the open transaction; 0 creates a new log."""
+    for number, name in enumerate(MIGRATIONS[version:], start=version + 1):
         run_script(connection, f"migrations/{name}")
         _record_version(connection, number)
-    if found == 0:
+    if version == 0:
         _insert_identity(connection)
 
 
@@ -109,13 +110,12 @@ def _insert_identity(connection: sqlite3.Connection) -> None:
     )
 
 
-def _check_newer(connection: sqlite3.Connection, path: str, found: int) -> None:
+def _check_newer(connection: sqlite3.Connection, path: str, version: int) -> None:
     (works_from,) = connection.execute("select works_from from seriatim_schema").fetchone()
     if works_from > SCHEMA_VERSION:
         msg = (
-            f"{path} has schema version {found}, but this program supports only "
-            f"{SCHEMA_VERSION}: upgrade "
-            "seriatim"
+            f"{path} has schema version {version}, but this program supports only "
+            f"{SCHEMA_VERSION}: upgrade the package"
         )
         raise failures.make_permanent_failure(msg)
 
@@ -127,17 +127,28 @@ def restore(connection: sqlite3.Connection, events: Sequence[RestoredEvent]) -> 
         Conflict: The events do not follow the head.
 
     """
-    (head,) = connection.execute(SQL["head"]).fetchone()
+    (head,) = connection.execute(SQL["select_head"]).fetchone()
     check_contiguous(head, events)
     used_keys: set[bytes] = set()
     rows = []
-    with_keys = assign_event_keys([one.event for one in events], make_event_lookup(connection))
-    for one, prepared in zip(events, with_keys, strict=True):
+    with_keys = assign_event_keys(
+        [restored.event for restored in events], make_event_lookup(connection)
+    )
+    for restored, prepared in zip(events, with_keys, strict=True):
         event = _drop_shared_key(connection, prepared, used_keys)
-        placement = one.position, one.append_position, one.stream_seq, one.recorded_us
-        rows.append((*placement, *encode_event(event)))
+        rows.append(
+            (
+                restored.position,
+                restored.append_position,
+                restored.stream_seq,
+                restored.recorded_us,
+                *encode_event(event),
+            )
+        )
     connection.executemany(SQL["insert_event"], rows)
-    tags = [row for one in events for row in encode_index_rows(one.event, one.position)]
+    tags = [
+        row for restored in events for row in encode_index_rows(restored.event, restored.position)
+    ]
     connection.executemany(SQL["insert_tag"], tags)
 
 
@@ -148,7 +159,7 @@ def _drop_shared_key(
     key = event.idempotency_index
     if key is None:
         return event
-    if key in used_keys or connection.execute(SQL["has_key"], (key,)).fetchone():
+    if key in used_keys or connection.execute(SQL["find_idempotency_key"], (key,)).fetchone():
         return msgspec.structs.replace(event, idempotency_index=None)
     used_keys.add(key)
     return event

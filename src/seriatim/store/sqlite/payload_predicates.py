@@ -59,7 +59,7 @@ def payload_matches(predicates: str, payload: str) -> bool:
     """Return True if a payload satisfies one of the predicates, given as a JSON list."""
     try:
         document = PayloadDocument(payload, _current.check)
-        return any(one.matches(document.data, document) for one in _compile(predicates))
+        return any(predicate.matches(document.data, document) for predicate in _compile(predicates))
     except SeriatimError as error:
         _current.error = error
         raise
@@ -86,8 +86,8 @@ def build_condition(predicates: Sequence[Any]) -> tuple[str, dict[str, Any]]:
     for fragments in searches:
         parameters = [next(names) for _ in fragments]
         values.update(zip(parameters, fragments, strict=True))
-        found = " and ".join(f"instr(events.payload, :{name}) > 0" for name in parameters)
-        alternatives.append(f"({found})")
+        contains_all = " and ".join(f"instr(events.payload, :{name}) > 0" for name in parameters)
+        alternatives.append(f"({contains_all})")
     return f"({' or '.join(alternatives)}) and {match}", values
 
 
@@ -102,14 +102,15 @@ def _find_texts(predicate: Any) -> Iterator[str]:
     if isinstance(predicate, dict):
         for key, inner in predicate.items():
             name = canonical_text(key) + ":"
-            yield name + canonical_text(inner) if _has_one_text(inner) else name
+            yield name + canonical_text(inner) if _has_single_form(inner) else name
             yield from _find_texts(inner)
     elif isinstance(predicate, list | tuple):
         for inner in predicate:
-            if _has_one_text(inner):
+            if _has_single_form(inner):
                 yield canonical_text(inner)
             yield from _find_texts(inner)
 
 
-def _has_one_text(value: Any) -> bool:
+def _has_single_form(value: object) -> bool:
+    """Return True if canonical JSON writes all values that match this one in the same way."""
     return value is None or isinstance(value, str | bool)

@@ -71,12 +71,12 @@ def plan_read_scans(spec: ReadSpec) -> list[IndexScan]:
     values, conditions = _build_conditions(spec)
     names = spec.type_names
     name, related = _choose_scan(spec)
-    too_many = names is not None and (names.prefixes or len(names.values) > INDEX_SCANS_MAX)
-    if names is not None and (spec.tenant_id is None or related or too_many):
+    unsplittable = names is not None and (names.prefixes or len(names.values) > INDEX_SCANS_MAX)
+    if names is not None and (spec.tenant_id is None or related or unsplittable):
         conditions += (build_type_condition(names, values),)
         names = None
     if spec.tenant_id is None:
-        return [IndexScan("everything", values, conditions + _match_stream_name(spec, values))]
+        return [IndexScan("scan_log", values, conditions + _match_stream_name(spec, values))]
     values["tenant"] = spec.tenant_id
     if spec.stream is not None:
         values["stream"] = stream_key(spec.tenant_id, *spec.stream)
@@ -84,10 +84,10 @@ def plan_read_scans(spec: ReadSpec) -> list[IndexScan]:
             conditions += ("events.stream_key = :stream",)
     if names is None:
         return [IndexScan(name, values, conditions)]
-    per_type = [{**values, "type": one} for one in names.values]
+    bindings = [{**values, "type": event_type} for event_type in names.values]
     if spec.stream is None:
-        return [IndexScan("type", one, conditions) for one in per_type]
-    return [scan for one in per_type for scan in plan_stream_type_scans(one, conditions)]
+        return [IndexScan("scan_type", binding, conditions) for binding in bindings]
+    return [scan for binding in bindings for scan in plan_stream_type_scans(binding, conditions)]
 
 
 def _choose_scan(spec: ReadSpec) -> tuple[str, bool]:
@@ -96,12 +96,12 @@ def _choose_scan(spec: ReadSpec) -> tuple[str, bool]:
     An actor may have more events than a stream, so a read of a stream uses the stream's index.
     """
     if spec.correlation_id is not None:
-        return "correlation", True
+        return "scan_correlation", True
     if spec.causation_id is not None:
-        return "causation", True
+        return "scan_causation", True
     if spec.actor_id is not None and spec.stream is None:
-        return "actor", True
-    return "tenant" if spec.stream is None else "stream", False
+        return "scan_actor", True
+    return "scan_tenant" if spec.stream is None else "scan_stream", False
 
 
 def _build_conditions(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -139,7 +139,7 @@ def select(
     query = _expand_query(connection, tenant_id, query)
     scans = plan_query_scans(tenant_id, query, rules, after, until)
     if scans is None:
-        rows = _scan_tenant(tenant_id).fetch_rows(
+        rows = _make_tenant_scan(tenant_id).fetch_rows(
             connection, after, until, limit=NO_UPPER_BOUND, newest_first=newest_first
         )
         return take_page(_match_records(query, map(decode_record, rows)), limit, max_bytes)
@@ -162,11 +162,11 @@ def context_version(
     query = _expand_query(connection, tenant_id, query)
     scans = plan_query_scans(tenant_id, query, rules, after, until)
     if scans is None:
-        rows = _scan_tenant(tenant_id).fetch_rows(
+        rows = _make_tenant_scan(tenant_id).fetch_rows(
             connection, after, until, limit=NO_UPPER_BOUND, newest_first=True
         )
-        found = next(_match_records(query, map(decode_record, rows)), None)
-        return None if found is None else found.position
+        match = next(_match_records(query, map(decode_record, rows)), None)
+        return None if match is None else match.position
     return find_highest_position(connection, scans, after, until)
 
 
@@ -183,34 +183,34 @@ def _match_records(query: Query, records: Iterable[EventRecord]) -> Iterator[Eve
 def _expand_query(connection: sqlite3.Connection, tenant_id: str, query: Query) -> Query:
     """Return the query with its type patterns expanded to the existing types."""
     filters = list(query.filters or ())
-    for index, one in enumerate(filters):
-        names = NameFilter.parse(one.types or ())
+    for index, query_filter in enumerate(filters):
+        names = NameFilter.parse(query_filter.types or ())
         if names.prefixes and not names.matches_all:
-            known = expand_patterns(connection, tenant_id, names)
-            filters[index] = msgspec.structs.replace(one, types=known.to_patterns())
+            expanded = expand_patterns(connection, tenant_id, names)
+            filters[index] = msgspec.structs.replace(query_filter, types=expanded.to_patterns())
     return msgspec.structs.replace(query, filters=filters) if filters else query
 
 
-def _scan_tenant(tenant_id: str) -> IndexScan:
-    return IndexScan("tenant", {"tenant": tenant_id})
+def _make_tenant_scan(tenant_id: str) -> IndexScan:
+    return IndexScan("scan_tenant", {"tenant": tenant_id})
 
 
 def plan_query_scans(
     tenant_id: str, query: Query, rules: Rules, after: int, until: int
 ) -> list[IndexScan] | None:
     """Return index scans that cover all matching events; None if there would be too many."""
-    found = plan_query(tenant_id, query, rules, after, until)
-    scans = [scan for route in found for scan in _plan_route(tenant_id, route)]
+    routes = plan_query(tenant_id, query, rules, after, until)
+    scans = [scan for route in routes for scan in _plan_route(tenant_id, route)]
     return scans if len(scans) <= INDEX_SCANS_MAX else None
 
 
 def _plan_route(tenant_id: str, route: AccessPath) -> list[IndexScan]:
-    one = route.filter
+    query_filter = route.filter
     values: dict[str, Any] = {"tenant": tenant_id}
     conditions: list[str] = []
-    if one.payload is not None and not route.exact:
-        condition, more = payload_predicates.build_condition(one.payload)
-        values.update(more)
+    if query_filter.payload is not None and not route.exact:
+        condition, parameters = payload_predicates.build_condition(query_filter.payload)
+        values.update(parameters)
         conditions.append(condition)
     if route.key_alternatives:
         return _plan_key_scans(tenant_id, route, values, conditions)
@@ -218,38 +218,45 @@ def _plan_route(tenant_id: str, route: AccessPath) -> list[IndexScan]:
     if names is not None and names.prefixes:  # the patterns match too many types
         conditions.insert(0, build_type_condition(names, values))
         names = None
-    steps = [
-        {**values, "stream": stream, "type": type_}
-        for stream in _get_stream_keys(tenant_id, one) or (None,)
-        for type_ in ((None,) if names is None else names.values)
+    bindings = [
+        {**values, "stream": stream, "type": event_type}
+        for stream in _get_stream_keys(tenant_id, query_filter) or (None,)
+        for event_type in ((None,) if names is None else names.values)
     ]
     all_conditions = tuple(conditions)
-    if one.streams is not None and names is not None:
-        return [scan for step in steps for scan in plan_stream_type_scans(step, all_conditions)]
-    name = "stream" if one.streams is not None else "type" if names is not None else "tenant"
-    return [IndexScan(name, step, all_conditions, route.after, route.until) for step in steps]
+    if query_filter.streams is not None and names is not None:
+        return [
+            scan for binding in bindings for scan in plan_stream_type_scans(binding, all_conditions)
+        ]
+    if query_filter.streams is not None:
+        name = "scan_stream"
+    else:
+        name = "scan_tenant" if names is None else "scan_type"
+    return [
+        IndexScan(name, binding, all_conditions, route.after, route.until) for binding in bindings
+    ]
 
 
 def _plan_key_scans(
     tenant_id: str, route: AccessPath, values: dict[str, Any], conditions: list[str]
 ) -> list[IndexScan]:
     """Return scans along tag and index keys, with conditions on types and streams."""
-    one = route.filter
-    first: list[str] = []
+    query_filter = route.filter
+    key_conditions: list[str] = []
     if route.types is not None and not route.exact:
-        first.append(build_type_condition(route.types, values))
-    if one.streams is not None:
-        keys = _get_stream_keys(tenant_id, one)
-        first.append(f"events.stream_key in ({bind_list('stream', keys, values)})")
+        key_conditions.append(build_type_condition(route.types, values))
+    if query_filter.streams is not None:
+        keys = _get_stream_keys(tenant_id, query_filter)
+        key_conditions.append(f"events.stream_key in ({bind_list('stream', keys, values)})")
     return [
         IndexScan(
-            "tag" if len(keys) == 1 else "tags",
+            "scan_tag" if len(keys) == 1 else "scan_tags",
             {
                 **values,
                 "keys": len(keys),
                 **{f"key_{turn}": key for turn, key in enumerate(keys)},
             },
-            (*first, *conditions),
+            (*key_conditions, *conditions),
             route.after,
             route.until,
         )
@@ -257,5 +264,5 @@ def _plan_key_scans(
     ]
 
 
-def _get_stream_keys(tenant_id: str, one: Filter) -> list[bytes]:
-    return [stream_key(tenant_id, *stream) for stream in dict.fromkeys(one.streams or ())]
+def _get_stream_keys(tenant_id: str, query_filter: Filter) -> list[bytes]:
+    return [stream_key(tenant_id, *stream) for stream in dict.fromkeys(query_filter.streams or ())]

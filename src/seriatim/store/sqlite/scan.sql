@@ -1,6 +1,6 @@
 -- The statements of Spark tasks, run through ADBC; placeholders are numbers or hexadecimal literals.
 
--- name: look
+-- name: select_log_state
 select l.log_id, l.epoch, h.head, h.until,
        (select e.event_id from events e where e.position = {at}) as event_id_at,
        (select e.event_id from events e where e.position = h.until) as event_id_at_until
@@ -9,7 +9,7 @@ from log l, (
     from (select coalesce(max(position), 0) as head from events) m
 ) h
 
--- name: scan
+-- name: select_events
 -- The driver infers the type of each column from the first rows, which may all be null. A first row
 -- with a value of every type, at a position that no event has, avoids that.
 select {kinds}
@@ -18,6 +18,6 @@ select {wanted} from events e
 where e.position > {after} and e.position <= {until}{conditions}
 order by 1
 
--- name: count
+-- name: count_events
 select count(*) as events from events e
 where e.position > {after} and e.position <= {until}{conditions}

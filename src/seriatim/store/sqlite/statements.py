@@ -28,8 +28,8 @@ RECORD_COLUMNS = ", ".join(f"events.{name}" for name in COLUMN_NAMES)
 
 _COLUMN_LISTS = {
     "{columns}": RECORD_COLUMNS,
-    "{tail}": ", ".join(INSERT_COLUMNS),
-    "{tail_values}": ", ".join("?" * len(INSERT_COLUMNS)),
+    "{insert_columns}": ", ".join(INSERT_COLUMNS),
+    "{insert_placeholders}": ", ".join("?" * len(INSERT_COLUMNS)),
 }
 
 

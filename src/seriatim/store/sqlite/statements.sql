@@ -1,85 +1,85 @@
 -- The fixed statements of the SQLite store, loaded once and used by name.
 
--- name: head
+-- name: select_head
 select coalesce(max(position), 0) from events
 
--- name: end
+-- name: select_last_seq
 (select max(stream_seq) from events indexed by events_by_stream where stream_key = ?)
 
--- name: state
+-- name: select_log_state
 -- The state that every group of appends needs first: head, version of the rules, stream ends.
 select (select coalesce(max(position), 0) from events),
-    (select coalesce(max(version), 0) from declarations){ends}
+    (select coalesce(max(version), 0) from declarations){last_seqs}
 
--- The next three look up many keys at once, numbered in the given order.
--- name: stream_heads
-with wanted (number, stream_key) as (values {rows})
+-- The next three look up many keys at once; `number` is the place of each key in the parameters.
+-- name: find_stream_heads
+with requested (number, stream_key) as (values {rows})
 select json_group_array(json_array(number, stream_seq, event_type))
-from wanted cross join events indexed by events_by_stream
-where events.stream_key = wanted.stream_key and events.stream_seq = (
+from requested cross join events indexed by events_by_stream
+where events.stream_key = requested.stream_key and events.stream_seq = (
     select max(last.stream_seq) from events as last indexed by events_by_stream
-    where last.stream_key = wanted.stream_key
+    where last.stream_key = requested.stream_key
 )
 
--- name: known_keys
-with wanted (number, idempotency_index) as (values {rows})
+-- name: find_stored_keys
+with requested (number, idempotency_index) as (values {rows})
 select json_group_array(number)
-from wanted cross join events indexed by events_by_idempotency
-where events.idempotency_index = wanted.idempotency_index
+from requested cross join events indexed by events_by_idempotency
+where events.idempotency_index = requested.idempotency_index
 
--- name: known_ids
-with wanted (number, event_key, tenant_id) as (values {rows})
+-- name: find_stored_ids
+with requested (number, event_key, tenant_id) as (values {rows})
 select json_group_array(number)
-from wanted cross join events indexed by events_by_id
-where events.event_key = wanted.event_key and events.tenant_id = wanted.tenant_id
+from requested cross join events indexed by events_by_id
+where events.event_key = requested.event_key and events.tenant_id = requested.tenant_id
 
--- name: stream_end
+-- name: find_stream_end
 select stream_seq, position from events indexed by events_by_stream
 where stream_key = ? order by stream_seq desc limit 1
 
--- name: stream_start
+-- name: find_stream_start
 select stream_seq, position from events indexed by events_by_stream
 where stream_key = ? order by stream_seq limit 1
 
--- name: position_of_seq
+-- name: find_position_of_seq
 select position from events indexed by events_by_stream where stream_key = ? and stream_seq = ?
 
--- name: last_of_stream
+-- name: find_last_event
 select {columns} from events indexed by events_by_stream
 where stream_key = ? order by stream_seq desc limit 1
 
--- name: by_key
+-- name: find_event_by_key
 select {columns} from events indexed by events_by_idempotency where idempotency_index = ?
 
--- name: by_id
+-- name: find_event_by_id
 select {columns} from events indexed by events_by_id where event_key = ? and tenant_id = ?
 
--- name: between
+-- name: list_events_in_range
 select {columns} from events where position between ? and ? order by position
 
--- name: newest_of_tenant
+-- name: list_newest_events
 -- The newest events of a tenant after a position, newest first, limited in events and bytes (the
 -- first is always included), with the number of events without the limit in bytes.
-select {columns}, newest.counted from (
-    select position, count(*) over () as counted,
+select {columns}, newest.total from (
+    select position, count(*) over () as total,
         sum(length(payload)) over (
             order by position desc rows between unbounded preceding and 1 preceding
-        ) as heavier
+        ) as newer_bytes
     from (
         select position, payload from events indexed by events_by_tenant
         where tenant_id = :tenant and position > :after order by position desc limit :events
     )
 ) as newest cross join events on events.position = newest.position
-where coalesce(newest.heavier, 0) < :bytes
+where coalesce(newest.newer_bytes, 0) < :bytes
 order by newest.position desc
 
--- name: event_id_at
+-- name: find_event_id
 select event_id from events where position = ?
 
--- name: at_position
+-- name: find_event_at
 select {columns} from events where position = ?
 
--- name: known_types
+-- name: list_event_types
 -- The distinct types of a tenant in a range of names: a loose scan of the index on types.
 with recursive known (event_type) as (
     select (
@@ -97,7 +97,7 @@ with recursive known (event_type) as (
 )
 select event_type from known where event_type is not null limit :limit
 
--- name: streams
+-- name: list_streams
 select first.stream_type, first.stream_id, first.position,
     last.position, last.stream_seq, last.event_type
 from events as first indexed by events_opening
@@ -113,16 +113,17 @@ and not exists (
 )
 order by first.position limit :limit
 
--- name: has_key
+-- name: find_idempotency_key
 select 1 from events where idempotency_index = ?
 
 -- name: insert_event
-insert into events (position, append_position, stream_seq, recorded_us, {tail})
-values (?, ?, ?, ?, {tail_values})
+insert into events (position, append_position, stream_seq, recorded_us, {insert_columns})
+values (?, ?, ?, ?, {insert_placeholders})
 
--- name: insert_plain
--- The fast path for one event. Under another version of the rules a column is NULL, which fails.
-insert into events (position, append_position, stream_seq, recorded_us, {tail})
+-- name: append_event
+-- The fast path for one event. If the version of the rules has changed, append_position is NULL, and
+-- its NOT NULL constraint rejects the insert.
+insert into events (position, append_position, stream_seq, recorded_us, {insert_columns})
 values (
     (select coalesce(max(position), 0) + 1 from events),
     case (select coalesce(max(version), 0) from declarations) when ?
@@ -133,26 +134,27 @@ values (
             where stream_key = ?
         ), ?
     ),
-    ?, {tail_values}
+    ?, {insert_placeholders}
 )
 
--- name: insert_plain_group
--- The fast path for a group of events, numbered within it. It inserts nothing under other rules.
-insert into events (position, append_position, stream_seq, recorded_us, {tail})
-with fresh (number, append_number, first_seq, nth, recorded_us, {tail}) as (values {rows}),
+-- name: append_group
+-- The fast path for a group of events, numbered within it. It inserts nothing if the version of the
+-- rules has changed.
+insert into events (position, append_position, stream_seq, recorded_us, {insert_columns})
+with new_events (number, append_number, first_seq, seq_offset, recorded_us, {insert_columns}) as (values {rows}),
 log (head) as (select coalesce(max(position), 0) from events)
 select head + number, head + append_number,
     coalesce(
         (
             select max(stream_seq) + 1 from events indexed by events_by_stream
-            where events.stream_key = fresh.stream_key
+            where events.stream_key = new_events.stream_key
         ), first_seq
-    ) + nth,
-    recorded_us, {tail}
-from log cross join fresh
+    ) + seq_offset,
+    recorded_us, {insert_columns}
+from log cross join new_events
 where (select coalesce(max(version), 0) from declarations) = ?
 
--- name: stream_seqs
+-- name: list_stream_seqs
 select json_group_array(stream_seq) from (
     select stream_seq from events where position between ? and ? order by position
 )
@@ -165,25 +167,25 @@ insert into commands
     (command_key, request_hash, response, first_position, last_position, created_us)
 values (?, ?, ?, ?, ?, ?)
 
--- name: command
+-- name: find_command
 select request_hash, response, first_position, last_position from commands where command_key = ?
 
--- name: purge_commands
+-- name: delete_old_commands
 -- In batches, so that a large purge does not block other writers.
 delete from commands where command_key in (
-    select command_key from commands where created_us < :before limit :most
+    select command_key from commands where created_us < :before limit :limit
 )
 
--- name: rules_version
+-- name: select_rules_version
 select coalesce(max(version), 0) from declarations
 
--- name: declarations
+-- name: list_declarations
 select what, body from declarations order by version
 
--- name: declare
+-- name: insert_declaration
 insert into declarations (version, what, name, event_version, body) values (?, ?, ?, ?, ?)
 
--- name: tenants
+-- name: list_tenants
 -- A loose index scan from tenant to tenant, which does not read all events.
 with recursive tenants (tenant_id) as (
     select min(tenant_id) from events
@@ -193,7 +195,7 @@ with recursive tenants (tenant_id) as (
 )
 select tenant_id from tenants where tenant_id is not null limit ?
 
--- name: has_type
+-- name: find_event_of_type
 with recursive tenants (tenant_id) as (
     select min(tenant_id) from events
     union all
@@ -206,32 +208,32 @@ select 1 from tenants where exists (
 )
 limit 1
 
--- name: identity
+-- name: select_identity
 select log_id, epoch from log
 
 -- name: raise_epoch
 update log set epoch = epoch + 1
 
--- name: cursor
+-- name: find_cursor
 select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
 where tenant_id = ? and purpose = ? and name = ?
 
--- name: cursors
+-- name: list_cursors
 select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
 where tenant_id = ? and purpose = ? order by name
 
--- name: cursors_after
+-- name: list_cursors_after
 select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
 where tenant_id = ? and purpose = ? and name > ? order by name limit ?
 
--- name: cursor_room
+-- name: check_cursor_limit
 select exists (
     select 1 from cursors where tenant_id = :tenant_id and purpose = :purpose and name = :name
 ) or (select count(*) from (
-    select 1 from cursors where tenant_id = :tenant_id and purpose = :purpose limit :at_most
-)) < :at_most
+    select 1 from cursors where tenant_id = :tenant_id and purpose = :purpose limit :limit
+)) < :limit
 
--- name: put_cursor
+-- name: upsert_cursor
 insert into cursors (tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (tenant_id, purpose, name) do update set
@@ -244,7 +246,7 @@ where tenant_id = :tenant and purpose = 'subscription' and name = :name and exis
     select 1 from leases where tenant_id = :tenant and name = :lease and token = :token
 )
 
--- name: subscriptions
+-- name: list_subscriptions
 select cursors.tenant_id, cursors.name, cursors.position, cursors.query, cursors.updated_us,
     leases.owner, cursors.failures, cursors.last_error, cursors.failed_us
 from cursors left join leases on leases.tenant_id = cursors.tenant_id
@@ -252,14 +254,14 @@ from cursors left join leases on leases.tenant_id = cursors.tenant_id
 where cursors.tenant_id = :tenant and cursors.purpose = 'subscription' and cursors.name > :after
 order by cursors.name limit :limit
 
--- name: lease
+-- name: find_lease
 select owner, token, expires_us from leases where tenant_id = ? and name = ?
 
--- name: lease_room
+-- name: check_lease_limit
 select exists (select 1 from leases where tenant_id = :tenant_id and name = :name)
 or (select count(*) from (
-    select 1 from leases where tenant_id = :tenant_id limit :at_most
-)) < :at_most
+    select 1 from leases where tenant_id = :tenant_id limit :limit
+)) < :limit
 
 -- name: reuse_lease
 update leases set name = :name, owner = '', token = :now, expires_us = 0
@@ -268,10 +270,10 @@ where tenant_id = :tenant_id and name = (
     order by expires_us limit 1
 )
 
--- name: put_lease
+-- name: upsert_lease
 insert into leases (tenant_id, name, owner, token, expires_us) values (?, ?, ?, ?, ?)
 on conflict (tenant_id, name) do update set
     owner = excluded.owner, token = excluded.token, expires_us = excluded.expires_us
 
--- name: extend_lease
+-- name: update_lease_expiry
 update leases set expires_us = ? where tenant_id = ? and name = ? and token = ?

@@ -48,7 +48,7 @@ from seriatim.store.sqlite.declarations import SqliteDeclarations
 from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.writer import SqliteWriter
 
-_STEPS = 10_000  # VM instructions between two checks of the clock, about a millisecond
+_STEPS_PER_CHECK = 10_000  # VM instructions between two checks of the clock, about a millisecond
 
 
 class ReaderPool:
@@ -68,7 +68,10 @@ class ReaderPool:
     def connection(self) -> Iterator[sqlite3.Connection]:
         """Borrow a connection for the block."""
         if not self._slots.acquire(timeout=self._file.busy_timeout_s):
-            msg = f"all {self._size} read connections to {self._file.path} are busy: try again"
+            msg = (
+                f"all {self._size} read connections to {self._file.path} were busy for "
+                f"{self._file.busy_timeout_s:g} s: try again, or read from fewer threads"
+            )
             raise BackendFailure(msg)
         try:
             self._file.check_usable()
@@ -85,15 +88,22 @@ class ReaderPool:
 
     @contextmanager
     def bounded_connection(self) -> Iterator[sqlite3.Connection]:
-        """Borrow a connection whose statements stop at the time limit or on cancellation."""
+        """Borrow a connection whose statements stop at the time limit or on cancellation.
+
+        Raises:
+            TimedOut: The read was stopped.
+            BackendFailure: All connections are busy, or a statement failed.
+
+        """
         budget = ReadBudget(self._timeout_s)
         budget.check()
         with self.connection() as connection, payload_predicates.check_matches_with(budget.check):
             if budget.bounded:
-                connection.set_progress_handler(budget.is_exhausted, _STEPS)
+                connection.set_progress_handler(budget.is_exhausted, _STEPS_PER_CHECK)
             try:
                 yield connection
             except sqlite3.OperationalError as error:
+                # SQLite discards the error of a SQL function, which tells more than its own.
                 if (cause := payload_predicates.take_error()) is not None:
                     raise cause from error
                 if failures.get_error_code(error) != sqlite3.SQLITE_INTERRUPT:
@@ -117,12 +127,17 @@ class ReaderPool:
             self._idle.append(connection)
 
     def pause(self, seconds: float) -> bool:
-        """Wait for running reads, close the connections, and block new reads until `resume`."""
+        """Close the connections after running reads, and block new reads until `resume`.
+
+        Returns:
+            False if a read did not end within `seconds`; then nothing is blocked.
+
+        """
         deadline = time.monotonic() + seconds
-        for taken in range(self._size):
+        for slots in range(self._size):
             if not self._slots.acquire(timeout=max(0, deadline - time.monotonic())):
-                if taken:
-                    self._slots.release(taken)
+                if slots:
+                    self._slots.release(slots)
                 return False
         self.close()
         return True
@@ -179,30 +194,32 @@ class SqliteStore:
     def identity(self) -> LogIdentity:
         """Return the log's id and epoch."""
         with self._readers.connection() as connection:
-            return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
+            return LogIdentity(*connection.execute(SQL["select_identity"]).fetchone())
 
     def raise_epoch(self) -> LogIdentity:
         """Increment the epoch, so that consumers notice a restore; return the new identity."""
         with self._writer.transaction() as connection:
             connection.execute(SQL["raise_epoch"])
-            return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
+            return LogIdentity(*connection.execute(SQL["select_identity"]).fetchone())
 
     def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group of appends and return one outcome per request, in order."""
-        refusal: Exception | None = None
-        for append_on in (self._append_fast, self._append_as_new, self._append_validated):
+        rejection: Exception | None = None
+        # From the cheapest path to the one that looks everything up. A rejected statement has
+        # stored nothing.
+        for append_path in (self._append_fast, self._append_as_new, self._append_validated):
             try:
-                outcomes = append_on(group)
+                outcomes = append_path(group)
             except (BackendFailure, ValueError, OverflowError) as error:
                 if not _is_rejection(error):
                     raise
-                refusal = error
+                rejection = error
             else:
                 if outcomes:
                     return outcomes
         # The database rejected one of the requests: commit them one by one to find out which.
         if len(group) == 1:
-            return [_to_failure(refusal)]
+            return [_make_failure(rejection)]
         return [outcome for request in group for outcome in self.append([request])]
 
     def _append_fast(
@@ -273,7 +290,10 @@ class SqliteStore:
     def append_in(self, connection: Any, request: AppendRequest) -> Any:
         """Raise `InvalidArgument`: only the log's own connection writes to the file."""
         del connection, request
-        msg = "appending in the caller's transaction requires a Postgres log"
+        msg = (
+            "appending in the caller's transaction requires a Postgres log, but this one is "
+            f"{self._file.path}: append without connection="
+        )
         raise InvalidArgument(msg, details={"argument": "connection"})
 
     def explain(self, request: AppendRequest) -> DecisionTrace:
@@ -311,36 +331,36 @@ class SqliteStore:
     def event_id_at(self, position: int) -> str | None:
         """Return the id of the event at a position."""
         with self._readers.connection() as connection:
-            row = connection.execute(SQL["event_id_at"], (position,)).fetchone()
+            row = connection.execute(SQL["find_event_id"], (position,)).fetchone()
             return None if row is None else str(row[0])
 
     def append_by_key(
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
         """Return the append stored under an idempotency key."""
-        return find_append_by_key(self._by_index, self.read, tenant_id, producer_id, key)
+        return find_append_by_key(self._find_by_index, self.read, tenant_id, producer_id, key)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
     ) -> StoredAppend | None:
         """Return the append that a command stored."""
-        stored = self._command(hash_key(tenant_id, actor, endpoint, key))
+        stored = self._find_command(hash_key(tenant_id, actor, endpoint, key))
         return find_append_by_command(stored, self.read, tenant_id)
 
-    def _by_index(self, idempotency_index: bytes) -> EventRecord | None:
+    def _find_by_index(self, idempotency_index: bytes) -> EventRecord | None:
         with self._readers.connection() as connection:
-            return lookups.find_record(connection, "by_key", (idempotency_index,))
+            return lookups.find_record(connection, "find_event_by_key", (idempotency_index,))
 
-    def _command(self, command_key: bytes) -> StoredCommand | None:
+    def _find_command(self, command_key: bytes) -> StoredCommand | None:
         with self._readers.connection() as connection:
-            row = connection.execute(SQL["command"], (command_key,)).fetchone()
+            row = connection.execute(SQL["find_command"], (command_key,)).fetchone()
             return None if row is None else StoredCommand(*row)
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         """Return the last event of a stream."""
         with self._readers.connection() as connection:
             return lookups.find_record(
-                connection, "last_of_stream", (stream_key(tenant_id, *stream),)
+                connection, "find_last_event", (stream_key(tenant_id, *stream),)
             )
 
     def last_of_streams(
@@ -355,7 +375,7 @@ class SqliteStore:
         """Return a page of streams, ordered by the position of their first event."""
         values = {"tenant": tenant_id, "stream_type": stream_type, "after": after, "limit": limit}
         with self._readers.bounded_connection() as connection:
-            return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
+            return [StreamSummary(*row) for row in connection.execute(SQL["list_streams"], values)]
 
     def select(
         self,
@@ -413,7 +433,7 @@ class SqliteStore:
     def tenants(self, limit: int) -> list[str]:
         """Return tenants that have events, ordered by name."""
         with self._readers.bounded_connection() as connection:
-            return [row[0] for row in connection.execute(SQL["tenants"], (limit,))]
+            return [row[0] for row in connection.execute(SQL["list_tenants"], (limit,))]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         """Return all cursors of one purpose, ordered by name."""
@@ -426,7 +446,7 @@ class SqliteStore:
             return consumers.list_cursors_after(connection, tenant_id, purpose, after, limit)
 
     def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
-        """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
+        """Return True if the cursor exists, or if the tenant has fewer than `limit` cursors."""
         with self._readers.connection() as connection:
             return consumers.can_add_cursor(connection, tenant_id, purpose, name, limit)
 
@@ -525,9 +545,9 @@ def _is_rejection(error: Exception) -> bool:
     )
 
 
-def _to_failure(error: Exception | None) -> BackendFailure:
+def _make_failure(error: Exception | None) -> BackendFailure:
     if isinstance(error, BackendFailure):
         return error
     return failures.make_permanent_failure(
-        f"SQLite cannot store a value of this append ({type(error).__name__})"
+        f"SQLite cannot store a value of this append ({type(error).__name__}): correct the value"
     )

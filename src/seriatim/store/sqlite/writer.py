@@ -14,13 +14,13 @@ from seriatim.core.errors import SeriatimError, TimedOut
 from seriatim.store.sqlite import failures, fork_safety
 from seriatim.store.sqlite.connection import DatabaseFile
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
-_BEGIN_PAUSE_S = 0.001
-_JOURNAL_BYTES_MAX = 64 * 1024 * 1024
-_CHECKPOINT_PAGES = 4000
-_HELD_LEAST_S = 5.0  # the shortest time limit of a transaction
-_STEPS = 100_000  # VM instructions between two checks of the clock, some milliseconds
+_BUSY_PAUSE_S = 0.001  # between two attempts to take the lock
+_JOURNAL_BYTES_MAX = 64 * 1024 * 1024  # of the WAL after a checkpoint
+_CHECKPOINT_PAGES = 4000  # in the WAL before one, about 16 MiB
+_TRANSACTION_LIMIT_MIN_S = 5.0  # however short the busy timeout is
+_STEPS_PER_CHECK = 100_000  # VM instructions between two checks of the clock, some milliseconds
 
 
 class SqliteWriter:
@@ -35,8 +35,14 @@ class SqliteWriter:
     def transaction(self, *, bounded: bool = True) -> Iterator[sqlite3.Connection]:
         """Run the block in a transaction that holds the file's write lock.
 
-        With `bounded`, its statements are interrupted after the busy timeout, when other processes
-        that wait for the lock would give up.
+        Args:
+            bounded: Interrupt the statements after the busy timeout, when other processes that wait
+                for the lock would give up.
+
+        Raises:
+            TimedOut: A statement was interrupted; nothing was stored.
+            BackendFailure: A statement or COMMIT failed.
+
         """
         path = self._file.path
         with self._lock:
@@ -49,6 +55,7 @@ class SqliteWriter:
             except BaseException as error:
                 self._roll_back(connection, error)
                 raise
+            # Outside the block above: after a failed COMMIT the outcome may be ambiguous (B10).
             try:
                 connection.execute("commit")
             except sqlite3.Error as error:
@@ -60,9 +67,9 @@ class SqliteWriter:
         if not bounded:
             yield
             return
-        seconds = max(self._file.busy_timeout_s, _HELD_LEAST_S)
+        seconds = max(self._file.busy_timeout_s, _TRANSACTION_LIMIT_MIN_S)
         deadline = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CHECK)
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -96,11 +103,13 @@ class SqliteWriter:
     def commit_statement(
         self,
         execute: Callable[[sqlite3.Connection], sqlite3.Cursor],
-        read_result: Callable[[sqlite3.Cursor], _Found],
+        read_result: Callable[[sqlite3.Cursor], _Result],
         *,
         wait_for_lock: bool,
-    ) -> _Found | None:
+    ) -> _Result | None:
         """Run one statement as its own transaction, and read its result on the same connection.
+
+        It takes the lock of the file before it reads, so its snapshot is the newest.
 
         Args:
             execute: Executes the statement.
@@ -109,6 +118,9 @@ class SqliteWriter:
 
         Returns:
             The result; None without `wait_for_lock` if another thread or process is writing.
+
+        Raises:
+            BackendFailure: The statement failed; the outcome may be ambiguous, since it commits.
 
         """
         if not self._lock.acquire(blocking=wait_for_lock):
@@ -130,7 +142,9 @@ class SqliteWriter:
             self._lock.release()
 
     def _retry_while_busy(
-        self, act: Callable[[sqlite3.Connection], sqlite3.Cursor], connection: sqlite3.Connection
+        self,
+        execute: Callable[[sqlite3.Connection], sqlite3.Cursor],
+        connection: sqlite3.Connection,
     ) -> sqlite3.Cursor:
         """Retry while another process holds the write lock, until the busy timeout.
 
@@ -139,19 +153,20 @@ class SqliteWriter:
         deadline = time.monotonic() + self._file.busy_timeout_s
         while True:
             try:
-                return act(connection)
+                return execute(connection)
             except sqlite3.Error as error:
                 if not failures.is_busy(error) or time.monotonic() > deadline:
                     raise
-                time.sleep(_BEGIN_PAUSE_S * (0.5 + random()))  # noqa: S311 - only a pause
+                # A random pause: waiting processes would otherwise retry in step.
+                time.sleep(_BUSY_PAUSE_S * (0.5 + random()))  # noqa: S311 - only a pause
 
     def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:
         cause = error.__cause__ if isinstance(error, SeriatimError) else error
         try:
-            if connection.in_transaction:
+            if connection.in_transaction:  # after some errors SQLite has rolled back itself
                 connection.execute("rollback")
-        except sqlite3.Error as worse:
-            cause = worse
+        except sqlite3.Error as rollback_error:
+            cause = rollback_error
         if cause is not None and failures.invalidates_connection(cause):
             self._connection = None
             connection.close()
@@ -165,7 +180,12 @@ class SqliteWriter:
         return str(mode), int(level)
 
     def pause(self, seconds: float) -> bool:
-        """Wait for the running transaction, close, and block new ones until `resume`."""
+        """Close after the running transaction, and block new ones until `resume`.
+
+        Returns:
+            False if the transaction did not end within `seconds`; then nothing is blocked.
+
+        """
         if not self._lock.acquire(timeout=seconds):
             return False
         self._close()
@@ -193,6 +213,8 @@ class SqliteWriter:
 
 
 def _begin(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    # Immediate: a transaction that first reads and takes the lock with its first write fails if
+    # another process has written in between.
     return connection.execute("begin immediate")
 
 
@@ -204,10 +226,11 @@ def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
         except sqlite3.Error as error:
             if not failures.is_busy(error) or time.monotonic() > deadline:
                 raise
-            time.sleep(_BEGIN_PAUSE_S)
+            time.sleep(_BUSY_PAUSE_S)
         else:
             break
     connection.execute("pragma busy_timeout = 0")  # `_retry_while_busy` waits instead
+    # In WAL mode a weaker level does not sync at COMMIT: the last commits could be lost (F5).
     connection.execute("pragma synchronous = full")
     connection.execute(f"pragma journal_size_limit = {_JOURNAL_BYTES_MAX}")
     connection.execute(f"pragma wal_autocheckpoint = {_CHECKPOINT_PAGES}")

@@ -1,5 +1,6 @@
--- The log: events, their tags, the declared rules, and the database's own guard over them.
--- {schema} is the log's schema; everything below is named with it, whatever the search path.
+-- The log: events, their tags, the declarations, and the triggers that protect them.
+-- {schema} is the schema of the log. All names below are qualified with it, so that they do not depend
+-- on the search path.
 
 create table {schema}.log (
     only_row    boolean     primary key default true check (only_row),
@@ -9,8 +10,8 @@ create table {schema}.log (
     created_at  timestamptz not null default now()
 );
 
--- Ids and streams are indexed by 16-byte keys, text by bytes: both are what makes inserts cheap.
--- A null event_id says that the id is event_key itself; a null occurred_at, that it is recorded_us.
+-- Ids and streams are indexed by 16-byte keys, and text is compared by bytes: both keep inserts cheap.
+-- If event_id is null, the id is event_key itself; if occurred_at is null, it equals recorded_us.
 create table {schema}.events (
     position          bigint           not null,
     append_position   bigint           not null,
@@ -64,7 +65,7 @@ create index events_type on {schema}.events (tenant_id, event_type, position);
 create index events_stream_type on {schema}.events (stream_key, event_type, position)
     where stream_key is not null;
 
--- Keys of tags, and of what declared payload indexes find in payloads.
+-- Index keys of tags, and of payload values for which an index is declared.
 create table {schema}.event_tags (
     tag_key  uuid   not null,
     position bigint not null,
@@ -133,7 +134,8 @@ create table {schema}.leases (
     primary key (tenant_id, name)
 );
 
--- What an append sends for one event; the log adds position, time and stream number.
+-- One event as an append sends it; the log adds position, time and sequence number. The order of the
+-- fields is part of the binary format: see binary_format.py.
 create type {schema}.new_event as (
     append_offset     integer,  -- how far behind the first event of its append
     given_seq         bigint,   -- the number the caller demands, if any
@@ -170,9 +172,9 @@ create type {schema}.new_event as (
 create function {schema}.now_us() returns bigint language sql volatile as
 $$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint $$;
 
--- Which cluster, timeline and database this is: another one means a restore or a promotion.
--- A promoted server's control file tells its new timeline only after the next checkpoint; the name
--- of its current WAL file tells at once.
+-- The cluster, timeline and database of the log: if it changes, the log was restored or its server was
+-- promoted. The control file of a promoted server has the new timeline only after the next checkpoint;
+-- the name of the current WAL file has it at once.
 create function {schema}.fingerprint() returns text language sql stable as $$
     select s.system_identifier || ':' || case
         when pg_is_in_recovery() then c.timeline_id
@@ -184,7 +186,8 @@ $$;
 
 insert into {schema}.log (fingerprint) values ({schema}.fingerprint());
 
--- Raises the epoch, once per restore or promotion (or always, if told so).
+-- Raise the epoch if the fingerprint has changed, once for all processes, or unconditionally with
+-- p_always. Returns the new epoch, null if it was not raised.
 create function {schema}.raise_epoch(p_always boolean) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -197,10 +200,11 @@ begin
 end $$;
 revoke all on function {schema}.raise_epoch(boolean) from public;
 
--- One group of appends: lock, number and insert in one call that the server finishes alone, so a
--- client that stops or dies holds nothing. The lock is had before the insert begins, which then
--- takes its snapshot. Calls in expressions and not by PERFORM: those are run without an executor.
--- Returns the head before the group, its time, and the stream number of each event.
+-- Append a group: lock, number and insert in one call. The server completes it alone, so a client that
+-- stops holds no lock. The lock is taken before the insert, which takes a new snapshot and so sees all
+-- events committed before. Functions are called in expressions of the declarations, because PERFORM
+-- would start an executor for each. Returns the head before the group, its time, and the sequence
+-- number of each event.
 create function {schema}.append_group(
     p_lock bigint, p_lock_wait_ms integer, p_rules integer, p_rows {schema}.new_event[],
     p_ranks integer[],  -- which of its stream's events in this group each one is; null: the first
@@ -252,9 +256,9 @@ begin
     return v_placed;
 end $$;
 
--- The same for a large group, whose client says which row is of which stream (by its place among
--- p_streams) and which of that stream's it is: each stream is looked up once, nothing is sorted.
--- Where every number is given, by an import, all of these are empty.
+-- Append a large group. For each row the client sends the index of its stream in p_streams and its rank
+-- among the rows of that stream, so that each stream is looked up once and nothing is sorted. These
+-- arrays are empty if no stream must be looked up, as in an import.
 create function {schema}.append_batch(
     p_lock bigint, p_lock_wait_ms integer, p_rules integer, p_rows {schema}.new_event[],
     p_streams uuid[], p_first_seqs bigint[], p_stream integer[], p_nth integer[],
@@ -302,8 +306,8 @@ begin
     end if;
 end $$;
 
--- Sees every group once, however it was inserted: positions and streams without gaps, opening and
--- closing rules, and the hint to who listens.
+-- Check every inserted group once, whatever its origin: contiguous positions and streams, opening and
+-- closing rules. Then notify the listeners (decision 0004).
 create function {schema}.check_group() returns trigger
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare

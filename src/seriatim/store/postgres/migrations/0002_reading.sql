@@ -1,4 +1,4 @@
--- A view for people who look at the log with SQL, and the index that bounds command records.
+-- A view for reading the log with SQL by hand, and the index with which old command records are found.
 
 create view {schema}.readable_events as
 select position,

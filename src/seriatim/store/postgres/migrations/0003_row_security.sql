@@ -1,18 +1,19 @@
--- The second wall for reads: a transaction that says for which tenant it reads sees no other's rows.
--- It says so by set_config('seriatim.tenant', …, true), which ends with it. One that says nothing
--- sees all: appends, which are numbered across tenants, operators, and programs older than this.
+-- The second protection of reads: a transaction that has set its tenant sees no rows of other tenants.
+-- It does so by set_config('seriatim.tenant', …, true), which ends with the transaction. Without the
+-- setting all rows are visible: to appends, which are numbered across tenants, to operators, and to
+-- programs older than this migration.
 
--- The setting is a subquery, so it is read once for each statement and not for each row. The test
--- is put as IS NOT NULL because a planner takes that to be true of nearly all rows, as it is of
--- rows that the statement itself confined to the tenant: plans stay what they were.
+-- The setting is read in a subquery, once per statement instead of once per row. The test is written
+-- as IS NOT NULL because the planner assumes that this is true for nearly all rows. It is true for all
+-- rows of a statement that selects the tenant itself, so the plans of such statements do not change.
 create policy everybody on {schema}.events using (true) with check (true);
 create policy one_tenant on {schema}.events as restrictive for select using (
     case when tenant_id <> (select nullif(current_setting('seriatim.tenant', true), ''))
         then null else true end is not null);
 alter table {schema}.events enable row level security, force row level security;
 
--- A key belongs to whom its event belongs, which the policy of events tells. Here the setting is
--- read for each row: walks along keys see few, and planning one more subquery would cost them more.
+-- A key belongs to the tenant of its event, which the policy of events decides. Here the setting is
+-- read for each row: scans along keys visit few, and planning one more subquery would cost more.
 create policy everybody on {schema}.event_tags using (true) with check (true);
 create policy one_tenant on {schema}.event_tags as restrictive for select using (
     coalesce(current_setting('seriatim.tenant', true), '') = ''
@@ -37,7 +38,7 @@ create policy one_tenant on {schema}.leases as restrictive for select using (
         then null else true end is not null);
 alter table {schema}.leases enable row level security, force row level security;
 
--- A view looks with its owner's eyes, whom policies may not hold: it has the same test of its own.
+-- A view reads with the rights of its owner, to whom policies may not apply, so it repeats the test.
 create or replace view {schema}.readable_events as
 select position,
        append_position,
@@ -56,9 +57,8 @@ from {schema}.events
 where case when tenant_id <> (select nullif(current_setting('seriatim.tenant', true), ''))
     then null else true end is not null;
 
--- As before, but what comes before a stream's first event is computed apart from the look for it:
--- below a policy only conditions that cannot tell anything of a row may lead to an index, and sums
--- are not among them.
+-- As before, but the number before the first event of a stream is computed before it is looked up.
+-- Under a policy only leakproof conditions may use an index, and an addition is not leakproof.
 create or replace function {schema}.check_group() returns trigger
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare

@@ -1,6 +1,6 @@
--- Indexes for reads by related ids, which hold nothing for events without them, and the last
--- failure of each subscription. On a log with events the indexes are built concurrently, before
--- this file runs: see migrate.py.
+-- Indexes for reads by related ids, without entries for events that have none, and the last failure of
+-- each subscription. On a log with events the indexes are built concurrently, before this file runs:
+-- see migrate.py.
 
 create index if not exists events_correlation
     on {schema}.events (tenant_id, correlation_id, position) where correlation_id is not null;

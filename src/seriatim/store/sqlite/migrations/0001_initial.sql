@@ -1,5 +1,5 @@
--- Version 1: the log, its indexes and the triggers that keep its rules.
--- Programs that know `works_from` or later may go on working with this file.
+-- Version 1: the log, its indexes and the triggers that enforce its rules.
+-- Programs made for the schema version `works_from` or later can use this file.
 create table seriatim_schema (
     one integer primary key check (one = 1),
     version integer not null,
@@ -13,7 +13,7 @@ create table log (
     created_us integer not null
 ) strict;
 
--- Columns follow EventRecord; index keys come last. Times that are NULL equal the recorded time.
+-- The columns of EventRecord, then the index keys. If occurred_at is null, it equals recorded_us.
 create table events (
     position integer primary key check (position >= 1),
     append_position integer not null check (append_position between 1 and position),
@@ -59,13 +59,13 @@ create unique index events_by_idempotency on events (idempotency_index)
     where idempotency_index is not null;
 create index events_by_tenant on events (tenant_id);
 create index events_by_type on events (tenant_id, event_type);
--- The first hundred events of a stream are read through for a type: an append to a short stream,
--- as most are, then changes one page of a random place less.
+-- The first hundred events of a stream are not indexed by type; they are scanned. Most streams are
+-- shorter, and an append to one then changes one random page less.
 create index events_by_stream_type on events (stream_key, event_type) where stream_seq > 100;
--- The first event of a stream has number 0 or 1, so a listing of streams meets few others.
+-- The first event of a stream has number 0 or 1, so a listing of streams reads few other events.
 create index events_opening on events (tenant_id) where stream_seq <= 1;
 
--- Keys of tags, and of what declared payload indexes find in payloads.
+-- Index keys of tags, and of payload values for which an index is declared.
 create table event_tags (
     tag_key blob not null check (length(tag_key) = 16),
     position integer not null,
@@ -81,7 +81,7 @@ create table declarations (
     unique (what, name, event_version)
 ) strict;
 
--- What the triggers below need of the kinds; the built-in ones are no declarations.
+-- The rules of kinds that the triggers below need; built-in kinds are not declared.
 create table stream_kinds (
     name text primary key,
     first_seq integer not null check (first_seq in (0, 1)),
@@ -131,8 +131,8 @@ create table leases (
     primary key (tenant_id, name)
 ) strict, without rowid;
 
--- One trigger, since calling one costs more than a check; a stream's last row is read only where
--- its kind can close.
+-- One trigger for all checks, since calling a trigger costs more than a check. The last event of a
+-- stream is read only if its kind has closing events.
 create trigger events_in_order before insert on events begin
     select case
         when new.position is not coalesce((select max(position) from events), 0) + 1

@@ -1,4 +1,4 @@
--- A view for people who look at the log with SQL.
+-- A view for reading the log with SQL by hand.
 
 create view readable_events as
 select position,

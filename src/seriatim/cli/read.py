@@ -29,7 +29,7 @@ from seriatim.cli.output import (
 from seriatim.core.event import EventRecord
 from seriatim.core.query import MATCH_ALL, Filter, Query
 from seriatim.factory import Log
-from seriatim.log.arguments import invalid_argument
+from seriatim.log.arguments import ReadFilters, invalid_argument
 from seriatim.log.batches import Batch
 from seriatim.log.export_format import encode_record_line
 from seriatim.log.query_execution import QueryResult
@@ -160,7 +160,7 @@ def read(
     as_json: JsonOutput = False,
 ) -> None:
     """Print events in the order of the log."""
-    filters: dict[str, Any] = {
+    filters: ReadFilters = {
         "after": after,
         "until": until,
         "types": types or None,
@@ -195,7 +195,7 @@ def _print_events(
     command: CommandSession,
     lines: EventLines | EventDetails,
     log: Log,
-    filters: dict[str, Any],
+    filters: ReadFilters,
     limit: int | None,
 ) -> None:
     """Print events up to a limit, and how to continue if there are more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import StreamRef
@@ -20,6 +20,31 @@ from seriatim.core.times import parse_us, time_problem
 from seriatim.store.port import ReadSpec, Scope
 
 _POSITION_END = 1 << 63
+
+
+class ReadFilters(TypedDict, total=False):
+    """The filters of a read by position, which `Log.read_batches` describes.
+
+    Declared once for `page`, `read`, `read_batches` and their asyncio counterparts; their defaults
+    are those of `make_read_spec`.
+    """
+
+    scope: Scope
+    after: int
+    until: int | None
+    stream: StreamRef | None
+    since_seq: int | None
+    types: Sequence[str] | None
+    app_id: str | None
+    env_id: str | None
+    occurred_after: str | None
+    occurred_until: str | None
+    recorded_after: str | None
+    recorded_until: str | None
+    correlation_id: str | None
+    causation_id: str | None
+    actor_id: str | None
+    newest_first: bool
 
 
 def make_read_spec(

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from seriatim.core.request import Command, Condition, check_stream_ref
 from seriatim.core.tenants import check_tenant
 from seriatim.log.appender import Appender, Draft
 from seriatim.log.arguments import (
+    ReadFilters,
     check_count,
     check_declaration,
     check_name,
@@ -47,13 +48,12 @@ from seriatim.log.forks import OPEN_LOGS
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key, make_receipt
 from seriatim.log.projections import Projections, ReadModelConnections
 from seriatim.log.query_execution import QueryRange, QueryResult, run_query
-from seriatim.log.signatures import copy_parameters
+from seriatim.log.signatures import copy_parameters, list_keywords
 from seriatim.log.span_attributes import query_attributes, read_attributes
 from seriatim.log.subscription import Subscription, Tail, iterate_subscription_statuses
 from seriatim.store.common import is_page_full
 from seriatim.store.port import (
     ReadSpec,
-    Scope,
     ServiceStore,
     Store,
     StreamSummary,
@@ -204,27 +204,8 @@ class BaseLog:
 
     # -- read
 
-    def page(
-        self,
-        *,
-        limit: int | None = None,
-        scope: Scope = "log",
-        after: int = 0,
-        until: int | None = None,
-        stream: StreamRef | None = None,
-        since_seq: int | None = None,
-        types: Sequence[str] | None = None,
-        app_id: str | None = None,
-        env_id: str | None = None,
-        occurred_after: str | None = None,
-        occurred_until: str | None = None,
-        recorded_after: str | None = None,
-        recorded_until: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        actor_id: str | None = None,
-        newest_first: bool = False,
-    ) -> Page:
+    @list_keywords(make_read_spec, ReadFilters)
+    def page(self, *, limit: int | None = None, **filters: Unpack[ReadFilters]) -> Page:
         """Read one page by position.
 
         A page has at most `limit` records, by default as many as the limit `page`; with `scope`
@@ -243,28 +224,8 @@ class BaseLog:
             page = log.page(limit=100)
             following = log.page(after=page.last_scanned, limit=100)
         """
-        spec = make_read_spec(
-            self.settings.limits,
-            tenant_id=self.tenant_id,
-            limit=self.settings.limits.page if limit is None else limit,
-            scope=scope,
-            after=after,
-            until=until,
-            stream=stream,
-            since_seq=since_seq,
-            types=types,
-            app_id=app_id,
-            env_id=env_id,
-            occurred_after=occurred_after,
-            occurred_until=occurred_until,
-            recorded_after=recorded_after,
-            recorded_until=recorded_until,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            actor_id=actor_id,
-            newest_first=newest_first,
-        )
-        return self.read_page(spec)
+        page_size = self.settings.limits.page if limit is None else limit
+        return self.read_page(self._make_spec(page_size, filters))
 
     def read_page(self, spec: ReadSpec) -> Page:
         """Read one page by a validated specification."""
@@ -292,27 +253,13 @@ class BaseLog:
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
 
+    @list_keywords(make_read_spec, ReadFilters)
     def read_batches(
         self,
         *,
         limit: int | None = None,
         batch_size: int | None = None,
-        scope: Scope = "log",
-        after: int = 0,
-        until: int | None = None,
-        stream: StreamRef | None = None,
-        since_seq: int | None = None,
-        types: Sequence[str] | None = None,
-        app_id: str | None = None,
-        env_id: str | None = None,
-        occurred_after: str | None = None,
-        occurred_until: str | None = None,
-        recorded_after: str | None = None,
-        recorded_until: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        actor_id: str | None = None,
-        newest_first: bool = False,
+        **filters: Unpack[ReadFilters],
     ) -> Iterator[list[EventRecord]]:
         """Iterate over batches of records up to the head; a bad filter raises `InvalidArgument`.
 
@@ -339,28 +286,18 @@ class BaseLog:
         Example:
             sizes = [len(batch) for batch in log.read_batches(batch_size=500, after=1)]
         """
-        spec = make_read_spec(
-            self.settings.limits,
-            tenant_id=self.tenant_id,
-            limit=min(1000, self.settings.limits.page) if batch_size is None else batch_size,
-            scope=scope,
-            after=after,
-            until=until,
-            stream=stream,
-            since_seq=since_seq,
-            types=types,
-            app_id=app_id,
-            env_id=env_id,
-            occurred_after=occurred_after,
-            occurred_until=occurred_until,
-            recorded_after=recorded_after,
-            recorded_until=recorded_until,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            actor_id=actor_id,
-            newest_first=newest_first,
-        )
+        page_size = min(1000, self.settings.limits.page) if batch_size is None else batch_size
+        spec = self._make_spec(page_size, filters)
         return limit_batches(self.iterate_batches(spec), check_count("limit", limit))
+
+    def _make_spec(self, page_size: int, filters: ReadFilters) -> ReadSpec:
+        if unknown := filters.keys() - ReadFilters.__annotations__.keys():
+            names = ", ".join(ReadFilters.__annotations__)
+            msg = f"a read has no filter {min(unknown)!r}; its filters are {names}"
+            raise TypeError(msg)
+        return make_read_spec(
+            self.settings.limits, tenant_id=self.tenant_id, limit=page_size, **filters
+        )
 
     @copy_parameters(read_batches)
     def read(self, **filters: Any) -> Iterator[EventRecord]:

@@ -28,7 +28,8 @@ def check_quota(quota: Quota) -> None:
     check_one_tenant(quota.tenant_id)
     for name in _RATES:
         if not 0 <= getattr(quota, name) < _RATE_MAX:
-            raise InvalidArgument(f"{name} must not be negative", details={"argument": name})
+            msg = f"{name} must be from 0 to {_RATE_MAX:g}, not {getattr(quota, name)!r:.40}"
+            raise InvalidArgument(msg, details={"argument": name})
 
 
 class _Bucket:
@@ -98,13 +99,13 @@ class QuotaMeter:
         None means that there is no limit.
         """
         cached = self._buckets.get(quota.tenant_id)
-        known = cached[1:] if cached is not None and cached[0] == quota else None
+        buckets = cached[1:] if cached is not None and cached[0] == quota else None
         rates = quota.events_per_s * self._share, quota.bytes_per_s * self._share
         full = [rate * _BURST_S if rate else None for rate in rates]
-        if known is None:  # nothing was sent under this quota
+        if buckets is None:  # nothing was sent under this quota
             return full[0], full[1]
-        left = [None if bucket is None else bucket.left(now) for bucket in known]
-        return left[0], left[1]
+        remaining = [None if bucket is None else bucket.left(now) for bucket in buckets]
+        return remaining[0], remaining[1]
 
     def charge_bytes(self, tenant_id: str, size: int, now: float) -> None:
         """Count bytes of an append's request; a negative size takes an earlier charge back."""
@@ -148,7 +149,7 @@ class QuotaMeter:
         return _Bucket(rate * self._share, now) if rate else None
 
 
-def _quota_exceeded(name: str, bound: float, wait: float) -> LimitExceeded:
-    msg = f"the tenant's quota is used up ({name}: {bound:g}); wait {wait:.3f} s"
-    details = {"limit": name, "bound": bound, "retry_after_s": round(wait, 3)}
+def _quota_exceeded(name: str, rate: float, wait: float) -> LimitExceeded:
+    msg = f"the tenant's quota is used up ({name}: {rate:g}); wait {wait:.3f} s"
+    details = {"limit": name, "bound": rate, "retry_after_s": round(wait, 3)}
     return LimitExceeded(msg, details=details, retryable=True)

@@ -78,8 +78,8 @@ class ResponseAllowance:
     def take(self, tenant_id: str, at_most: int, count: Callable[[str, int], int]) -> None:
         """Use one place of a tenant; raises `LimitExceeded` if it has none left."""
         with self._lock:
-            if (left := self._left.get(tenant_id, 0)) > 0:
-                self._left[tenant_id] = left - 1
+            if (remaining := self._left.get(tenant_id, 0)) > 0:
+                self._left[tenant_id] = remaining - 1
                 return
             if self._full_until.get(tenant_id, 0.0) > time.monotonic():
                 raise _too_many_responses(at_most)
@@ -95,10 +95,10 @@ class ResponseAllowance:
             self._left[tenant_id] = free // self._PROCESSES
 
 
-def _too_many_responses(bound: int) -> LimitExceeded:
+def _too_many_responses(limit: int) -> LimitExceeded:
     msg = (
-        f"tenant_answers: {bound} responses to requests with an Idempotency-Key are stored "
+        f"tenant_answers: {limit} responses to requests with an Idempotency-Key are stored "
         "already; wait until old ones are purged, or raise the limit"
     )
-    details = {"limit": "tenant_answers", "bound": bound, "retry_after_s": 60}
+    details = {"limit": "tenant_answers", "bound": limit, "retry_after_s": 60}
     return LimitExceeded(msg, details=details, retryable=True)

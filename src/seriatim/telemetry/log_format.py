@@ -6,11 +6,11 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -25,7 +25,9 @@ REQUEST_FIELDS = ("method", "route", "status", "duration_ms")  # in text: part o
 FIELDS = ("request_id", "tenant", "caller", "error_code", "limit", *REQUEST_FIELDS)
 
 _REDACTED = "redacted: the text looks like a secret"
-_bound: ContextVar[dict[str, str]] = ContextVar("seriatim_log_fields", default={})  # noqa: B039
+_bound_fields: ContextVar[Mapping[str, str]] = ContextVar(
+    "seriatim_log_fields", default=MappingProxyType({})
+)
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -39,18 +41,18 @@ def bind_fields(
         with bind_fields(request_id="r-1", tenant="acme"):
             log.append(events)
     """
-    given = {"request_id": request_id, "tenant": tenant, "error_code": error_code}
-    fields = {name: value for name, value in given.items() if value is not None}
-    token = _bound.set(_bound.get() | fields)
+    values = {"request_id": request_id, "tenant": tenant, "error_code": error_code}
+    fields = {name: value for name, value in values.items() if value is not None}
+    token = _bound_fields.set({**_bound_fields.get(), **fields})
     try:
         yield
     finally:
-        _bound.reset(token)
+        _bound_fields.reset(token)
 
 
 def bind_request_id(request_id: str) -> None:
     """Add the request id to every line that the current task logs from now on."""
-    _bound.set({"request_id": request_id})
+    _bound_fields.set({"request_id": request_id})
 
 
 def write_logs(
@@ -89,7 +91,7 @@ def write_all_logs(format: LogFormat, *, stream: TextIO | None = None) -> Callab
         A function that restores the previous state.
     """
     root = logging.getLogger()
-    if any(isinstance(one, _Handler) for one in root.handlers):
+    if any(isinstance(existing, _Handler) for existing in root.handlers):
         return lambda: None
     handler = _Handler(stream)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
@@ -171,10 +173,10 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__(stream or sys.stderr)
-        self._given = stream
+        self._fixed_stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._given is None:
+        if self._fixed_stream is None:
             self.stream = sys.stderr
         super().emit(record)
 
@@ -197,7 +199,7 @@ def _redact(text: str) -> str:
 
 def _context_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields of the record, of the enclosing block, and of the current span."""
-    fields: dict[str, Any] = dict(_bound.get())
+    fields: dict[str, Any] = dict(_bound_fields.get())
     fields |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
     fields = {
         name: value if isinstance(value, int | float) else _redact(str(value))
@@ -209,4 +211,6 @@ def _context_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def _stack(trace: TracebackType | None) -> list[str]:
     """Return file, line and function of each frame, without source code or values."""
-    return [f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(trace)]
+    return [
+        f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)
+    ]

@@ -97,16 +97,16 @@ class LogGauges:
         return max(0, head - first) / (now - since) if now > since else 0.0
 
     def _projections(self, view: ObservedLog, tenant: str, _head: int) -> Iterator[GaugeReading]:
-        for one in view.projections.status():
-            labels = tenant, one.name
-            yield GaugeReading(metric_families.PROJECTION_LAG, labels, one.lag)
-            yield GaugeReading(metric_families.PROJECTION_FAILURES, labels, one.failures)
-            yield GaugeReading(metric_families.PROJECTION_RUNNING, labels, int(one.running))
+        for standing in view.projections.status():
+            labels = tenant, standing.name
+            yield GaugeReading(metric_families.PROJECTION_LAG, labels, standing.lag)
+            yield GaugeReading(metric_families.PROJECTION_FAILURES, labels, standing.failures)
+            yield GaugeReading(metric_families.PROJECTION_RUNNING, labels, int(standing.running))
 
     def _consumers(self, view: ObservedLog, tenant: str, head: int) -> Iterator[GaugeReading]:
-        for one in view.store.cursors(tenant, "subscription"):
-            lag = max(0, head - one.position)
-            yield GaugeReading(metric_families.CONSUMER_LAG, (tenant, one.name), lag)
+        for cursor in view.store.cursors(tenant, "subscription"):
+            lag = max(0, head - cursor.position)
+            yield GaugeReading(metric_families.CONSUMER_LAG, (tenant, cursor.name), lag)
 
 
 ListTenants = Callable[[], Iterable[str]]
@@ -176,8 +176,8 @@ class LogMetrics:
             self._reuses.labels(tenant).inc()
         elif event.name == "subscription.exception":
             name = event.metadata["subscription"]
-            known = self._consumers.admit(tenant, name)
-            self._failures.labels(tenant, name if known else OTHER_LABEL).inc()
+            accepted = self._consumers.admit(tenant, name)
+            self._failures.labels(tenant, name if accepted else OTHER_LABEL).inc()
         else:
             self._batches.labels(tenant).inc()
             self._records.labels(tenant).inc(event.measurements["count"])

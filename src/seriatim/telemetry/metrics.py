@@ -26,7 +26,7 @@ class BoundedLabels:
     """Accept the first label values up to a limit; all later ones become `other`."""
 
     def __init__(self, limit: int = LABEL_VALUES_MAX) -> None:
-        self._most = limit
+        self._limit = limit
         self._known: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
 
@@ -40,7 +40,7 @@ class BoundedLabels:
         if names in self._known:
             return True
         with self._lock:
-            if len(self._known) >= self._most:
+            if len(self._known) >= self._limit:
                 return names in self._known
             self._known.add(names)
             return True
@@ -89,6 +89,7 @@ class Metrics:
         self._client = _client()
         self._own = self._client.CollectorRegistry()
         self.registry = self._own
+        # With several processes, a scrape reads the files of all of them, not the registry of one.
         if folder := metrics_folder():
             self.registry = self._client.CollectorRegistry()
             self.registry.register(_MultiprocessCollector(self._client, folder))
@@ -200,13 +201,13 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         families: dict[str, Any] = {}
-        for one in self._read():
-            family = one.family
+        for reading in self._read():
+            family = reading.family
             if family.name not in families:
                 families[family.name] = self._client.core.GaugeMetricFamily(
                     family.name, family.help, labels=family.labels
                 )
-            families[family.name].add_metric(one.labels, one.value)
+            families[family.name].add_metric(reading.labels, reading.value)
         yield from families.values()
 
 
@@ -226,8 +227,7 @@ def _client() -> ModuleType:
     except ModuleNotFoundError as error:
         msg = "metrics need the Prometheus client: pip install 'seriatim[metrics]'"
         raise BackendFailure(msg, retryable=False) from error
-    found: Any = prometheus_client
-    return found  # type: ignore[no-any-return]
+    return prometheus_client
 
 
 _STATUSES = ("claimed", "expired", "failed", "blocked", "dead", "unknown")

@@ -109,9 +109,9 @@ def extract(headers: Mapping[str, str]) -> SpanParent | None:
         return None
     from opentelemetry.context import Context
 
-    found = _propagator().extract(carrier, Context())
-    valid = sys.modules[_API].get_current_span(found).get_span_context().is_valid
-    return found if valid else None
+    context = _propagator().extract(carrier, Context())
+    valid = sys.modules[_API].get_current_span(context).get_span_context().is_valid
+    return context if valid else None
 
 
 def current_ids() -> tuple[str, str] | None:

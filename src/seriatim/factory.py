@@ -384,15 +384,15 @@ def open_access(url: str, *, create: bool = True) -> AccessStore:
 def redact_url(url: str) -> str:
     """Return a URL with passwords, keys and their files replaced by `***`."""
     base, question_mark, options = url.partition("?")
-    scheme, slashes, rest = url.partition("://")
+    scheme, slashes, after_scheme = url.partition("://")
     authority, _, path = base.partition("://")[2].partition("/")
-    if slashes and "@" in rest and ("@" not in authority or "@" in path):
+    if slashes and "@" in after_scheme and ("@" not in authority or "@" in path):
         # The password has unencoded characters: everything before the last @ may belong to it.
-        return f"{scheme}://{authority.partition(':')[0]}:***@{rest.rpartition('@')[2]}"
+        return f"{scheme}://{authority.partition(':')[0]}:***@{after_scheme.rpartition('@')[2]}"
     user, at_sign, hosts = authority.rpartition("@")
     if at_sign and ":" in user:
         base = base.replace(authority, f"{user.partition(':')[0]}:***@{hosts}", 1)
-    return base + question_mark + "&".join(_redact_option(one) for one in options.split("&"))
+    return base + question_mark + "&".join(_redact_option(option) for option in options.split("&"))
 
 
 def _redact_option(option: str) -> str:

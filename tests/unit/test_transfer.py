@@ -116,7 +116,7 @@ def test_an_interrupted_import_can_be_repeated() -> None:
     half = import_events(target, lines[:4], declarations=True)
     whole = import_events(target, lines)
 
-    assert not half.whole
+    assert not half.complete
     assert not half.ok
     assert whole.ok
     assert kept(target) == kept(source)
@@ -246,11 +246,11 @@ def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
         raise ExportTruncated
 
     extra = b'{"event_type":"x","event_id":"extra"}\n'
-    assert import_events(new_log(), [*start, *events, end]).whole
-    assert not import_events(new_log(), [*start, *events, end, extra]).whole
-    assert not import_events(new_log(), [*start, *events[1:], end]).whole
+    assert import_events(new_log(), [*start, *events, end]).complete
+    assert not import_events(new_log(), [*start, *events, end, extra]).complete
+    assert not import_events(new_log(), [*start, *events[1:], end]).complete
     report = import_events(new_log(), damaged())
-    assert (report.appended, report.whole, report.ok) == (2, False, False)
+    assert (report.appended, report.complete, report.ok) == (2, False, False)
 
 
 def test_an_append_at_its_bound_is_taken() -> None:

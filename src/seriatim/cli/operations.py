@@ -58,23 +58,23 @@ def operations(
     tenant: TenantOption = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """List what operators did, newest first: who, what, to what, why and when."""
+    """List the actions of operators, newest first, with actor, target, reason and time."""
     with (
         command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
         closing(open_log(command.url, create=False)) as log,
     ):
-        found = _read(log, command.tenant, before, limit)
+        entries = _read(log, command.tenant, before, limit)
         if command.as_json:
-            for entry in found:
+            for entry in entries:
                 write_json(entry)
             return
-        if not found:
+        if not entries:
             command.notice("no actions")
             return
         listing = make_table(
             "position",
             "time",
-            "who",
+            "actor",
             "action",
             "tenant",
             "target",
@@ -82,7 +82,7 @@ def operations(
             "reason",
             right=("position", "count"),
         )
-        for entry in found:
+        for entry in entries:
             listing.add_row(
                 f"{entry.position:,}",
                 entry.recorded_at[:19],
@@ -101,8 +101,8 @@ def _read(log: Log, tenant_id: str | None, before: int | None, limit: int) -> li
         return read_journal(log, tenant_id=tenant_id, before=before, limit=limit)
     params = {"tenant_id": tenant_id, "before": before, "limit": limit}
     raw = log.store.http.get("/v1/operations", params, tenant_id=log.tenant_id)
-    found: list[Operation] = log.store.decode(raw, OperationsResponse).operations
-    return found
+    entries: list[Operation] = log.store.decode(raw, OperationsResponse).operations
+    return entries
 
 
 def _format_target(target: dict[str, Any]) -> str:

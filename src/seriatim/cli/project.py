@@ -228,11 +228,11 @@ def status(
         if model is None and failures is None:
             _print_progress(command, [], head, None)
             return
-        with closing(model or _raise_no_projections(read_model.target)) as known:
+        with closing(model or _raise_no_projections(read_model.target)) as open_model:
             if failures is not None:
-                _print_failures(command, operations.find_failures(known, failures))
+                _print_failures(command, operations.find_failures(open_model, failures))
             else:
-                _print_progress(command, known.list_progress(), head, known)
+                _print_progress(command, open_model.list_progress(), head, open_model)
 
 
 def _raise_no_projections(target: str) -> ReadModel:
@@ -433,12 +433,12 @@ def load_projection(path: str) -> Projection:
             return BUILTIN_PROJECTIONS[path]
         shipped = ", ".join(BUILTIN_PROJECTIONS)
         raise invalid_argument("projection", f"{path!r:.80} is not a shipped projection: {shipped}")
-    found = load_object(path, "projection")
-    if not isinstance(found, Projection):
+    projection = load_object(path, "projection")
+    if not isinstance(projection, Projection):
         raise invalid_argument(
             "projection", f"{path!r:.80} is not a projection: decorate it with @seriatim.projection"
         )
-    return found
+    return projection
 
 
 # -- output
@@ -492,14 +492,14 @@ def _status(progress: Progress | ProjectionStanding) -> str:
     return progress.status
 
 
-def _print_failures(command: CommandSession, found: list[FailureRecord]) -> None:
+def _print_failures(command: CommandSession, failures: list[FailureRecord]) -> None:
     if command.as_json:
-        write_json(found)
+        write_json(failures)
         return
     listing = make_table(
         "position", "key", "event", "type", "status", "reason", right=("position",)
     )
-    for record in found:
+    for record in failures:
         failure = record.failure
         listing.add_row(
             str(failure.position),

@@ -211,8 +211,8 @@ def _print_report(command: CommandSession, report: ReconciliationReport) -> None
         write_json({**msgspec.to_builtins(report), "equal": report.equal})
         return
     rows = make_table("difference", "count", "examples", right=("count",))
-    for name, found in report.findings.items():
-        rows.add_row(name, f"{found.count:,}", escape_unprintable(", ".join(found.examples)))
+    for name, finding in report.findings.items():
+        rows.add_row(name, f"{finding.count:,}", escape_unprintable(", ".join(finding.examples)))
     command.stdout.print(rows)
     verdict = "[green]the topic equals the log[/]"
     if not report.equal:

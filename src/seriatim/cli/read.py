@@ -1,4 +1,4 @@
-"""The commands `read`, `query`, `tail` and `streams`."""
+"""The commands `read`, `query`, `tail`, `streams` and `subscriptions`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from seriatim.log.batches import Batch
 from seriatim.log.export_format import encode_record_line
 from seriatim.log.query_execution import QueryResult
 from seriatim.log.subscription import Subscription, Tail
-from seriatim.store.port import StreamSummary
+from seriatim.store.port import StreamSummary, SubscriptionStatus
 
 Types = Annotated[
     list[str] | None,
@@ -153,7 +153,7 @@ def read(
         _Text, typer.Option(help="Print only this event, with every field.")
     ] = None,
     limit: Annotated[int | None, _LIMIT] = None,
-    everything: Annotated[bool, typer.Option("--all", help="No limit.")] = False,
+    no_limit: Annotated[bool, typer.Option("--all", help="No limit.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Print every field of each event.")] = False,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -188,7 +188,7 @@ def read(
                 write_line(encode_record_line(record))
         else:
             lines = EventDetails(command.stdout) if wide else EventLines(command.stdout)
-            _print_events(command, lines, log, filters, None if everything else limit or SCREEN)
+            _print_events(command, lines, log, filters, None if no_limit else limit or SCREEN)
 
 
 def _print_events(
@@ -225,7 +225,7 @@ def query(
     payloads: Payloads = None,
     tags: Tags = None,
     stream: Stream = None,
-    whole: QueryJson = None,
+    query_json: QueryJson = None,
     min_position: Annotated[
         int | None,
         typer.Option(
@@ -261,14 +261,14 @@ def query(
     Pass the version to `append --expect-version` for a conditional append.
     """
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = query_from(types, stream, tags, payloads, whole)
+        context = query_from(types, stream, tags, payloads, query_json)
         if min_position is not None:
             context = msgspec.structs.replace(context, min_position=min_position)
         with command.open() as log:
-            found = log.query(
+            result = log.query(
                 context, limit=limit, head=head, until=until, newest_first=newest_first
             )
-        _print_result(command, found, newest_first=newest_first)
+        _print_result(command, result, newest_first=newest_first)
 
 
 def _print_result(command: CommandSession, result: QueryResult, *, newest_first: bool) -> None:
@@ -373,6 +373,43 @@ def _print_batch(command: CommandSession, lines: EventLines, batch: Batch) -> No
             lines.print_event(record)
 
 
+def subscriptions(
+    ctx: typer.Context, url: LogUrl = None, tenant: TenantOption = None, as_json: JsonOutput = False
+) -> None:
+    """List durable subscriptions with owner, cursor, lag and last error."""
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
+        statuses = log.subscriptions()
+        if command.as_json:
+            for status in statuses:
+                write_json(msgspec.structs.asdict(status))
+        else:
+            _print_subscriptions(command, statuses)
+
+
+def _print_subscriptions(command: CommandSession, statuses: list[SubscriptionStatus]) -> None:
+    if not statuses:
+        command.notice("no subscriptions")
+        return
+    columns = ("name", "owner", "position", "lag", "seconds", "failures", "failed at", "error")
+    right = ("position", "lag", "seconds", "failures")
+    rows = make_table(*columns, right=right)
+    for status in statuses:
+        rows.add_row(
+            escape_unprintable(status.name),
+            escape_unprintable(status.owner or "–"),
+            f"{status.position:,}",
+            f"{status.lag_events:,}",
+            f"{status.lag_seconds:,.1f}",
+            str(status.failures),
+            (status.last_error_at or "–")[:19],
+            escape_unprintable(status.last_error or "–"),
+        )
+    command.stdout.print(rows)
+
+
 def streams(
     ctx: typer.Context,
     stream_type: Annotated[
@@ -391,21 +428,21 @@ def streams(
         command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
         command.open() as log,
     ):
-        found = log.streams(stream_type, after=after, limit=limit)
+        summaries = log.streams(stream_type, after=after, limit=limit)
         if command.as_json:
-            for summary in found:
+            for summary in summaries:
                 write_json(msgspec.structs.asdict(summary))
         else:
-            _print_streams(command, found, limit)
+            _print_streams(command, summaries, limit)
 
 
-def _print_streams(command: CommandSession, found: list[StreamSummary], limit: int) -> None:
-    if not found:
+def _print_streams(command: CommandSession, summaries: list[StreamSummary], limit: int) -> None:
+    if not summaries:
         command.notice("no streams")
         return
     columns = ("type", "id", "last seq", "last event", "first", "last")
     rows = make_table(*columns, right=("last seq", "first", "last"))
-    for stream in found:
+    for stream in summaries:
         rows.add_row(
             Text(escape_unprintable(stream.stream_type), style="magenta"),
             Text(escape_unprintable(stream.stream_id)),
@@ -415,7 +452,7 @@ def _print_streams(command: CommandSession, found: list[StreamSummary], limit: i
             str(stream.last_position),
         )
     command.stdout.print(rows)
-    if len(found) == limit:
+    if len(summaries) == limit:
         command.notice(
-            f"there may be more streams: continue with --after {found[-1].first_position}"
+            f"there may be more streams: continue with --after {summaries[-1].first_position}"
         )

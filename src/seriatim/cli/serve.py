@@ -216,7 +216,7 @@ def _make_console(projections: tuple[str, ...]) -> Console:
     from seriatim.console.routes import make_console
 
     loaded = tuple(map(load_projection, projections))
-    names = [one.name for one in (*BUILTIN_FOLDS, *loaded)]
+    names = [projection.name for projection in (*BUILTIN_FOLDS, *loaded)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         msg = f"two projections have the name {twice}: choose one for --projection"
         raise InvalidArgument(msg, details={"argument": "projection"})

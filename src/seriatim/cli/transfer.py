@@ -227,7 +227,7 @@ def _print_report(command: CommandSession, report: ImportReport) -> None:
             f"{report.undeclared} declarations in the file were not applied: "
             "--declarations applies them to the whole log"
         )
-    if not report.whole:
+    if not report.complete:
         command.notice(
             "the file is truncated or damaged: its end line is missing, its event count is wrong, "
             "or it cannot be decompressed completely"

@@ -170,9 +170,9 @@ def _check_scopes(report: DemoReport) -> None:
         "globex": len(aggregates.read(org_id="globex").events),
         "infrastructure": len(aggregates.read(infrastructure=True).events),
     }
-    seen = ", ".join(f"{name} {count}" for name, count in counts.items())
-    held = counts == {"acme": 3, "globex": 0, "infrastructure": 1}
-    report.check(f"each organisation reads only its own events: {seen}", held)
+    shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+    isolated = counts == {"acme": 3, "globex": 0, "infrastructure": 1}
+    report.check(f"each organisation reads only its own events: {shown}", isolated)
 
 
 RACERS = 5
@@ -307,7 +307,7 @@ def show_live_tail(report: DemoReport) -> None:
     follower = context.Process(target=follow_log, args=(report.url, remote, APPENDS), daemon=True)
     follower.start()
     if not local.poll(_WAIT_S):
-        report.check("the other process follows the log", held=False)
+        report.check("the other process follows the log", passed=False)
         return
     local.recv()
     sent = _append(report)

@@ -115,11 +115,11 @@ class Appender:
     def async_committer(self) -> AsyncCommitter:
         """Return the committer of the running event loop, created on first use."""
         loop = asyncio.get_running_loop()
-        found = self._async_committers.get(loop)
-        if found is None:
-            found = AsyncCommitter(loop, self._store, self.committer, self._settings.limits)
-            self._async_committers[loop] = found
-        return found
+        committer = self._async_committers.get(loop)
+        if committer is None:
+            committer = AsyncCommitter(loop, self._store, self.committer, self._settings.limits)
+            self._async_committers[loop] = committer
+        return committer
 
     def after_fork(self) -> None:
         """Replace threads, queues and id state in a forked child process."""

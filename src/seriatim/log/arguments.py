@@ -145,8 +145,8 @@ def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
 def _types(types: Sequence[str]) -> tuple[str, ...]:
     if isinstance(types, str) or not isinstance(types, Sequence):
         raise invalid_argument("types", "must be a list of event types")
-    for one in types:
-        if problem := types_problem(one):
+    for event_type in types:
+        if problem := types_problem(event_type):
             raise invalid_argument("types", problem)
     return tuple(types)
 

@@ -206,9 +206,9 @@ class AsyncCommitter:
             if deadline <= now and not waiter.done():
                 waiter.set_exception(abort_timed_out(ticket))
         self._timer_at = None
-        left = [deadline for _, deadline in self._open.values() if deadline > now]
-        if left:
-            self._set_timer(min(left))
+        deadlines = [deadline for _, deadline in self._open.values() if deadline > now]
+        if deadlines:
+            self._set_timer(min(deadlines))
 
     def close(self, timeout: float) -> None:
         """Stop accepting appends and complete the accepted ones, within `timeout` seconds.

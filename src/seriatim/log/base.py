@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +45,6 @@ from seriatim.log.batches import Page, limit_batches
 from seriatim.log.catalogue import Catalogue
 from seriatim.log.cursors import reset_subscription
 from seriatim.log.explanation import explain_draft
-from seriatim.log.forks import OPEN_LOGS
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key, make_receipt
 from seriatim.log.projections import Projections, ReadModelConnections
 from seriatim.log.query_execution import QueryRange, QueryResult, run_query
@@ -63,6 +63,9 @@ from seriatim.telemetry import tracing
 from seriatim.telemetry.event_bus import Telemetry
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
+
+# Weak: a log that its program has dropped must not be kept alive for a fork that may never come.
+_OPEN_LOGS: weakref.WeakSet[BaseLog] = weakref.WeakSet()
 
 
 class BaseLog:
@@ -86,7 +89,7 @@ class BaseLog:
         self.read_models = read_models or ReadModelConnections(lambda _: None, None)
         self._parent: BaseLog | None = None
         self._followers: weakref.WeakSet[Subscription | Tail] = weakref.WeakSet()
-        OPEN_LOGS.add(self)
+        _OPEN_LOGS.add(self)
 
     def for_tenant(self, tenant_id: str) -> Self:
         """Return this log for another tenant; both share connections and committer.
@@ -373,11 +376,11 @@ class BaseLog:
         Example:
             record = log.event("e-1")
         """
-        found = self.store.event(self.tenant_id, check_name("event_id", event_id))
-        if found is None:
+        record = self.store.event(self.tenant_id, check_name("event_id", event_id))
+        if record is None:
             msg = "there is no event with that id"
             raise NotFound(msg, details={"event_id": event_id})
-        return found
+        return record
 
     def find_append(
         self, idempotency_key: str, *, producer_id: str | None = None
@@ -510,9 +513,9 @@ class BaseLog:
         Example:
             log.declare(StreamKind(name="invoice", closing_types=("invoice.closed",)))
         """
-        for one in declarations:
-            check_declaration(one)
-            self.store.declare(one)
+        for declaration in declarations:
+            check_declaration(declaration)
+            self.store.declare(declaration)
         self.appender.reload_rules()
 
     # -- follow
@@ -692,7 +695,7 @@ class BaseLog:
         self.appender.close(self.settings.timeout_s)
         self.read_models.close()
         self.store.close()
-        OPEN_LOGS.discard(self)
+        _OPEN_LOGS.discard(self)
 
     def __enter__(self) -> Self:
         """Return the log, to be closed at the end of a `with` block."""
@@ -701,3 +704,17 @@ class BaseLog:
     def __exit__(self, *_: object) -> None:
         """Close the log."""
         self.close()
+
+
+def _after_fork() -> None:
+    """Give a forked child process its own committers and connections.
+
+    A child inherits sockets, but no threads: sharing a connection would mix two conversations, and
+    a committer without its writers would never complete an append.
+    """
+    for log in _OPEN_LOGS:
+        log.appender.after_fork()
+        log.store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

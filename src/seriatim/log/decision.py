@@ -104,9 +104,9 @@ def decide_and_append(log: BaseLog, decision: Decision, decider: Decider) -> App
         EventSequenceInvalid: The stream changed at every attempt.
     """
     for attempt in range(decision.attempts):
-        records, condition, found = decision.load(log)
-        if found is not None:
-            return found
+        records, condition, receipt = decision.load(log)
+        if receipt is not None:
+            return receipt
         events = decision.check(decider(records))
         if not events:
             return None
@@ -114,15 +114,15 @@ def decide_and_append(log: BaseLog, decision: Decision, decider: Decider) -> App
             key = decision.idempotency_key
             result = log.append(events, condition, key, command=decision.command)
         except _CONFLICTS as error:
-            if (found := decision.find(log)) is not None:
-                return found
+            if (receipt := decision.find(log)) is not None:
+                return receipt
             if decision.is_over(attempt, error):
                 raise
             time.sleep(_backoff_s(attempt))
         else:
             # A concurrent duplicate may have appended more events than this one decided on.
-            found = decision.find(log) if result.replayed else None
-            return found or result
+            receipt = decision.find(log) if result.replayed else None
+            return receipt or result
     return None
 
 
@@ -134,11 +134,11 @@ async def decide_and_append_async(
     The decider may be a coroutine function.
     """
     for attempt in range(decision.attempts):
-        records, condition, found = await aio.call(decision.load, log)
-        if found is not None:
-            return found
-        returned = decider(records)
-        decided = await returned if inspect.isawaitable(returned) else returned
+        records, condition, receipt = await aio.call(decision.load, log)
+        if receipt is not None:
+            return receipt
+        decider_result = decider(records)
+        decided = await decider_result if inspect.isawaitable(decider_result) else decider_result
         events = decision.check(decided)
         if not events:
             return None
@@ -146,14 +146,14 @@ async def decide_and_append_async(
             key = decision.idempotency_key
             result = await aio.append(events, condition, key, command=decision.command)
         except _CONFLICTS as error:
-            if (found := await aio.call(decision.find, log)) is not None:
-                return found
+            if (receipt := await aio.call(decision.find, log)) is not None:
+                return receipt
             if decision.is_over(attempt, error):
                 raise
             await asyncio.sleep(_backoff_s(attempt))
         else:
-            found = await aio.call(decision.find, log) if result.replayed else None
-            return found or result
+            receipt = await aio.call(decision.find, log) if result.replayed else None
+            return receipt or result
     return None
 
 
@@ -163,7 +163,7 @@ def _backoff_s(attempt: int) -> float:
 
 def _load(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:
     if isinstance(context, Query):
-        found = log.query(context)
-        return found.records, ExpectedContext(context, found.context_version)
+        result = log.query(context)
+        return result.records, ExpectedContext(context, result.context_version)
     records = list(log.read_stream(context))
     return records, ExpectedSeq(context, records[-1].stream_seq if records else None)

@@ -231,7 +231,7 @@ class _Pending:
         return OversizedAppend(self._first, self._events, self.last.tenant_id, message)
 
 
-class ExportTruncated(Exception):  # noqa: N818 - control flow, reported as `whole=False`
+class ExportTruncated(Exception):  # noqa: N818 - control flow, reported as `complete=False`
     """Raised by an iterator of lines when the file is truncated or damaged."""
 
 
@@ -239,7 +239,7 @@ class ExportReader:
     """Read an export file one append at a time.
 
     A file without a header is accepted as events written by hand. After all lines were read,
-    `whole` is true if the file is complete as far as its footer shows.
+    `complete` is true if the file is complete as far as its footer shows.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
@@ -247,7 +247,7 @@ class ExportReader:
         self._lines = enumerate(self._until_truncated(lines), start=1)
         self._first: tuple[int, bytes] | None = None
         self.header: ExportHeader | None = None
-        self.whole = False
+        self.complete = False
         first = next(self._lines, None)
         if first is not None and first[1].startswith(b'{"format":'):
             self.header = _decode_line(_HEADER, *first)
@@ -280,15 +280,17 @@ class ExportReader:
 
     def _events(self, limits: Limits) -> Iterator[tuple[int, ExportLine | _Outline, int]]:
         first = [] if self._first is None else [self._first]
-        events, declared = 0, None
+        events, expected_events = 0, None
         for number, raw in chain(first, self._lines):
             if raw.startswith(b'{"end":'):
-                declared = _decode_line(_FOOTER, number, raw).events
+                expected_events = _decode_line(_FOOTER, number, raw).events
             elif raw.strip():
                 events += 1
                 yield number, _parse_event(number, raw, limits), len(raw)
-        complete = self.header is None if declared is None else declared == events
-        self.whole = complete and not self._cut_off
+        matches_footer = (
+            self.header is None if expected_events is None else expected_events == events
+        )
+        self.complete = matches_footer and not self._cut_off
 
 
 def _parse_event(number: int, raw: bytes, limits: Limits) -> ExportLine | _Outline:
@@ -308,11 +310,11 @@ def _parse_event(number: int, raw: bytes, limits: Limits) -> ExportLine | _Outli
     return line
 
 
-def _is_same_append(one: ExportLine | _Outline, other: ExportLine | _Outline) -> bool:
+def _is_same_append(line: ExportLine | _Outline, other: ExportLine | _Outline) -> bool:
     return (
-        one.append_position is not None
-        and one.append_position == other.append_position
-        and one.tenant_id == other.tenant_id
+        line.append_position is not None
+        and line.append_position == other.append_position
+        and line.tenant_id == other.tenant_id
     )
 
 

@@ -129,7 +129,7 @@ def record_action(log: BaseLog, action: OperatorAction) -> bool:
 def _sanitize(value: Any) -> Any:
     if isinstance(value, str):
         return sanitize_reason(value)
-    return [_sanitize(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_sanitize(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read_journal(

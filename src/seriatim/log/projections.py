@@ -49,14 +49,14 @@ class ReadModelConnections:
 
     Args:
         find: Opens the read model at a URL; returns None if there is none.
-        beside: Returns the default URL of a tenant's read model; None if the log has no default.
+        default_url: Returns the default URL of a tenant's read model; None if there is none.
     """
 
     def __init__(
-        self, find: Callable[[str], ReadModel | None], beside: Callable[[str], str] | None
+        self, find: Callable[[str], ReadModel | None], default_url: Callable[[str], str] | None
     ) -> None:
         self._find_read_model = find
-        self._default_url = beside
+        self._default_url = default_url
         # Keyed by process: connections inherited by a fork may be neither used nor closed.
         self._open: dict[tuple[int, str], ReadModel] = {}
 
@@ -82,10 +82,10 @@ class ReadModelConnections:
         opened = self._find_read_model(url)
         if opened is None:
             return None
-        found = self._open.setdefault(key, opened)
-        if found is not opened:  # another thread opened it first
+        model = self._open.setdefault(key, opened)
+        if model is not opened:  # another thread opened it first
             opened.close()
-        return found
+        return model
 
     def close(self) -> None:
         """Close all connections of this process."""
@@ -127,10 +127,10 @@ class Projections:
             progress = self.get_progress(name)
             if progress.position >= position:
                 return progress
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 break
-            time.sleep(min(delay, left))
+            time.sleep(min(delay, remaining))
         raise wait_timeout_error(progress, position, timeout_s)
 
     def demand(self, name: str, position: int) -> Progress:
@@ -166,17 +166,17 @@ class Projections:
         head = self._log.head()
         return [
             ProjectionStanding(
-                name=one.name,
-                position=one.position,
-                lag=max(0, head - one.position),
-                updated_at=one.updated_at,
-                status=one.status,
-                running=bool(one.owner),
-                failures=len(model.failures(one.name)),
-                held_until=one.held_until,
+                name=progress.name,
+                position=progress.position,
+                lag=max(0, head - progress.position),
+                updated_at=progress.updated_at,
+                status=progress.status,
+                running=bool(progress.owner),
+                failures=len(model.failures(progress.name)),
+                held_until=progress.held_until,
             )
-            for one in model.list_progress()
-            if not one.shadow
+            for progress in model.list_progress()
+            if not progress.shadow
         ]
 
     def failures(self, name: str) -> list[FailureRecord]:
@@ -213,7 +213,7 @@ class Projections:
             for standing in log.projections.status():
                 log.projections.pause(standing.name, reason="deploying")
         """
-        model = self._own_model(name, operator, whole=True)
+        model = self._own_model(name, operator, all_tenants=True)
         check_reason(reason)
         operations.pause(model, name)
         return self._record("projection_paused", {"projection": name}, operator, reason)
@@ -225,7 +225,7 @@ class Projections:
             for standing in log.projections.status():
                 log.projections.resume(standing.name)
         """
-        model = self._own_model(name, operator, whole=True)
+        model = self._own_model(name, operator, all_tenants=True)
         check_reason(reason)
         operations.resume(model, name)
         return self._record("projection_resumed", {"projection": name}, operator, reason)
@@ -297,13 +297,19 @@ class Projections:
         target = {"projection": name, "position": position}
         return self._record("projection_failure_skipped", target, operator, reason)
 
-    def _own_model(self, name: str, operator: Operator | None, *, whole: bool = False) -> ReadModel:
+    def _own_model(
+        self, name: str, operator: Operator | None, *, all_tenants: bool = False
+    ) -> ReadModel:
         """Return the read model of a projection that the operator may act on.
 
-        With `whole` the action affects every tenant of the projection.
+        With `all_tenants`, the action affects every tenant of the projection.
         """
-        found = self.find(name)
-        if whole and found.tenant_id == ALL_TENANTS and self._tenant_of(operator) is not None:
+        progress = self.find(name)
+        if (
+            all_tenants
+            and progress.tenant_id == ALL_TENANTS
+            and self._tenant_of(operator) is not None
+        ):
             msg = f"projection {name} covers all tenants: use a token for all tenants"
             raise Forbidden(msg, details={"projection": name})
         return self._model(name)
@@ -347,16 +353,18 @@ class Projections:
             Conflict: It belongs to another tenant.
             LogIdentityChanged: The log was restored or replaced since it last ran.
         """
-        found = self.find(name)
-        seen = LogIdentity(found.log_id, found.epoch)
-        problem = find_cursor_problem(self._log.store, seen, found.position, found.last_event_id)
+        progress = self.find(name)
+        identity = LogIdentity(progress.log_id, progress.epoch)
+        problem = find_cursor_problem(
+            self._log.store, identity, progress.position, progress.last_event_id
+        )
         if problem is not None:
             msg = (
                 f"projection {name} {problem}: the log was restored or replaced; "
                 f"run seriatim project rebuild {name} to rebuild its read model"
             )
             raise LogIdentityChanged(msg, details={"projection": name})
-        return found
+        return progress
 
     def find(self, name: str) -> Progress:
         """Return the progress of a projection, also if the log was restored since it last ran.
@@ -369,13 +377,13 @@ class Projections:
             for standing in log.projections.status():
                 print(log.projections.find(standing.name).owner)
         """
-        found = self._model(check_name("name", name)).progress(name)
-        if found is None:
+        progress = self._model(check_name("name", name)).progress(name)
+        if progress is None:
             raise _not_found(name)
-        if found.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
+        if progress.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
             msg = f"projection {name} belongs to another tenant"
             raise Conflict(msg, details={"projection": name, "tenant_id": self._log.tenant_id})
-        return found
+        return progress
 
     def _model(self, name: str) -> ReadModel:
         model = self._log.read_models.find(self._target)
@@ -401,10 +409,10 @@ class AsyncProjections:
             progress = await self._execute(self._projections.get_progress, name)
             if progress.position >= position:
                 return progress
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 break
-            await asyncio.sleep(min(delay, left))
+            await asyncio.sleep(min(delay, remaining))
         raise wait_timeout_error(progress, position, timeout_s)
 
     async def demand(self, name: str, position: int) -> Progress:
@@ -449,23 +457,24 @@ def poll_delays() -> Iterator[float]:
     return (_POLL_BACKOFF.delay_s(attempt) for attempt in count(1))
 
 
-def wait_timeout_error(found: Progress, position: int, seconds: float) -> SeriatimError:
+def wait_timeout_error(progress: Progress, position: int, seconds: float) -> SeriatimError:
     """Return the error for a projection that did not reach a position in time."""
+    activity = "running" if progress.owner else "not running"
     msg = (
-        f"projection {found.name} has reached {found.position}, not {position}, within "
-        f"{seconds:g} s: it is {found.status} and {'running' if found.owner else 'not running'}"
+        f"projection {progress.name} has reached {progress.position}, not {position}, within "
+        f"{seconds:g} s: it is {progress.status} and {activity}"
     )
-    return _lag_error(ProjectionTimeout, msg, found, position)
+    return _lag_error(ProjectionTimeout, msg, progress, position)
 
 
 def _lag_error(
-    kind: type[SeriatimError], msg: str, found: Progress, position: int
+    kind: type[SeriatimError], msg: str, progress: Progress, position: int
 ) -> SeriatimError:
     details = {
-        "projection": found.name,
+        "projection": progress.name,
         "position": position,
-        "reached": found.position,
-        "status": found.status,
+        "reached": progress.position,
+        "status": progress.status,
     }
     return kind(msg, details=details)
 

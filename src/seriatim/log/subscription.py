@@ -64,7 +64,7 @@ def read_subscription_statuses(
 ) -> list[SubscriptionStatus]:
     """Return one page of subscription statuses by name, after the name `after`."""
     head = store.head()
-    return [_status(store, one, head) for one in store.subscriptions(tenant_id, after, limit)]
+    return [_status(store, state, head) for state in store.subscriptions(tenant_id, after, limit)]
 
 
 def _status(store: ServiceStore, state: SubscriptionState, head: int) -> SubscriptionStatus:
@@ -162,8 +162,8 @@ class Tail:
             idle = time.monotonic() - idle_since
             if self._idle_timeout is not None and idle >= self._idle_timeout:
                 return
-            left = self._poll_s if self._idle_timeout is None else self._idle_timeout - idle
-            self._store.wait(self.position, min(self._poll_s, left))
+            wait_s = self._poll_s if self._idle_timeout is None else self._idle_timeout - idle
+            self._store.wait(self.position, min(self._poll_s, wait_s))
 
 
 def _event_id_at(store: Store, position: int) -> str:
@@ -294,10 +294,10 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches; requesting the next one confirms that the last was processed."""
-        with self._hold_lease() as held:
-            if held is None:
+        with self._hold_lease() as lease_and_keeper:
+            if lease_and_keeper is None:
                 return
-            lease, keeper = held
+            lease, keeper = lease_and_keeper
             self._lease = lease
             # Another owner may have advanced the cursor while this one waited for the lease.
             self._cursor = self._open_cursor()

@@ -85,7 +85,8 @@ class JobStore:
         self._fail_lost()
         rows = self._run("select_job", job_id=job_id)
         if not rows:
-            raise NotFound("there is no job with that id", details={"job_id": job_id})
+            msg = f"there is no job {job_id!r:.80}: GET /v1/jobs lists the recent ones"
+            raise NotFound(msg, details={"job_id": job_id})
         return _decode(rows[0])
 
     def newest(self, limit: int) -> list[Job]:

@@ -133,7 +133,9 @@ class AccessStore:
         """Return one token; raises `NotFound` if there is none with this id."""
         rows = self._read("select_token", token_id=token_id)
         if not rows:
-            raise NotFound("there is no token with that id", details={"token_id": token_id})
+            # Without the value: it may be the text of a token, with its secret, instead of an id.
+            msg = "there is no token with that id: seriatim token list prints all ids"
+            raise NotFound(msg, details={"token_id": token_id})
         return token_from_row(rows[0])
 
     def tokens(self) -> list[Token]:
@@ -158,7 +160,11 @@ class AccessStore:
     def revoke(self, token_id: str) -> None:
         """Revoke a token; raises `NotFound` if it does not exist or is revoked already."""
         if not self._run("revoke_token", token_id=token_id):
-            raise NotFound("there is no such token to revoke", details={"token_id": token_id})
+            msg = (
+                "there is no token with that id, or it is revoked already: seriatim token list "
+                "prints all tokens"
+            )
+            raise NotFound(msg, details={"token_id": token_id})
 
     def find_ended_tokens(self, since_s: float) -> list[str]:
         """Return the ids of tokens that expired or were revoked in the last `since_s` seconds."""

@@ -358,7 +358,8 @@ def receipt(
             else:
                 stored = log.find_append(key, producer_id=producer_id)
         if stored is None:
-            raise NotFound("no append is stored under that key")
+            msg = f"no append is stored under the key {key!r:.80}: check --producer and --tenant"
+            raise NotFound(msg)
         _print_stored_append(command, stored)
 
 

@@ -38,7 +38,7 @@ ActionReason = Annotated[
     typer.Option("--reason", help="The reason, which is recorded in the operators' journal."),
 ]
 Confirmed = Annotated[
-    bool, typer.Option("--yes", help="Do not ask before an action on many things.")
+    bool, typer.Option("--yes", help="Act on several entries without asking for confirmation.")
 ]
 
 
@@ -159,12 +159,12 @@ def mark_unrecorded(result: dict[str, Any], recorded: bool) -> dict[str, Any]:
 
 
 def confirm_count(command: CommandSession, question: str, count: int, *, confirmed: bool) -> None:
-    """Ask before an action on many things, unless `--yes` was given.
+    """Ask before an action on several entries, unless `--yes` was given.
 
     Args:
         command: The session of the command.
         question: What is about to happen, with the count.
-        count: How many things are affected; none need no question.
+        count: The number of affected entries; 0 needs no question.
         confirmed: Whether `--yes` was given.
 
     Raises:

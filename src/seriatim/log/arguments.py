@@ -72,15 +72,17 @@ def make_read_spec(
     """Validate the arguments of a read; raises `InvalidArgument` naming the malformed one."""
     check_position("after", after)
     if until is not None and check_position("until", until) < after:
-        raise invalid_argument("until", "must not be less than after")
+        raise invalid_argument("until", f"must not be less than after: {until} < {after}")
     if since_seq is not None and (
         type(since_seq) is not int or not -1 <= since_seq < _POSITION_END
     ):
-        raise invalid_argument("since_seq", "must be a whole number from -1")
+        raise invalid_argument(
+            "since_seq", f"must be a whole number from -1, not {since_seq!r:.40}"
+        )
     if since_seq is not None and stream is None:
         raise invalid_argument("since_seq", "needs a stream: sequence numbers belong to a stream")
     if not isinstance(newest_first, bool):
-        raise invalid_argument("newest_first", "must be true or false")
+        raise invalid_argument("newest_first", f"must be true or false, not {newest_first!r:.40}")
     occurred = _window("occurred", occurred_after, occurred_until)
     recorded = _window("recorded", recorded_after, recorded_until)
     return ReadSpec(
@@ -108,7 +110,7 @@ def make_read_spec(
 def check_position(name: str, value: object) -> int:
     """Validate a position; 0 means before the first event."""
     if type(value) is not int or not 0 <= value < _POSITION_END:
-        raise invalid_argument(name, "must be a whole number from 0")
+        raise invalid_argument(name, f"must be a whole number from 0, not {value!r:.40}")
     return value
 
 
@@ -126,7 +128,7 @@ def check_timeout(timeout: object, name: str = "timeout") -> float:
         or not isinstance(timeout, int | float)
         or not 0 < timeout <= threading.TIMEOUT_MAX
     ):
-        raise invalid_argument(name, "must be a positive number of seconds")
+        raise invalid_argument(name, f"must be a positive number of seconds, not {timeout!r:.40}")
     return float(timeout)
 
 
@@ -138,13 +140,14 @@ def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
         bounds.append(None if text is None else parse_us(text))
     start, end = bounds
     if start is not None and end is not None and end < start:
-        raise invalid_argument(f"{name}_until", f"must not be before {name}_after")
+        problem = f"must not be before {name}_after: {until} < {after}"
+        raise invalid_argument(f"{name}_until", problem)
     return start, end
 
 
 def _types(types: Sequence[str]) -> tuple[str, ...]:
     if isinstance(types, str) or not isinstance(types, Sequence):
-        raise invalid_argument("types", "must be a list of event types")
+        raise invalid_argument("types", f"must be a list of event types, not {types!r:.40}")
     for event_type in types:
         if problem := types_problem(event_type):
             raise invalid_argument("types", problem)
@@ -169,14 +172,16 @@ def check_declaration(declaration: object) -> None:
         check_payload_index(declaration)
     else:
         raise invalid_argument(
-            "declarations", "must be StreamKind, EventType or PayloadIndex values"
+            "declarations",
+            "must be StreamKind, EventType or PayloadIndex values, not "
+            f"{type(declaration).__name__}",
         )
 
 
 def check_count(name: str, value: object) -> int | None:
     """Validate a maximum number of records; None means no maximum."""
     if value is not None and (type(value) is not int or value < 1):
-        raise invalid_argument(name, "must be a whole number from 1")
+        raise invalid_argument(name, f"must be a whole number from 1, not {value!r:.40}")
     return value
 
 

@@ -88,6 +88,7 @@ class BaseLog:
         self.catalogue = Catalogue(self)
         self.read_models = read_models or ReadModelConnections(lambda _: None, None)
         self._parent: BaseLog | None = None
+        # Weak: a follower that its consumer has dropped no longer counts towards the limit.
         self._followers: weakref.WeakSet[Subscription | Tail] = weakref.WeakSet()
         _OPEN_LOGS.add(self)
 
@@ -318,6 +319,7 @@ class BaseLog:
 
     def iterate_batches(self, spec: ReadSpec) -> Iterator[list[EventRecord]]:
         """Iterate over the batches of a validated specification, up to the current head."""
+        # Read once: on a log that grows as fast as it is read, the iteration would never end.
         head = self.store.head()
         until = head if spec.until is None else min(spec.until, head)
         after = spec.after
@@ -378,7 +380,7 @@ class BaseLog:
         """
         record = self.store.event(self.tenant_id, check_name("event_id", event_id))
         if record is None:
-            msg = "there is no event with that id"
+            msg = f"there is no event with the id {event_id!r:.80} in tenant {self.tenant_id!r:.80}"
             raise NotFound(msg, details={"event_id": event_id})
         return record
 
@@ -683,7 +685,8 @@ class BaseLog:
         """
         hours = older_than_hours
         if type(hours) not in (int, float) or not 24 <= hours < math.inf:  # noqa: PLR2004 - C5
-            raise invalid_argument("older_than_hours", "must be at least 24")
+            problem = f"must be a number from 24, not {older_than_hours!r:.40}"
+            raise invalid_argument("older_than_hours", problem)
         return self.store.purge_commands(hours * 3600)
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ def iterate_appends(
         page_events: The maximum number of events of a page.
         max_bytes: About how many bytes of payloads a page may have.
     """
-    pending: Batch = []
+    pending: Batch = []  # the last append of a page: the next page may have more of it
     for page in iterate_pages_after(read, after, page_events, max_bytes):
         for _, grouped in groupby(page, key=lambda record: record.append_position):
             group = list(grouped)

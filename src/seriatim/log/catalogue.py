@@ -160,6 +160,7 @@ class Catalogue:
     def _adopt(self, bindings: list[ClassBinding]) -> None:
         for binding in bindings:
             self._check_new(binding)
+        # Declared before they are added: a refused declaration leaves the catalogue unchanged.
         if self._log is not None:
             self._log.declare(*[binding.entry for binding in bindings])
         for binding in bindings:

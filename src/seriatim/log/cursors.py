@@ -22,8 +22,8 @@ def make_cursor(
 ) -> Cursor:
     """Return a cursor at a position; raises `InvalidArgument` if it is after the head."""
     check_position("position", position)
-    if position > store.head():
-        raise invalid_argument("position", "must not be after the head")
+    if position > (head := store.head()):
+        raise invalid_argument("position", f"must not be after the head: {position} > {head}")
     identity = store.identity()
     return Cursor(
         tenant_id=tenant_id,

@@ -32,6 +32,7 @@ Events = Iterable[NewEvent | Mapping[str, Any]]
 Decider = Callable[[list[EventRecord]], Events]
 AsyncDecider = Callable[[list[EventRecord]], Events | Awaitable[Events]]
 
+# An IdempotencyConflict is final, unless a concurrent duplicate has stored its receipt meanwhile.
 _CONFLICTS = (ConditionalAppendConflict, EventSequenceInvalid, IdempotencyConflict)
 # About the duration of an append at first. Entirely random, to separate writers that compete.
 _BACKOFF = Backoff(first_s=0.002, cap_s=0.128, jitter=1.0)

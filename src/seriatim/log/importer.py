@@ -270,6 +270,7 @@ def import_events(
             groups.finish()
             raise
         except BaseException:
+            # The store failed or the caller interrupted: end at once. A repeated import continues.
             writer.shutdown(wait=False, cancel_futures=True)
             raise
     groups.report.complete = source.complete

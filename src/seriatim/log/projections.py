@@ -342,8 +342,8 @@ class Projections:
 
     def check_position(self, position: object) -> None:
         """Raise `InvalidArgument` for a position after the head, which a wait might never reach."""
-        if check_position("position", position) > self._log.head():
-            raise invalid_argument("position", "must not be after the head")
+        if check_position("position", position) > (head := self._log.head()):
+            raise invalid_argument("position", f"must not be after the head: {position} > {head}")
 
     def get_progress(self, name: str) -> Progress:
         """Return the progress of a projection of this log.
@@ -381,7 +381,7 @@ class Projections:
         if progress is None:
             raise _not_found(name)
         if progress.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
-            msg = f"projection {name} belongs to another tenant"
+            msg = f"projection {name} belongs to another tenant: open the log of that tenant"
             raise Conflict(msg, details={"projection": name, "tenant_id": self._log.tenant_id})
         return progress
 

@@ -330,6 +330,11 @@ def open_registry(
 
     Raises:
         NotFound: The registry does not exist and `create` is false.
+
+    Example:
+        registry = seriatim.open_registry("sqlite:///app.db", log=log)
+        print(registry.handlers())
+        registry.close()
     """
     registry_settings = settings or load_registry_settings()
     if not registry_settings.enabled and create:

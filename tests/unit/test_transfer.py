@@ -16,7 +16,7 @@ from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import ExpectedSeq
 from seriatim.factory import Log
 from seriatim.log import importer
-from seriatim.log.export_format import ExportTruncated, export_log
+from seriatim.log.export_format import ExportTruncatedError, export_log
 from seriatim.log.importer import ImportReport, import_events
 from seriatim.store.memory import MemoryStore
 
@@ -243,7 +243,7 @@ def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
 
     def damaged() -> Iterator[bytes]:
         yield from [*start, *events]
-        raise ExportTruncated
+        raise ExportTruncatedError
 
     extra = b'{"event_type":"x","event_id":"extra"}\n'
     assert import_events(new_log(), [*start, *events, end]).complete

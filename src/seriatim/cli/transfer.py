@@ -35,7 +35,7 @@ from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import InvalidEvent
 from seriatim.factory import Log
 from seriatim.log.arguments import check_name, check_position, invalid_argument
-from seriatim.log.export_format import ExportFooter, ExportTruncated, export_log
+from seriatim.log.export_format import ExportFooter, ExportTruncatedError, export_log
 from seriatim.log.importer import ImportReport, import_events
 
 
@@ -196,7 +196,7 @@ def _read_lines(stream: BinaryIO) -> Iterator[bytes]:
         try:
             line = stream.readline(LINE_BYTES_MAX + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise ExportTruncated from None  # a truncated gzip stream is a truncated export
+            raise ExportTruncatedError from None  # a truncated gzip stream is a truncated export
         if not line:
             return
         if len(line) > LINE_BYTES_MAX:

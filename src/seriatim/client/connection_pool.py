@@ -17,7 +17,7 @@ from seriatim.store.port import LogClosed
 _IDLE_MAX = 64
 
 
-class NoResponse(Exception):  # noqa: N818 - internal: converted to an error by the caller
+class NoResponseError(Exception):
     """The connection broke; `maybe_received` means that the service may have the request."""
 
     def __init__(self, cause: Exception, *, maybe_received: bool) -> None:
@@ -56,7 +56,7 @@ class ConnectionPool:
 
         Raises:
             LogClosed: The log is closed.
-            NoResponse: A new connection could not be made.
+            NoResponseError: A new connection could not be made.
             BackendFailure: TLS failed, which a retry would not change.
         """
         self.check_open()
@@ -130,7 +130,7 @@ class ConnectionPool:
         except ssl.SSLError as error:
             raise self._tls_failure(error) from None
         except (OSError, http.client.HTTPException) as error:
-            raise NoResponse(error, maybe_received=False) from error
+            raise NoResponseError(error, maybe_received=False) from error
         # Without TCP_NODELAY a small body may wait for the acknowledgement of its head.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.settimeout(seconds)

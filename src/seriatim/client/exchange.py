@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from seriatim.client.append_codec import mark_retried, parse_outcomes
-from seriatim.client.connection_pool import NoResponse
+from seriatim.client.connection_pool import NoResponseError
 from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError
 from seriatim.core.request import AppendRequest
 from seriatim.store.port import Deferred, Outcome, make_unanswered_error
@@ -44,7 +44,7 @@ def send_request(
     """Send one request and read the whole response.
 
     Raises:
-        NoResponse: The connection broke before the response was complete.
+        NoResponseError: The connection broke before the response was complete.
     """
     sent = False
     try:
@@ -55,9 +55,9 @@ def send_request(
     except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
         # A kept-alive connection that was closed without a response: a read can be sent again. A
         # write may have been executed; its event ids make sending it again safe.
-        raise NoResponse(error, maybe_received=sent and method != "GET") from error
+        raise NoResponseError(error, maybe_received=sent and method != "GET") from error
     except (OSError, http.client.HTTPException) as error:
-        raise NoResponse(error, maybe_received=sent) from error
+        raise NoResponseError(error, maybe_received=sent) from error
 
 
 def is_retryable(failure: object) -> bool:

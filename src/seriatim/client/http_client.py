@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from seriatim.client.connection_pool import ConnectionPool, NoResponse
+from seriatim.client.connection_pool import ConnectionPool, NoResponseError
 from seriatim.client.exchange import (
     HttpExchange,
     ServiceResponse,
@@ -160,7 +160,7 @@ class HttpClient:
                 headers["seriatim-timeout-s"] = f"{max(remaining, _TIMEOUT_MIN_S):.3f}"
             try:
                 response = self._request_once(method, target, body, headers, remaining + _GRACE_S)
-            except NoResponse as error:
+            except NoResponseError as error:
                 failure: SeriatimError = self._unreachable(error)
                 wait = delay
             else:
@@ -193,7 +193,7 @@ class HttpClient:
             connection, reused = self._connections.acquire(seconds)
             try:
                 response = send_request(connection, method, self._prefix + target, body, headers)
-            except NoResponse as error:
+            except NoResponseError as error:
                 connection.close()
                 # Services close idle connections, so this is no failure: try the next one at once.
                 if reused and not error.maybe_received:
@@ -270,11 +270,11 @@ class HttpClient:
                     raise error_from_response(error_response, writes=False)
                 while line := response.readline():
                     yield line
-        except NoResponse as error:
+        except NoResponseError as error:
             raise self._unreachable(error) from error
         except (OSError, http.client.HTTPException) as error:
             self._connections.check_open()  # a closed log ends its streams by breaking them
-            raise self._unreachable(NoResponse(error, maybe_received=False)) from error
+            raise self._unreachable(NoResponseError(error, maybe_received=False)) from error
         self._connections.check_open()
 
     def _headers(self, tenant_id: str | None, body: bytes | None) -> dict[str, str]:
@@ -290,7 +290,7 @@ class HttpClient:
             headers |= tracing.inject()
         return headers
 
-    def _unreachable(self, error: NoResponse) -> BackendFailure:
+    def _unreachable(self, error: NoResponseError) -> BackendFailure:
         msg = f"the service at {self._connections.address} does not respond: {error}"
         if cure := _find_cure(error.__cause__):
             msg = f"{msg}; {cure}"

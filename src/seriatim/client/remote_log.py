@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote_plus
 
@@ -125,11 +126,13 @@ class RemoteTail(Tail):
             "last_event_id": self._last_event_id or None,
             "keep_alive_s": keep_alive_s,
         }
-        options: Any = {"tenant_id": self._tenant_id, "idle_s": keep_alive_s + _DEAD_S}
+        stream_lines = partial(
+            self._http.stream_lines, tenant_id=self._tenant_id, idle_s=keep_alive_s + _DEAD_S
+        )
         if len(quote_plus(self._text)) <= _QUERY_STRING_MAX:
-            return self._http.stream_lines("/v1/tail", params, **options)
+            return stream_lines("/v1/tail", params)
         body = {**params, "query": msgspec.Raw(self._text.encode())}
-        return self._http.stream_lines("/v1/tail", {}, body, **options)
+        return stream_lines("/v1/tail", {}, body)
 
 
 def _parse_line(raw: bytes) -> TailLine:

@@ -198,8 +198,9 @@ class HttpStore:
 
     # -- the log itself
 
-    def _info(self, **params: Any) -> messages.LogInfo:
-        raw = self.http.get("/v1/log", params, wait_s=params.get("wait_s", 0.0))
+    def _info(self, after: int | None = None, wait_s: float = 0.0) -> messages.LogInfo:
+        params = {"after": after, "wait_s": wait_s or None}
+        raw = self.http.get("/v1/log", params, wait_s=wait_s)
         info: messages.LogInfo = self.decode(raw, messages.LogInfo)
         # For `_unmark_own_replay`: a later call cannot have made an append up to this head.
         self.http.known_position = max(self.http.known_position, info.head)
@@ -468,7 +469,14 @@ class HttpStore:
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         self._put_cursor(cursor, lease=lease, reset=reset)
 
-    def _put_cursor(self, cursor: Cursor, **options: Any) -> Cursor:
+    def _put_cursor(
+        self,
+        cursor: Cursor,
+        *,
+        lease: Lease | None = None,
+        reset: bool = False,
+        only_new: bool = False,
+    ) -> Cursor:
         body = messages.CursorBody(
             purpose=cursor.purpose,
             name=cursor.name,
@@ -477,7 +485,9 @@ class HttpStore:
             epoch=cursor.epoch,
             last_event_id=cursor.last_event_id,
             query=cursor.query,
-            **options,
+            lease=lease,
+            reset=reset,
+            only_new=only_new,
         )
         raw = self.http.post("/v1/cursors", body, tenant_id=cursor.tenant_id)
         stored_cursor: Cursor = self.decode(raw, messages.CursorResponse).cursor

@@ -47,7 +47,7 @@ _LOOP_EVENTS = 250
 class AsyncLog:
     """A log for asyncio; a cancelled append that was not yet sent stores nothing.
 
-    Calls that would block the event loop run in the executor `in_thread`, which may limit their
+    Calls that would block the event loop run in `executor`, which may limit their
     concurrency; validation of large appends, which uses the processor and waits for nothing, runs
     in the executor `compute`.
 
@@ -382,8 +382,8 @@ class AsyncLog:
         """List durable subscriptions; see `Log.subscriptions`.
 
         Example:
-            for one in await log.aio.subscriptions():
-                print(one.name, one.lag_events)
+            for status in await log.aio.subscriptions():
+                print(status.name, status.lag_events)
         """
         return await self._execute(self._log.subscriptions)
 
@@ -458,7 +458,7 @@ class AsyncLog:
             The result of the function; its errors are raised.
 
         Example:
-            names = await log.aio.call(lambda: [one.stream_id for one in log.streams()])
+            names = await log.aio.call(lambda: [stream.stream_id for stream in log.streams()])
         """
         return await self._execute(function, *args, **kwargs)
 

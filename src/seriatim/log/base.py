@@ -64,6 +64,8 @@ from seriatim.telemetry.event_bus import Telemetry
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
 
+_COMMAND_HOURS_MIN = 24  # contract C5: a command can be retried for at least a day
+
 # Weak: a log that its program has dropped must not be kept alive for a fork that may never come.
 _OPEN_LOGS: weakref.WeakSet[BaseLog] = weakref.WeakSet()
 
@@ -580,8 +582,8 @@ class BaseLog:
         """List this tenant's durable subscriptions: owner, cursor, lag and last error.
 
         Example:
-            for one in log.subscriptions():
-                print(one.name, one.owner, one.position, one.lag_events, one.last_error)
+            for status in log.subscriptions():
+                print(status.name, status.owner, status.lag_events, status.last_error)
         """
         return list(iterate_subscription_statuses(cast("ServiceStore", self.store), self.tenant_id))
 
@@ -684,8 +686,8 @@ class BaseLog:
             deleted = log.purge_commands(older_than_hours=72)
         """
         hours = older_than_hours
-        if type(hours) not in (int, float) or not 24 <= hours < math.inf:  # noqa: PLR2004 - C5
-            problem = f"must be a number from 24, not {older_than_hours!r:.40}"
+        if type(hours) not in (int, float) or not _COMMAND_HOURS_MIN <= hours < math.inf:
+            problem = f"must be a number from {_COMMAND_HOURS_MIN}, not {hours!r:.40}"
             raise invalid_argument("older_than_hours", problem)
         return self.store.purge_commands(hours * 3600)
 

@@ -231,7 +231,7 @@ class _Pending:
         return OversizedAppend(self._first, self._events, self.last.tenant_id, message)
 
 
-class ExportTruncated(Exception):  # noqa: N818 - control flow, reported as `complete=False`
+class ExportTruncatedError(Exception):
     """Raised by an iterator of lines when the file is truncated or damaged."""
 
 
@@ -258,7 +258,7 @@ class ExportReader:
     def _until_truncated(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         try:
             yield from lines
-        except ExportTruncated:
+        except ExportTruncatedError:
             self._cut_off = True
 
     def appends(self, limits: Limits) -> Iterator[list[tuple[int, ExportLine]] | OversizedAppend]:

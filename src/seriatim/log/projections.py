@@ -288,8 +288,9 @@ class Projections:
 
         Example:
             for standing in log.projections.status():
-                for one in log.projections.failures(standing.name):
-                    log.projections.skip(standing.name, one.failure.position, reason="bad data")
+                for record in log.projections.failures(standing.name):
+                    position = record.failure.position
+                    log.projections.skip(standing.name, position, reason="bad data")
         """
         model, tenant_id = self._own_model(name, operator), self._tenant_of(operator)
         check_reason(reason)
@@ -402,7 +403,19 @@ class AsyncProjections:
         self._execute = executor
 
     async def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
-        """Wait until a projection has reached a position; see `Projections.wait_for`."""
+        """Wait until a projection has reached a position; see `Projections.wait_for`.
+
+        Raises:
+            ProjectionTimeout: The projection did not reach the position in time.
+            NotFound: There is no such projection.
+
+        Example:
+            receipt = await log.aio.append([NewEvent("order.placed", {"total": 12})])
+            try:
+                await log.aio.projections.wait_for("orders", receipt.last_position, 0.1)
+            except (NotFound, ProjectionTimeout) as error:
+                print(error)
+        """
         deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
         await self._execute(self._projections.check_position, position)
         for delay in poll_delays():
@@ -416,23 +429,63 @@ class AsyncProjections:
         raise wait_timeout_error(progress, position, timeout_s)
 
     async def demand(self, name: str, position: int) -> Progress:
-        """Require that a projection has reached a position; see `Projections.demand`."""
+        """Require that a projection has reached a position; see `Projections.demand`.
+
+        Raises:
+            ProjectionOutOfDate: The projection has not reached the position.
+            NotFound: There is no such projection.
+
+        Example:
+            try:
+                await log.aio.projections.demand("orders", 1)
+            except (NotFound, ProjectionOutOfDate) as error:
+                print(error)
+        """
         return await self._execute(self._projections.demand, name, position)
 
     async def status(self) -> list[ProjectionStanding]:
-        """Return the status of every projection; see `Projections.status`."""
+        """Return the status of every projection; see `Projections.status`.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                print(standing.name, standing.position, standing.lag)
+        """
         return await self._execute(self._projections.status)
 
     async def failures(self, name: str) -> list[FailureRecord]:
-        """Return the failures of a projection; see `Projections.failures`."""
+        """Return the failures of a projection; see `Projections.failures`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                print(await log.aio.projections.failures(standing.name))
+        """
         return await self._execute(self._projections.failures, name)
 
     async def pause(self, name: str, *, reason: str = "") -> bool:
-        """Stop a projection at its current position; see `Projections.pause`."""
+        """Stop a projection at its current position; see `Projections.pause`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                await log.aio.projections.pause(standing.name, reason="deploying")
+        """
         return await self._execute(partial(self._projections.pause, name, reason=reason))
 
     async def resume(self, name: str, *, reason: str = "") -> bool:
-        """Resume a paused projection; see `Projections.resume`."""
+        """Resume a paused projection; see `Projections.resume`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                await log.aio.projections.resume(standing.name)
+        """
         return await self._execute(partial(self._projections.resume, name, reason=reason))
 
     async def retry(
@@ -443,12 +496,31 @@ class AsyncProjections:
         expected_count: int | None = None,
         reason: str = "",
     ) -> tuple[int, bool]:
-        """Retry failures in the current run or the next one; see `Projections.retry`."""
+        """Retry failures in the current run or the next one; see `Projections.retry`.
+
+        Raises:
+            NotFound: There is no such projection or failure.
+            Conflict: There are more or fewer failures than expected.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                await log.aio.projections.retry(standing.name, reason="the fold is fixed")
+        """
         call = partial(self._projections.retry, name, position, reason=reason)
         return await self._execute(partial(call, expected_count=expected_count))
 
     async def skip(self, name: str, position: int, *, reason: str = "") -> bool:
-        """Skip a failed event; see `Projections.skip`."""
+        """Skip a failed event; see `Projections.skip`.
+
+        Raises:
+            NotFound: There is no such projection or failure.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                for record in await log.aio.projections.failures(standing.name):
+                    position = record.failure.position
+                    await log.aio.projections.skip(standing.name, position, reason="bad data")
+        """
         return await self._execute(partial(self._projections.skip, name, position, reason=reason))
 
 

@@ -37,9 +37,14 @@ def bind_fields(
 ) -> Iterator[None]:
     """Add fields to every line that this thread or task logs within a block.
 
+    Args:
+        request_id: The id of the request that the block serves.
+        tenant: The tenant that it works for.
+        error_code: The code of an error that it reports.
+
     Example:
         with bind_fields(request_id="r-1", tenant="acme"):
-            log.append(events)
+            log.append([NewEvent("order.placed")])
     """
     values = {"request_id": request_id, "tenant": tenant, "error_code": error_code}
     fields = {name: value for name, value in values.items() if value is not None}
@@ -67,6 +72,11 @@ def write_logs(
 
     Returns:
         A function that stops writing.
+
+    Example:
+        stop = write_logs("json")
+        log.append([NewEvent("order.placed")])
+        stop()
     """
     handler = _Handler(stream)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())

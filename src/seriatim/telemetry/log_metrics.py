@@ -148,6 +148,9 @@ class LogMetrics:
 
         Returns:
             A function that stops collecting.
+
+        Example:
+            stop = LogMetrics(Metrics()).observe(log, lambda: ["default", "acme"], cache_s=1.0)
         """
         gauges = LogGauges(log, tenants or (lambda: (DEFAULT_TENANT,)), self._names_max, cache_s)
         stop_functions = (

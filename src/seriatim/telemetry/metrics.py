@@ -95,7 +95,14 @@ class Metrics:
             self.registry.register(_MultiprocessCollector(self._client, folder))
 
     def create(self, family: MetricFamily) -> Any:
-        """Create the counter, gauge or histogram of a metric family."""
+        """Create the counter, gauge or histogram of a metric family.
+
+        Example:
+            from seriatim.telemetry.metric_families import MetricFamily
+
+            family = MetricFamily("orders_total", "counter", "Orders by country.", ("country",))
+            Metrics().create(family).labels("DE").inc()
+        """
         kinds = {
             "counter": self._client.Counter,
             "gauge": self._client.Gauge,
@@ -111,6 +118,12 @@ class Metrics:
 
         Returns:
             A function that removes the reader.
+
+        Example:
+            from seriatim.telemetry.metric_families import LOG_HEAD
+            from seriatim.telemetry.metrics import GaugeReading
+
+            remove = Metrics().register_reader(lambda: [GaugeReading(LOG_HEAD, (), log.head())])
         """
         collector = _Collector(self._client, read)
         self.registry.register(collector)
@@ -119,7 +132,11 @@ class Metrics:
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics as text, and its content type; this may query a database.
 
-        `accept` is the value of an Accept header.
+        Args:
+            accept: The value of an Accept header, which selects the format.
+
+        Example:
+            text, content_type = Metrics().render()
         """
         # The client raises on a malformed version in the header: use the plain format then.
         accepted = "" if _INVALID_VERSION.search(accept) else accept
@@ -132,6 +149,11 @@ class MetricsServer:
 
     Raises:
         InvalidArgument: The address is malformed or in use.
+
+    Example:
+        server = MetricsServer(Metrics(), "127.0.0.1:0")
+        print(server.port)
+        server.close()
     """
 
     def __init__(self, metrics: Metrics, address: str) -> None:
@@ -151,7 +173,11 @@ class MetricsServer:
         return port
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server.
+
+        Example:
+            MetricsServer(Metrics(), "127.0.0.1:0").close()
+        """
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -49,6 +49,10 @@ def export_spans(service: str, *, enabled: bool | None = None) -> Iterator[None]
 
     Raises:
         BackendFailure: Export is enabled explicitly and OpenTelemetry is not installed.
+
+    Example:
+        with export_spans("orders", enabled=False):
+            log.append([NewEvent("order.placed")])
     """
     export = tracing_enabled() if enabled is None else enabled
     if not export or tracing.is_active():

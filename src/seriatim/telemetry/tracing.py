@@ -39,8 +39,16 @@ def is_active() -> bool:
 def use_provider(provider: Any) -> Callable[[], None]:
     """Trace with a tracer provider instead of the global one.
 
+    Args:
+        provider: A `TracerProvider` of the OpenTelemetry SDK; None for the global one.
+
     Returns:
         A function that restores the previous provider.
+
+    Example:
+        restore = use_provider(None)
+        log.append([NewEvent("order.placed")])
+        restore()
     """
     previous, _Choice.provider = _Choice.provider, provider
 

@@ -297,7 +297,7 @@ def open_read_model(url: str) -> ReadModel:
 
 def find_read_model(url: str) -> ReadModel | None:
     """Open a read model, or return None if it does not exist; see `open_read_model`."""
-    if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
+    if _is_missing_file(url):
         return None
     engine = _open_engine(_resolve_read_model_url(url), READ_MODEL)
     read_model = None
@@ -341,7 +341,7 @@ def open_registry(
         return open_disabled_registry(registry_settings)
     resolved = registry_url(url) if _has_no_schema(url) else url
     missing = f"there is no registry at {redact_url(resolved)}: run seriatim work to create it"
-    if not create and resolved.startswith("sqlite:") and not Path(sqlite_path(resolved)).exists():
+    if not create and _is_missing_file(resolved):
         raise NotFound(missing)
     engine = _open_engine(resolved, REGISTRY)
     registry = None
@@ -371,7 +371,7 @@ def open_access(url: str, *, create: bool = True) -> AccessStore:
     missing = NotFound(
         f"there are no tokens at {redact_url(resolved)}: run seriatim token create to create one"
     )
-    if not create and resolved.startswith("sqlite:") and not Path(sqlite_path(resolved)).exists():
+    if not create and _is_missing_file(resolved):
         raise missing
     engine = _open_engine(resolved, ACCESS)
     access = None
@@ -404,6 +404,11 @@ def _redact_option(option: str) -> str:
     name, is_set, _ = option.partition("=")
     secret = any(word in unquote(name).lower() for word in _SECRET_OPTIONS)
     return f"{name}=***" if is_set and secret else option
+
+
+def _is_missing_file(url: str) -> bool:
+    """Return whether a SQLite file does not exist; opening it would create it."""
+    return url.startswith("sqlite:") and not Path(sqlite_path(url)).exists()
 
 
 def _open_engine(url: str, purpose: EnginePurpose) -> Engine:

@@ -63,7 +63,7 @@ class JobStore:
             Conflict: A job for this projection is queued or running.
         """
         # A lost job still counts as unfinished and would keep this one out.
-        self._fail_lost()
+        self._fail_lost_jobs()
         job_id = secrets.token_hex(8)
         added = self._run(
             "insert_job",
@@ -82,7 +82,7 @@ class JobStore:
 
     def get(self, job_id: str) -> Job:
         """Return one job; raises `NotFound` if there is none with this id."""
-        self._fail_lost()
+        self._fail_lost_jobs()
         rows = self._run("select_job", job_id=job_id)
         if not rows:
             msg = f"there is no job {job_id!r:.80}: GET /v1/jobs lists the recent ones"
@@ -91,7 +91,7 @@ class JobStore:
 
     def newest(self, limit: int) -> list[Job]:
         """Return the newest jobs, newest first."""
-        self._fail_lost()
+        self._fail_lost_jobs()
         return [_decode(row) for row in self._run("list_jobs", limit=limit)]
 
     def update(self, job_id: str, progress: tuple[str, ...]) -> bool:
@@ -106,7 +106,7 @@ class JobStore:
         text = None if result is None else msgspec.json.encode(result).decode()
         self._run("finish_job", job_id=job_id, status=status, result=text, error=error)
 
-    def _fail_lost(self) -> None:
+    def _fail_lost_jobs(self) -> None:
         self._run("fail_lost_jobs", lost_us=int(LOST_AFTER_S * _MICROSECONDS))
 
     def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:

@@ -91,7 +91,7 @@ class QuotaMeter:
         charged = 0, charged_bytes
         for name, bucket, size in zip(_RATES, self._find(tenant_id, now), charged, strict=True):
             if bucket is not None and (wait := bucket.wait(now, size)):
-                raise _quota_exceeded(name, bucket.rate, wait)
+                raise _quota_exceeded_error(name, bucket.rate, wait)
 
     def left(self, quota: Quota, now: float) -> tuple[float | None, float | None]:
         """Return the events and bytes that this process would accept of a quota at once.
@@ -149,7 +149,7 @@ class QuotaMeter:
         return _Bucket(rate * self._share, now) if rate else None
 
 
-def _quota_exceeded(name: str, rate: float, wait: float) -> LimitExceeded:
+def _quota_exceeded_error(name: str, rate: float, wait: float) -> LimitExceeded:
     msg = f"the tenant's quota is used up ({name}: {rate:g}); wait {wait:.3f} s"
     details = {"limit": name, "bound": rate, "retry_after_s": round(wait, 3)}
     return LimitExceeded(msg, details=details, retryable=True)

@@ -20,7 +20,7 @@ from seriatim.access.stored_responses import (
     ResponseAllowance,
     StoredResponse,
     is_abandoned,
-    stored_response,
+    parse_stored_response,
 )
 from seriatim.access.tokens import (
     Token,
@@ -256,7 +256,7 @@ class AccessStore:
         """
         rows = self._read("select_response", command_key=command.key)
         if rows and not is_abandoned(rows[0]):
-            return stored_response(command, rows[0])
+            return parse_stored_response(command, rows[0])
         if not rows:
             self._allowance.take(command.tenant_id, at_most, self._count_responses)
         owner = secrets.token_hex(8)
@@ -272,7 +272,7 @@ class AccessStore:
             return Reservation(command.key, owner)
         rows = self._read("select_response", command_key=command.key)
         # No row: the other run has just released its reservation, so the next attempt may run.
-        return stored_response(command, rows[0]) if rows else None
+        return parse_stored_response(command, rows[0]) if rows else None
 
     def store_response(self, reservation: Reservation, response: StoredResponse) -> None:
         """Store the response of a command for its duplicates."""

@@ -49,7 +49,9 @@ def is_abandoned(row: tuple[Any, ...]) -> bool:
     return status is None and bool(expired)
 
 
-def stored_response(command: IdempotentCommand, row: tuple[Any, ...]) -> StoredResponse | None:
+def parse_stored_response(
+    command: IdempotentCommand, row: tuple[Any, ...]
+) -> StoredResponse | None:
     """Return the response in a row, or None while the command is running.
 
     Raises:
@@ -82,7 +84,7 @@ class ResponseAllowance:
                 self._left[tenant_id] = remaining - 1
                 return
             if self._full_until.get(tenant_id, 0.0) > time.monotonic():
-                raise _too_many_responses(at_most)
+                raise _too_many_responses_error(at_most)
         # Counting queries the database: never while holding the lock.
         free = at_most - count(tenant_id, at_most)
         with self._lock:
@@ -91,11 +93,11 @@ class ResponseAllowance:
                     cache.clear()
             if free <= 0:
                 self._full_until[tenant_id] = time.monotonic() + _FULL_CACHE_S
-                raise _too_many_responses(at_most)
+                raise _too_many_responses_error(at_most)
             self._left[tenant_id] = free // self._PROCESSES
 
 
-def _too_many_responses(limit: int) -> LimitExceeded:
+def _too_many_responses_error(limit: int) -> LimitExceeded:
     msg = (
         f"tenant_answers: {limit} responses to requests with an Idempotency-Key are stored "
         "already; wait until old ones are purged, or raise the limit"

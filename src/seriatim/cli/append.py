@@ -21,7 +21,7 @@ from seriatim.cli.command_session import (
     parse_number_or_none,
 )
 from seriatim.cli.output import EventLines, escape_unprintable, make_table, write_json
-from seriatim.cli.read import query_from_json
+from seriatim.cli.read import parse_query
 from seriatim.core.errors import NotFound
 from seriatim.core.event import AppendResult
 from seriatim.core.explanation import Explanation
@@ -178,8 +178,8 @@ def append(
         fields["metadata"] = _parse_metadata(metadata or [])
         event_fields = {name: value for name, value in fields.items() if value is not None}
         conditions = [
-            *_expected_seq(stream, expect_seq),
-            *_expected_context(expect_query, expect_version, expect_after),
+            *_make_seq_condition(stream, expect_seq),
+            *_make_context_condition(expect_query, expect_version, expect_after),
         ]
         events = [_parse_event(event_fields)] if batch is None else _read_batch(batch, event_fields)
         with command.open() as log:
@@ -219,7 +219,7 @@ def _read_batch(file: Path, event_fields: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _expected_seq(stream: NamePair, text: str | None) -> list[Condition]:
+def _make_seq_condition(stream: NamePair, text: str | None) -> list[Condition]:
     if text is None:
         return []
     if stream is None:
@@ -227,7 +227,9 @@ def _expected_seq(stream: NamePair, text: str | None) -> list[Condition]:
     return [ExpectedSeq(stream, parse_number_or_none(text, "--expect-seq"))]
 
 
-def _expected_context(query: str | None, version: str | None, after: int | None) -> list[Condition]:
+def _make_context_condition(
+    query: str | None, version: str | None, after: int | None
+) -> list[Condition]:
     if version is not None and after is not None:
         raise invalid_argument("--expect-after", "cannot be combined with --expect-version")
     if (query is None) != (version is None and after is None):
@@ -236,7 +238,7 @@ def _expected_context(query: str | None, version: str | None, after: int | None)
         )
     if query is None:
         return []
-    context = query_from_json(query, "--expect-query")
+    context = parse_query(query, "--expect-query")
     if after is not None:
         return [ExpectedContext(context, after=after)]
     return [ExpectedContext(context, parse_number_or_none(version or "", "--expect-version"))]

@@ -88,8 +88,12 @@ def publish(
     create_topics: Annotated[
         bool, typer.Option("--create-topics", help="Create missing topics.")
     ] = False,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of created topics.")] = 6,
-    replication: Annotated[int, typer.Option(min=1, help="Replicas of created topics.")] = 1,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="The number of partitions of created topics.")
+    ] = 6,
+    replication: Annotated[
+        int, typer.Option(min=1, help="The number of replicas of created topics.")
+    ] = 1,
     kafka: KafkaSettings = None,
     kafka_config: KafkaSettingsFile = None,
     all_tenants: AllTenants = False,

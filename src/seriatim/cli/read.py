@@ -70,7 +70,7 @@ QueryJson = Annotated[
 ]
 
 
-def query_from(
+def make_query(
     types: list[str] | None,
     stream: tuple[str, str] | None,
     tags: list[str] | None,
@@ -97,10 +97,10 @@ def query_from(
         raise invalid_argument(
             "--query", "is a complete query: leave out --type, --stream, --tag, --payload"
         )
-    return query_from_json(query_json)
+    return parse_query(query_json)
 
 
-def query_from_json(text: str, name: str = "--query") -> Query:
+def parse_query(text: str, name: str = "--query") -> Query:
     """Parse a query in JSON; `name` is the option to name in an error."""
     return Query.from_mapping(parse_json_argument(text, name))
 
@@ -110,7 +110,7 @@ SCREEN = 50  # events printed by default on a terminal
 _Text = str | None
 
 
-def _time(help: str) -> Any:
+def _time_option(help: str) -> Any:
     return typer.Option(metavar="RFC3339", help=help, show_default=False)
 
 
@@ -119,6 +119,17 @@ _LIMIT = typer.Option(
     help=f"The maximum number of events. [default: {SCREEN}; with --json, no limit]",
     show_default=False,
 )
+
+
+AppId = Annotated[_Text, typer.Option(help="Only events of this application.")]
+EnvId = Annotated[_Text, typer.Option(help="Only events of this environment.")]
+OccurredAfter = Annotated[_Text, _time_option("Only events that occurred after this time.")]
+OccurredUntil = Annotated[_Text, _time_option("Only events that occurred up to this time.")]
+RecordedAfter = Annotated[_Text, _time_option("Only events recorded after this time.")]
+RecordedUntil = Annotated[_Text, _time_option("Only events recorded up to this time.")]
+CorrelationId = Annotated[_Text, typer.Option(help="Only events with this correlation id.")]
+CausationId = Annotated[_Text, typer.Option(help="Only events with this causation id.")]
+ActorId = Annotated[_Text, typer.Option(help="Only events of this actor.")]
 
 
 def read(
@@ -135,25 +146,23 @@ def read(
             help="Only events after this sequence number of --stream.", show_default=False
         ),
     ] = None,
-    app_id: Annotated[_Text, typer.Option(help="Only events of this application.")] = None,
-    env_id: Annotated[_Text, typer.Option(help="Only events of this environment.")] = None,
-    occurred_after: Annotated[_Text, _time("Only events that occurred after this time.")] = None,
-    occurred_until: Annotated[_Text, _time("Only events that occurred up to this time.")] = None,
-    recorded_after: Annotated[_Text, _time("Only events recorded after this time.")] = None,
-    recorded_until: Annotated[_Text, _time("Only events recorded up to this time.")] = None,
-    correlation_id: Annotated[
-        _Text, typer.Option(help="Only events with this correlation id.")
-    ] = None,
-    causation_id: Annotated[_Text, typer.Option(help="Only events with this causation id.")] = None,
-    actor_id: Annotated[_Text, typer.Option(help="Only events of this actor.")] = None,
+    app_id: AppId = None,
+    env_id: EnvId = None,
+    occurred_after: OccurredAfter = None,
+    occurred_until: OccurredUntil = None,
+    recorded_after: RecordedAfter = None,
+    recorded_until: RecordedUntil = None,
+    correlation_id: CorrelationId = None,
+    causation_id: CausationId = None,
+    actor_id: ActorId = None,
     newest_first: Annotated[
-        bool, typer.Option("--newest-first", help="Descending order, from the last event.")
+        bool, typer.Option("--newest-first", help="Print in descending order, from the last event.")
     ] = False,
     event_id: Annotated[
         _Text, typer.Option(help="Print only this event, with every field.")
     ] = None,
     limit: Annotated[int | None, _LIMIT] = None,
-    no_limit: Annotated[bool, typer.Option("--all", help="No limit.")] = False,
+    no_limit: Annotated[bool, typer.Option("--all", help="Print all events.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Print every field of each event.")] = False,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -250,7 +259,7 @@ def query(
         ),
     ] = None,
     newest_first: Annotated[
-        bool, typer.Option("--newest-first", help="Descending order, from the last match.")
+        bool, typer.Option("--newest-first", help="Print in descending order, from the last match.")
     ] = False,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -261,7 +270,7 @@ def query(
     Pass the version to `append --expect-version` for a conditional append.
     """
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = query_from(types, stream, tags, payloads, query_json)
+        context = make_query(types, stream, tags, payloads, query_json)
         if min_position is not None:
             context = msgspec.structs.replace(context, min_position=min_position)
         with command.open() as log:
@@ -339,7 +348,7 @@ def tail(
 ) -> None:
     """Follow the log until Ctrl-C: catch up, then continue live."""
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = query_from(types, stream, tags, payloads, query)
+        context = make_query(types, stream, tags, payloads, query)
         with command.open() as log:
             follower = _open_follower(log, context, after, name, idle_timeout)
             command.notice("following the log; press Ctrl-C to stop")

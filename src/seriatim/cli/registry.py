@@ -56,7 +56,7 @@ HandlerName = Annotated[
     str | None, typer.Option("--handler", help="Only events of this handler.", show_default=False)
 ]
 EventId = Annotated[
-    str | None, typer.Option("--event", help="The event with this id.", show_default=False)
+    str | None, typer.Option("--event", help="Select the event with this id.", show_default=False)
 ]
 EventArgument = Annotated[
     str | None, typer.Argument(metavar="[EVENT]", help="The id of the event.", show_default=False)
@@ -79,7 +79,9 @@ AfterPosition = Annotated[
     int, typer.Option("--after", help="Only events after this position.", show_default=False)
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="The maximum number of entries.")]
-AllMatching = Annotated[bool, typer.Option("--all", help="All events that match the filters.")]
+AllMatching = Annotated[
+    bool, typer.Option("--all", help="Select all events that match the filters.")
+]
 Reason = Annotated[
     str, typer.Option("--reason", help="The reason, which is stored with the event.")
 ]
@@ -451,7 +453,7 @@ def reset(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report only; change nothing.")
+        bool, typer.Option("--dry-run", help="Report the changes without making them.")
     ] = False,
     registry: RegistryUrl = None,
     url: LogUrl = None,

@@ -90,7 +90,7 @@ TenantMemory = Annotated[
 ]
 GracePeriod = Annotated[
     float,
-    typer.Option("--grace-s", min=1, help="The maximum seconds from SIGTERM until exit."),
+    typer.Option("--grace-s", min=1, help="The maximum number of seconds from SIGTERM until exit."),
 ]
 Projections = Annotated[
     list[str] | None,

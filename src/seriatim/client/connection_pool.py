@@ -128,7 +128,7 @@ class ConnectionPool:
         try:
             connection.connect()
         except ssl.SSLError as error:
-            raise self._tls_failure(error) from None
+            raise self._make_tls_error(error) from None
         except (OSError, http.client.HTTPException) as error:
             raise NoResponseError(error, maybe_received=False) from error
         # Without TCP_NODELAY a small body may wait for the acknowledgement of its head.
@@ -142,7 +142,7 @@ class ConnectionPool:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port or (80 if self._tls is None else 443)}"
 
-    def _tls_failure(self, error: ssl.SSLError) -> BackendFailure:
+    def _make_tls_error(self, error: ssl.SSLError) -> BackendFailure:
         """Return the error of a failed TLS handshake; a retry would not change it."""
         if isinstance(error, ssl.SSLCertVerificationError):
             msg = (

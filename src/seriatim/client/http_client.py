@@ -150,7 +150,7 @@ class HttpClient:
     ) -> ServiceResponse:
         """Send a request until it succeeds, fails permanently, or time is up."""
         deadline = time.monotonic() + seconds
-        headers = self._headers(tenant_id, body)
+        headers = self._make_headers(tenant_id, body)
         for delay in retry_delays():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -161,7 +161,7 @@ class HttpClient:
             try:
                 response = self._request_once(method, target, body, headers, remaining + _GRACE_S)
             except NoResponseError as error:
-                failure: SeriatimError = self._unreachable(error)
+                failure: SeriatimError = self._unreachable_error(error)
                 wait = delay
             else:
                 if response.status < HTTPStatus.BAD_REQUEST:
@@ -218,7 +218,7 @@ class HttpClient:
         # Written by hand: `http.client` sends with a blocking socket (decision 0030).
         headers = {
             "host": self._netloc,
-            **self._headers(tenant_id, data),
+            **self._make_headers(tenant_id, data),
             "seriatim-timeout-s": f"{self.timeout_s:.3f}",
             "content-length": str(len(data)),
         }
@@ -258,7 +258,7 @@ class HttpClient:
         method, target, data = "GET", _make_target(path, params), None
         if body is not None:
             method, data = "POST", _encode(body)
-        headers = {**self._headers(tenant_id, data), "accept": "application/x-ndjson"}
+        headers = {**self._make_headers(tenant_id, data), "accept": "application/x-ndjson"}
         try:
             with self._connections.open_stream(idle_s) as connection:
                 connection.request(method, self._prefix + target, data, headers)
@@ -271,13 +271,13 @@ class HttpClient:
                 while line := response.readline():
                     yield line
         except NoResponseError as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable_error(error) from error
         except (OSError, http.client.HTTPException) as error:
             self._connections.check_open()  # a closed log ends its streams by breaking them
-            raise self._unreachable(NoResponseError(error, maybe_received=False)) from error
+            raise self._unreachable_error(NoResponseError(error, maybe_received=False)) from error
         self._connections.check_open()
 
-    def _headers(self, tenant_id: str | None, body: bytes | None) -> dict[str, str]:
+    def _make_headers(self, tenant_id: str | None, body: bytes | None) -> dict[str, str]:
         headers: dict[str, str] = {}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
@@ -290,7 +290,7 @@ class HttpClient:
             headers |= tracing.inject()
         return headers
 
-    def _unreachable(self, error: NoResponseError) -> BackendFailure:
+    def _unreachable_error(self, error: NoResponseError) -> BackendFailure:
         msg = f"the service at {self._connections.address} does not respond: {error}"
         if cure := _find_cure(error.__cause__):
             msg = f"{msg}; {cure}"

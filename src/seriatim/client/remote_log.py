@@ -76,7 +76,7 @@ class RemoteTail(Tail):
     def __iter__(self) -> Iterator[Batch]:
         """Yield each committed append once, in order."""
         idle_since = time.monotonic()
-        for line in self._lines():
+        for line in self._iterate_lines():
             if line.records:
                 batch = from_wire_records(line.records)
                 yield batch
@@ -94,7 +94,7 @@ class RemoteTail(Tail):
             if self._stopped.is_set():
                 return
 
-    def _lines(self) -> Iterator[TailLine]:
+    def _iterate_lines(self) -> Iterator[TailLine]:
         """Yield the lines of the service, reconnecting for at most `timeout_s` without a line."""
         deadline = time.monotonic() + self._http.timeout_s
         delays = retry_delays()

@@ -198,7 +198,7 @@ class HttpStore:
 
     # -- the log itself
 
-    def _info(self, after: int | None = None, wait_s: float = 0.0) -> messages.LogInfo:
+    def _get_info(self, after: int | None = None, wait_s: float = 0.0) -> messages.LogInfo:
         params = {"after": after, "wait_s": wait_s or None}
         raw = self.http.get("/v1/log", params, wait_s=wait_s)
         info: messages.LogInfo = self.decode(raw, messages.LogInfo)
@@ -212,7 +212,7 @@ class HttpStore:
         return DEFAULT_TENANT if token.tenant_id == "*" else str(token.tenant_id)
 
     def identity(self) -> LogIdentity:
-        info = self._info()
+        info = self._get_info()
         return LogIdentity(info.log_id, info.epoch)
 
     def raise_epoch(self) -> LogIdentity:
@@ -280,7 +280,7 @@ class HttpStore:
     # -- reads
 
     def head(self) -> int:
-        return self._info().head
+        return self._get_info().head
 
     def read_page(self, spec: ReadSpec) -> tuple[list[EventRecord], int]:
         """Read a page; return its records and the last scanned position.
@@ -294,7 +294,7 @@ class HttpStore:
         bounds = spec  # of the whole page; `spec` becomes that of the next response
         records: list[EventRecord] = []
         while True:
-            raw = self.http.get("/v1/events", _params(spec), tenant_id=spec.tenant_id)
+            raw = self.http.get("/v1/events", _make_read_params(spec), tenant_id=spec.tenant_id)
             page = self.decode(raw, messages.PageResponse)
             records += from_wire_records(page.records)
             if not page.cut or is_page_full(records, bounds.limit, bounds.max_bytes):
@@ -535,13 +535,13 @@ class HttpStore:
     def wait(self, position: int, timeout: float) -> None:
         """Let the service respond when its head has passed a position, or time is up."""
         # A service refuses longer waits than its own limit; the caller asks again anyway.
-        self._info(after=position, wait_s=min(timeout, _WAIT_MAX_S))
+        self._get_info(after=position, wait_s=min(timeout, _WAIT_MAX_S))
 
     def verify(self) -> Iterator[Finding]:
         raise _database_needed_error("verifying")
 
     def doctor(self) -> Iterator[Finding]:
-        info = self._info()
+        info = self._get_info()
         yield Finding("ok", "service", f"it responds, version {info.version}, head {info.head}")
 
     def after_fork(self) -> None:
@@ -556,7 +556,7 @@ def _database_needed_error(operation: str) -> InvalidArgument:
     return InvalidArgument(msg, details={"argument": "url"})
 
 
-def _params(spec: ReadSpec) -> dict[str, Any]:
+def _make_read_params(spec: ReadSpec) -> dict[str, Any]:
     stream_type, stream_id = spec.stream or (None, None)
     return {
         "after": spec.after,

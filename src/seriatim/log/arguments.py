@@ -83,8 +83,8 @@ def make_read_spec(
         raise invalid_argument("since_seq", "needs a stream: sequence numbers belong to a stream")
     if not isinstance(newest_first, bool):
         raise invalid_argument("newest_first", f"must be true or false, not {newest_first!r:.40}")
-    occurred = _window("occurred", occurred_after, occurred_until)
-    recorded = _window("recorded", recorded_after, recorded_until)
+    occurred = _parse_window("occurred", occurred_after, occurred_until)
+    recorded = _parse_window("recorded", recorded_after, recorded_until)
     return ReadSpec(
         tenant_id=tenant_id,
         limit=limits.check_page("limit", limit),
@@ -93,16 +93,16 @@ def make_read_spec(
         until=until,
         stream=None if stream is None else check_stream_ref(stream),
         after_seq=since_seq,
-        types=None if types is None else _types(types),
-        app_id=_text("app_id", app_id),
-        env_id=_text("env_id", env_id),
+        types=None if types is None else _check_types(types),
+        app_id=_check_text("app_id", app_id),
+        env_id=_check_text("env_id", env_id),
         occurred_after_us=occurred[0],
         occurred_until_us=occurred[1],
         recorded_after_us=recorded[0],
         recorded_until_us=recorded[1],
-        correlation_id=_text("correlation_id", correlation_id),
-        causation_id=_text("causation_id", causation_id),
-        actor_id=_text("actor_id", actor_id),
+        correlation_id=_check_text("correlation_id", correlation_id),
+        causation_id=_check_text("causation_id", causation_id),
+        actor_id=_check_text("actor_id", actor_id),
         newest_first=newest_first,
     )
 
@@ -132,7 +132,7 @@ def check_timeout(timeout: object, name: str = "timeout") -> float:
     return float(timeout)
 
 
-def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
+def _parse_window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
     bounds: list[int | None] = []
     for side, text in (("after", after), ("until", until)):
         if text is not None and (problem := time_problem(text)):
@@ -145,7 +145,7 @@ def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
     return start, end
 
 
-def _types(types: Sequence[str]) -> tuple[str, ...]:
+def _check_types(types: Sequence[str]) -> tuple[str, ...]:
     if isinstance(types, str) or not isinstance(types, Sequence):
         raise invalid_argument("types", f"must be a list of event types, not {types!r:.40}")
     for event_type in types:
@@ -154,7 +154,7 @@ def _types(types: Sequence[str]) -> tuple[str, ...]:
     return tuple(types)
 
 
-def _text(name: str, value: str | None) -> str | None:
+def _check_text(name: str, value: str | None) -> str | None:
     if value is not None and (problem := text_problem(value)):
         raise invalid_argument(name, problem)
     return value

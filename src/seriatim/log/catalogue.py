@@ -171,11 +171,11 @@ class Catalogue:
     def _check_new(self, binding: ClassBinding) -> None:
         bound_entry = self._classes.get(binding.cls)
         if bound_entry is not None and bound_entry != binding.entry:
-            raise _already_bound(binding.cls.__qualname__, bound_entry)
+            raise _already_bound_error(binding.cls.__qualname__, bound_entry)
         entry = binding.entry
         bound_version = self._bindings.get(entry.event_type, {}).get(entry.event_version)
         if bound_version is not None and bound_version.entry != entry:
-            raise _already_bound("another class", bound_version.entry)
+            raise _already_bound_error("another class", bound_version.entry)
 
     def _adopt_upcaster(self, key: tuple[str, int], upcast: Upcaster) -> None:
         if self._upcasters.get(key, upcast) is not upcast:
@@ -321,7 +321,7 @@ def _to_payload(instance: Any) -> Any:
     return msgspec.to_builtins(instance, str_keys=True)
 
 
-def _already_bound(class_name: str, entry: EventType) -> Conflict:
+def _already_bound_error(class_name: str, entry: EventType) -> Conflict:
     name = f"{entry.event_type} v{entry.event_version}"
     return Conflict(f"{class_name} is bound to {name} already", details={"name": name})
 

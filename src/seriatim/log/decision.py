@@ -58,7 +58,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         The receipt is looked up after the records are read. If there is none, the records contain
         no events of an earlier or concurrent run of the same decision.
         """
-        records, condition = _load(log, self.context)
+        records, condition = _load_context(log, self.context)
         return records, condition, self.find(log)
 
     def find(self, log: BaseLog) -> AppendResult | None:
@@ -162,7 +162,7 @@ def _backoff_s(attempt: int) -> float:
     return _BACKOFF.delay_s(attempt + 1, random.random())  # noqa: S311 - jitter
 
 
-def _load(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:
+def _load_context(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:
     if isinstance(context, Query):
         result = log.query(context)
         return result.records, ExpectedContext(context, result.context_version)

@@ -190,13 +190,13 @@ class _Pending:
         self._first = number
         self.last = line
         self._lines: list[tuple[int, ExportLine]] = []
-        self._events = self._payload_bytes = self._bytes = 0
+        self._event_count = self._payload_bytes = self._bytes = 0
         self._problem: str | None = None
 
     def add(self, number: int, line: ExportLine | _Outline, size: int) -> None:
         """Add a line of the append; a line that is too large is passed as its outline."""
         self.last = line
-        self._events += 1
+        self._event_count += 1
         self._payload_bytes += len(line.payload)
         self._bytes += size
         self._problem = self._problem or self._find_problem(number, line)
@@ -213,7 +213,7 @@ class _Pending:
                 return f"has a payload over {limits.payload_bytes} bytes (payload_bytes)"
             bounds = f"tags {limits.tags}, metadata_entries {limits.metadata_entries}"
             return f"has an envelope over its bounds ({bounds}) at line {number}"
-        if self._events > limits.append_events:
+        if self._event_count > limits.append_events:
             return f"has more than {limits.append_events} events (append_events)"
         size = max(self._payload_bytes, self._bytes // _LINES_PER_PAYLOADS)
         if size > limits.append_bytes:
@@ -228,7 +228,7 @@ class _Pending:
             f"the append that begins at line {self._first} {self._problem}: raise that limit, or "
             "split the append"
         )
-        return OversizedAppend(self._first, self._events, self.last.tenant_id, message)
+        return OversizedAppend(self._first, self._event_count, self.last.tenant_id, message)
 
 
 class ExportTruncatedError(Exception):
@@ -244,7 +244,7 @@ class ExportReader:
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._cut_off = False
-        self._lines = enumerate(self._until_truncated(lines), start=1)
+        self._lines = enumerate(self._read_until_truncated(lines), start=1)
         self._first: tuple[int, bytes] | None = None
         self.header: ExportHeader | None = None
         self.complete = False
@@ -255,7 +255,7 @@ class ExportReader:
         else:
             self._first = first
 
-    def _until_truncated(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+    def _read_until_truncated(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         try:
             yield from lines
         except ExportTruncatedError:
@@ -268,7 +268,7 @@ class ExportReader:
         that exceeds the limits, the lines are not kept in memory.
         """
         pending: _Pending | None = None
-        for number, line, size in self._events(limits):
+        for number, line, size in self._iterate_events(limits):
             if pending is not None and not _is_same_append(pending.last, line):
                 yield pending.finish()
                 pending = None
@@ -278,7 +278,7 @@ class ExportReader:
         if pending is not None:
             yield pending.finish()
 
-    def _events(self, limits: Limits) -> Iterator[tuple[int, ExportLine | _Outline, int]]:
+    def _iterate_events(self, limits: Limits) -> Iterator[tuple[int, ExportLine | _Outline, int]]:
         first = [] if self._first is None else [self._first]
         events, expected_events = 0, None
         for number, raw in chain(first, self._lines):

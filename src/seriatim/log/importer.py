@@ -410,7 +410,7 @@ class _GroupWriter:
         outcomes = deque(self._wait_for(self._in_flight.popleft()))
         while outcomes:
             append, outcome = outcomes.popleft()
-            refusal = self._count(outcome)
+            refusal = self._count_outcome(outcome)
             if refusal is None:
                 continue
             # Declarations may have changed, or events of a command may share a key (contract C7).
@@ -430,7 +430,7 @@ class _GroupWriter:
         except FutureTimeout:
             raise make_unanswered_error() from None
 
-    def _count(self, outcome: Outcome) -> SeriatimError | StaleRules | None:
+    def _count_outcome(self, outcome: Outcome) -> SeriatimError | StaleRules | None:
         """Count a receipt, or return the refusal; raises `BackendFailure` if the store failed."""
         if isinstance(outcome, BackendFailure):
             raise outcome
@@ -452,10 +452,14 @@ class _GroupWriter:
 
         They may have failed only because an earlier append of their stream was missing.
         """
-        failed = [append for append, outcome in outcomes if self._count(outcome) is not None]
+        failed = [
+            append for append, outcome in outcomes if self._count_outcome(outcome) is not None
+        ]
         while self._in_flight:
             later = self._wait_for(self._in_flight.popleft())
-            failed += [append for append, outcome in later if self._count(outcome) is not None]
+            failed += [
+                append for append, outcome in later if self._count_outcome(outcome) is not None
+            ]
         return failed
 
     def _send_alone(self, append: NumberedLines) -> None:
@@ -468,7 +472,7 @@ class _GroupWriter:
                 break
             future = self._writer.submit(self._commit, [request])
             [(_, outcome)] = self._wait_for(([append], future))
-            refusal = self._count(outcome)
+            refusal = self._count_outcome(outcome)
             if refusal is None or not self._may_share_key(append, refusal):
                 break
         if refusal is not None:

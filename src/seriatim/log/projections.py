@@ -213,7 +213,7 @@ class Projections:
             for standing in log.projections.status():
                 log.projections.pause(standing.name, reason="deploying")
         """
-        model = self._own_model(name, operator, all_tenants=True)
+        model = self._open_for_operator(name, operator, all_tenants=True)
         check_reason(reason)
         operations.pause(model, name)
         return self._record("projection_paused", {"projection": name}, operator, reason)
@@ -225,7 +225,7 @@ class Projections:
             for standing in log.projections.status():
                 log.projections.resume(standing.name)
         """
-        model = self._own_model(name, operator, all_tenants=True)
+        model = self._open_for_operator(name, operator, all_tenants=True)
         check_reason(reason)
         operations.resume(model, name)
         return self._record("projection_resumed", {"projection": name}, operator, reason)
@@ -259,7 +259,10 @@ class Projections:
             for standing in log.projections.status():
                 log.projections.retry(standing.name, reason="the fold is fixed")
         """
-        model, tenant_id = self._own_model(name, operator), self._tenant_of(operator)
+        model, tenant_id = (
+            self._open_for_operator(name, operator),
+            self._get_confined_tenant(operator),
+        )
         check_reason(reason)
         if expected_count is not None:
             actual = len(operations.find_retryable(model, name, position, tenant_id))
@@ -292,13 +295,16 @@ class Projections:
                     position = record.failure.position
                     log.projections.skip(standing.name, position, reason="bad data")
         """
-        model, tenant_id = self._own_model(name, operator), self._tenant_of(operator)
+        model, tenant_id = (
+            self._open_for_operator(name, operator),
+            self._get_confined_tenant(operator),
+        )
         check_reason(reason)
         operations.skip(model, name, check_position("position", position), tenant_id)
         target = {"projection": name, "position": position}
         return self._record("projection_failure_skipped", target, operator, reason)
 
-    def _own_model(
+    def _open_for_operator(
         self, name: str, operator: Operator | None, *, all_tenants: bool = False
     ) -> ReadModel:
         """Return the read model of a projection that the operator may act on.
@@ -309,13 +315,13 @@ class Projections:
         if (
             all_tenants
             and progress.tenant_id == ALL_TENANTS
-            and self._tenant_of(operator) is not None
+            and self._get_confined_tenant(operator) is not None
         ):
             msg = f"projection {name} covers all tenants: use a token for all tenants"
             raise Forbidden(msg, details={"projection": name})
         return self._model(name)
 
-    def _tenant_of(self, operator: Operator | None) -> str | None:
+    def _get_confined_tenant(self, operator: Operator | None) -> str | None:
         """Return the tenant whose failures an operator may resolve, None for all."""
         return self._log.tenant_id if operator is not None and operator.confined else None
 
@@ -380,7 +386,7 @@ class Projections:
         """
         progress = self._model(check_name("name", name)).progress(name)
         if progress is None:
-            raise _not_found(name)
+            raise _not_found_error(name)
         if progress.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
             msg = f"projection {name} belongs to another tenant: open the log of that tenant"
             raise Conflict(msg, details={"projection": name, "tenant_id": self._log.tenant_id})
@@ -389,7 +395,7 @@ class Projections:
     def _model(self, name: str) -> ReadModel:
         model = self._log.read_models.find(self._target)
         if model is None:
-            raise _not_found(name)
+            raise _not_found_error(name)
         return model
 
 
@@ -551,7 +557,7 @@ def _lag_error(
     return kind(msg, details=details)
 
 
-def _not_found(name: str) -> NotFound:
+def _not_found_error(name: str) -> NotFound:
     msg = (
         f"there is no projection {name!r:.80} in this read model: create it with "
         "seriatim project run"

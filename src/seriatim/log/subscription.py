@@ -64,10 +64,12 @@ def read_subscription_statuses(
 ) -> list[SubscriptionStatus]:
     """Return one page of subscription statuses by name, after the name `after`."""
     head = store.head()
-    return [_status(store, state, head) for state in store.subscriptions(tenant_id, after, limit)]
+    return [
+        _make_status(store, state, head) for state in store.subscriptions(tenant_id, after, limit)
+    ]
 
 
-def _status(store: ServiceStore, state: SubscriptionState, head: int) -> SubscriptionStatus:
+def _make_status(store: ServiceStore, state: SubscriptionState, head: int) -> SubscriptionStatus:
     query = Query.from_mapping(decode_stored_json(state.query)) if state.query else Query()
     after = max(state.position, query.min_position or 0)
     pending = store.select(state.tenant_id, query, after, head, 1) if after < head else []

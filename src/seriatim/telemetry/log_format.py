@@ -147,10 +147,10 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line."""
         fields: dict[str, Any] = {
-            "time": _time(record),
+            "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _message(record),
+            "message": _format_message(record),
             **_context_fields(record),
         }
         if record.exc_info and record.exc_info[1] is not None:
@@ -171,7 +171,9 @@ class TextFormatter(logging.Formatter):
         context = "".join(
             f" {name}={value}" for name, value in fields if name not in REQUEST_FIELDS
         )
-        line = f"{_time(record)} {record.levelname.lower()} {_message(record)}{context}"
+        line = (
+            f"{_format_time(record)} {record.levelname.lower()} {_format_message(record)}{context}"
+        )
         if record.exc_info and record.exc_info[1] is not None:
             error, trace = record.exc_info[1], record.exc_info[2]
             line = "\n  ".join([line, *_stack(trace), summarize_error(error)])
@@ -191,12 +193,13 @@ class _Handler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-def _time(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _message(record: logging.LogRecord) -> str:
+def _format_message(record: logging.LogRecord) -> str:
+    # The arguments of a message are only known now, and may come from any library.
     return _redact(record.getMessage())
 
 

@@ -76,7 +76,7 @@ class LogGauges:
         readings = [
             GaugeReading(metric_families.LOG_UP, (), 1),
             GaugeReading(metric_families.LOG_HEAD, (), head),
-            GaugeReading(metric_families.LOG_GROWTH, (), self._growth(head)),
+            GaugeReading(metric_families.LOG_GROWTH, (), self._compute_growth_rate(head)),
         ]
         for tenant in islice(self._tenants(), self._names_max):
             view = self._log.for_tenant(tenant)
@@ -87,7 +87,7 @@ class LogGauges:
                     continue
         return readings
 
-    def _growth(self, head: int) -> float:
+    def _compute_growth_rate(self, head: int) -> float:
         """Return the mean rate of the last minute, independent of how often metrics are read."""
         now = time.monotonic()
         while self._heads and now - self._heads[0][0] > _WINDOW_S:

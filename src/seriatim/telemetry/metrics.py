@@ -196,12 +196,12 @@ class _MultiprocessCollector:
             if not _is_alive(process):
                 self._library.mark_process_dead(process, str(self._folder))
         # The library cannot read a file that another process has created and not written yet.
-        files = [str(file) for file in self._folder.glob("*.db") if _size(file)]
+        files = [str(file) for file in self._folder.glob("*.db") if _get_size(file)]
         merged: Iterable[Any] = self._library.MultiProcessCollector.merge(files)
         return merged
 
 
-def _size(file: Path) -> int:
+def _get_size(file: Path) -> int:
     try:
         return file.stat().st_size
     except FileNotFoundError:  # its process has just died

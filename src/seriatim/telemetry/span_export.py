@@ -80,7 +80,7 @@ def join_span_export(exporting: SpanExport | None) -> Iterator[None]:
     If that fails, a warning is logged and the task runs without.
     """
     if exporting is not None and _Process.provider is None and not tracing.is_active():
-        adopt_otel_variables(exporting.variables)
+        adopt_otel_variables(exporting.variables)  # first: the SDK reads them when it starts
         try:
             _start(exporting)
         except BackendFailure as error:

@@ -37,15 +37,15 @@ class _Bucket:
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate
-        self._left = rate * _BURST_S
+        self._remaining = rate * _BURST_S
         self._updated = now
 
     def left(self, now: float) -> float:
         """Return the amount that may pass at once; negative while in debt."""
         full = self.rate * _BURST_S
-        self._left = min(full, self._left + (now - self._updated) * self.rate)
+        self._remaining = min(full, self._remaining + (now - self._updated) * self.rate)
         self._updated = now
-        return self._left
+        return self._remaining
 
     def wait(self, now: float, charged: float = 0.0) -> float:
         """Return the seconds until something may pass.
@@ -57,14 +57,14 @@ class _Bucket:
 
     def take(self, amount: float) -> None:
         """Take an amount, into debt if it is large, so that one large append can pass."""
-        self._left -= amount
+        self._remaining -= amount
 
 
 class QuotaMeter:
     """Count what tenants send to this process, stored or not, and refuse what exceeds a quota."""
 
-    def __init__(self, general: Quota, *, processes: int = 1) -> None:
-        self.default = general
+    def __init__(self, default: Quota, *, processes: int = 1) -> None:
+        self.default = default
         # Processes do not share their counts: each grants an equal part of every quota.
         self._share = 1 / processes
         self._quotas: Mapping[str, Quota]

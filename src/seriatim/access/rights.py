@@ -33,28 +33,28 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     service: bool = True
     token_id: str = ""
 
-    def resolve_tenant(self, named: str | None) -> str:
+    def resolve_tenant(self, requested: str | None) -> str:
         """Return the tenant of a request.
 
         Args:
-            named: The tenant that the request names, or None.
+            requested: The tenant that the request names, or None.
 
         Raises:
             Forbidden: The token does not allow that tenant.
             InvalidArgument: The name is malformed.
         """
-        tenant_id = self._select_tenant(named)
+        tenant_id = self._select_tenant(requested)
         operates = self.service and "operate" in self.rights
         if is_infrastructure(tenant_id) and not operates:
             raise Forbidden("this token may not access the infrastructure's tenant")
         return tenant_id
 
-    def _select_tenant(self, named: str | None) -> str:
+    def _select_tenant(self, requested: str | None) -> str:
         if self.tenant_id != ALL_TENANTS:
-            if named not in (None, self.tenant_id):
+            if requested not in (None, self.tenant_id):
                 raise Forbidden("this token is for another tenant")
             return self.tenant_id
-        tenant_id = DEFAULT_TENANT if named is None else named
+        tenant_id = DEFAULT_TENANT if requested is None else requested
         check_one_tenant(tenant_id)
         return tenant_id
 

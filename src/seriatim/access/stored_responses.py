@@ -73,28 +73,28 @@ class ResponseAllowance:
     _PROCESSES = 10
 
     def __init__(self) -> None:
-        self._left: dict[str, int] = {}
+        self._remaining: dict[str, int] = {}
         self._full_until: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def take(self, tenant_id: str, at_most: int, count: Callable[[str, int], int]) -> None:
         """Use one place of a tenant; raises `LimitExceeded` if it has none left."""
         with self._lock:
-            if (remaining := self._left.get(tenant_id, 0)) > 0:
-                self._left[tenant_id] = remaining - 1
+            if (remaining := self._remaining.get(tenant_id, 0)) > 0:
+                self._remaining[tenant_id] = remaining - 1
                 return
             if self._full_until.get(tenant_id, 0.0) > time.monotonic():
                 raise _too_many_responses_error(at_most)
         # Counting queries the database: never while holding the lock.
         free = at_most - count(tenant_id, at_most)
         with self._lock:
-            for cache in (self._left, self._full_until):
+            for cache in (self._remaining, self._full_until):
                 if len(cache) >= _TENANTS_MAX:
                     cache.clear()
             if free <= 0:
                 self._full_until[tenant_id] = time.monotonic() + _FULL_CACHE_S
                 raise _too_many_responses_error(at_most)
-            self._left[tenant_id] = free // self._PROCESSES
+            self._remaining[tenant_id] = free // self._PROCESSES
 
 
 def _too_many_responses_error(limit: int) -> LimitExceeded:

@@ -294,10 +294,10 @@ def _print_explanation(command: CommandSession, explanation: Explanation) -> Non
     lines = EventLines(command.stdout)
     for record in explanation.events:
         lines.print_event(record)
-    place = explanation.first_position
+    position = explanation.first_position
     meaning = {
-        "accepted": f"accepted: it would be appended at position {place}",
-        "replayed": f"replayed: it is already stored at position {place}",
+        "accepted": f"accepted: it would be appended at position {position}",
+        "replayed": f"replayed: it is already stored at position {position}",
         "refused": "refused: nothing would be stored",
     }
     command.stdout.print(meaning[explanation.outcome])
@@ -325,8 +325,8 @@ def _print_receipt(command: CommandSession, result: AppendResult) -> None:
         )
         return
     verb = "already stored" if result.replayed else "appended"
-    place = f"position {first}" if first == last else f"positions {first} to {last}"
-    command.stdout.print(f"{verb} at {place}")
+    positions = f"position {first}" if first == last else f"positions {first} to {last}"
+    command.stdout.print(f"{verb} at {positions}")
 
 
 def receipt(

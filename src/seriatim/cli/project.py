@@ -257,7 +257,7 @@ def _print_remote_status(command: CommandSession, target: str | None, failures: 
 
 
 def _make_row(standing: ProjectionStanding) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(standing) | {"status": _status(standing)}
+    row: dict[str, Any] = msgspec.to_builtins(standing) | {"status": _describe_status(standing)}
     del row["held_until"]  # it is part of the status
     return row
 
@@ -401,6 +401,7 @@ def _open_projector(
 ) -> Iterator[Projector]:
     projection = load_projection(path)
     with spark_session(command, master) as spark:
+        # Imported here, so that only commands that run on Spark need the extra and wait for it.
         from seriatim.pipeline.project.projector import Projector
 
         with (
@@ -460,7 +461,7 @@ def _print_progress(
             "tenant": progress.tenant_id,
             "position": progress.position,
             "lag": max(0, head - progress.position),
-            "status": _status(progress),
+            "status": _describe_status(progress),
             "running": bool(progress.owner),
             "failures": len(model.failures(progress.name, shadow=progress.shadow)) if model else 0,
             "updated_at": progress.updated_at,
@@ -485,7 +486,7 @@ def _print_rows(command: CommandSession, rows: list[dict[str, Any]]) -> None:
     command.stdout.print(listing)
 
 
-def _status(progress: Progress | ProjectionStanding) -> str:
+def _describe_status(progress: Progress | ProjectionStanding) -> str:
     """Return the status, or the end of the hold by a running rebuild or verification."""
     if progress.status == "ready" and progress.held_until is not None:
         return f"held until {progress.held_until}"

@@ -114,6 +114,7 @@ def _print_summary(command: CommandSession, file: Path, footer: ExportFooter) ->
         command.stdout.print(f"exported {footer.events:,} events to {file}", markup=False)
 
 
+# A file without line ends, or one that decompresses to more and more, must not fill the memory.
 LINE_BYTES_MAX = 32 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 

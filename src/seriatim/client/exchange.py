@@ -110,7 +110,7 @@ class HttpExchange:
         request: bytes,
         seconds: float,
         release: Callable[[HTTPConnection, ServiceResponse], None],
-        learn: Callable[[Iterable[object]], None],
+        learn_positions: Callable[[Iterable[object]], None],
     ) -> None:
         self._connection = connection
         self._socket = connection.sock
@@ -120,7 +120,7 @@ class HttpExchange:
         self._size = len(request)
         self._unsent = memoryview(request)
         self._release = release
-        self._learn = learn
+        self._learn_positions = learn_positions
         self._received = bytearray()
         self._head_end = -1
         self._length = 0
@@ -199,7 +199,7 @@ class HttpExchange:
             self._connection.close()  # more bytes than the response: not safe to reuse
         if response.status == _OK:
             outcomes = parse_outcomes(self._group, response.body)
-            self._learn(outcomes)
+            self._learn_positions(outcomes)
             return [_defer_retryable(*pair) for pair in zip(self._group, outcomes, strict=True)]
         failure = error_from_response(response, writes=True)
         if not is_retryable(failure):

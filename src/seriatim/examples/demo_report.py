@@ -31,13 +31,13 @@ class DemoReport:
         """Whether all checks so far have passed."""
         return all(passed for _, passed in self.checks)
 
-    def start_step(self, title: str, proves: str) -> None:
+    def start_step(self, title: str, purpose: str) -> None:
         """Print the heading of a step and one line about what it proves."""
         self._steps += 1
         self._console.print()
         heading = Text(f"{self._steps} · {title}", style="bold cyan")
         self._console.print(Rule(heading, align="left", style="cyan"))
-        self._console.print(Text(proves, style="italic"))
+        self._console.print(Text(purpose, style="italic"))
 
     def print(self, content: RenderableType) -> None:
         """Print a part of a step, indented."""

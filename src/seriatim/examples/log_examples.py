@@ -372,7 +372,7 @@ def show_secret_guard(report: DemoReport) -> None:
     )
     before = report.log.head()
     table = make_demo_table("attempt", "code", "rule", "path")
-    concealed = True
+    secrets_hidden = True
     refused = 0
     for name, payload in _ATTEMPTS:
         try:
@@ -380,12 +380,12 @@ def show_secret_guard(report: DemoReport) -> None:
         except PiiPolicyViolation as error:
             refused += 1
             message = str(error.as_dict())
-            concealed = concealed and _KEY_ID not in message and _PASSWORD not in message
+            secrets_hidden = secrets_hidden and _KEY_ID not in message and _PASSWORD not in message
             table.add_row(name, error.code, str(error.details["rule"]), str(error.details["path"]))
     report.print(table)
     report.check(
         f"{len(_ATTEMPTS)} attempts refused, nothing stored, no value revealed",
-        concealed and refused == len(_ATTEMPTS) and report.log.head() == before,
+        secrets_hidden and refused == len(_ATTEMPTS) and report.log.head() == before,
     )
 
 

@@ -124,8 +124,8 @@ class AsyncCommitter:
         self._send_scheduled = False
         # Appends beyond that stay queued and form larger groups, which cost less per append.
         while self._queue and len(self._in_flight) < self._committer.writers:
-            under_way, writers = len(self._in_flight), self._committer.writers
-            if group := self._queue.take_share(in_flight=under_way, writers=writers):
+            in_flight, writers = len(self._in_flight), self._committer.writers
+            if group := self._queue.take_share(in_flight=in_flight, writers=writers):
                 self._send(group)
 
     def _send(self, group: Sequence[PendingAppend]) -> None:

@@ -76,8 +76,8 @@ class DivergenceDetector:
             if stream not in self._ends:
                 missing[stream[0]].append(stream[1:])
         for tenant_id, streams in missing.items():
-            lasts = self._store.last_of_streams(tenant_id, streams)
-            for ref, last in zip(streams, lasts, strict=True):
+            last_records = self._store.last_of_streams(tenant_id, streams)
+            for ref, last in zip(streams, last_records, strict=True):
                 if len(self._ends) >= TRACKED_STREAMS_MAX:
                     del self._ends[next(iter(self._ends))]
                 end = None if last is None else (last.stream_seq, last.event_id)

@@ -45,15 +45,15 @@ class ObservedLog(Protocol):
 
 
 class LogGauges:
-    """Read the gauges of one log, and cache them for `keep_s` seconds."""
+    """Read the gauges of one log, and cache them for `cache_s` seconds."""
 
     def __init__(
-        self, log: ObservedLog, tenants: Callable[[], Iterable[str]], names_max: int, keep_s: float
+        self, log: ObservedLog, tenants: Callable[[], Iterable[str]], names_max: int, cache_s: float
     ) -> None:
         self._log = log
         self._tenants = tenants
         self._names_max = names_max
-        self._keep_s = keep_s
+        self._cache_s = cache_s
         self._lock = threading.Lock()
         self._heads: deque[tuple[float, int]] = deque()
         self._cached: list[GaugeReading] = []
@@ -63,7 +63,7 @@ class LogGauges:
         """Return all gauges; a log that cannot be read is reported as down."""
         # The lock is held while reading: concurrent scrapes wait for one read and share it.
         with self._lock:
-            if time.monotonic() - self._read_at >= self._keep_s:
+            if time.monotonic() - self._read_at >= self._cache_s:
                 self._cached = self._read()
                 self._read_at = time.monotonic()
             return self._cached

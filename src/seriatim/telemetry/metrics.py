@@ -87,8 +87,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._client = _client()
-        self._own = self._client.CollectorRegistry()
-        self.registry = self._own
+        self._own_registry = self._client.CollectorRegistry()
+        self.registry = self._own_registry
         # With several processes, a scrape reads the files of all of them, not the registry of one.
         if folder := metrics_folder():
             self.registry = self._client.CollectorRegistry()
@@ -109,7 +109,11 @@ class Metrics:
             "histogram": self._client.Histogram,
         }
         metric = kinds[family.kind](
-            family.name, family.help, family.labels, registry=self._own, **_OPTIONS[family.kind]
+            family.name,
+            family.help,
+            family.labels,
+            registry=self._own_registry,
+            **_OPTIONS[family.kind],
         )
         return CachedLabels(metric) if family.labels else metric
 
@@ -266,8 +270,8 @@ class JobMetrics:
         self._position = metrics.create(metric_families.JOB_POSITION)
         self._lag = metrics.create(metric_families.JOB_LAG)
         self._pace = metrics.create(metric_families.JOB_PACE)
-        self._done = metrics.create(metric_families.JOB_EVENTS)
-        self._open = metrics.create(metric_families.REGISTRY_EVENTS)
+        self._outcomes = metrics.create(metric_families.JOB_EVENTS)
+        self._unfinished = metrics.create(metric_families.REGISTRY_EVENTS)
         self._outage = metrics.create(metric_families.REGISTRY_OUTAGE)
 
     def set_progress(self, job: str, position: int, lag: int, pace: float) -> None:
@@ -279,7 +283,7 @@ class JobMetrics:
     def set_outcomes(self, job: str, counts: Mapping[str, int]) -> None:
         """Set the number of events by outcome."""
         for outcome, count in counts.items():
-            self._done.labels(job, outcome).set(count)
+            self._outcomes.labels(job, outcome).set(count)
 
     def set_registry(self, handler: str, counts: Mapping[str, int], *, unavailable: bool) -> None:
         """Set the unfinished events of a handler by status, or that the registry is unavailable."""
@@ -287,7 +291,7 @@ class JobMetrics:
         if unavailable:
             return
         for status in _STATUSES:
-            self._open.labels(handler, status).set(counts.get(status, 0))
+            self._unfinished.labels(handler, status).set(counts.get(status, 0))
 
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

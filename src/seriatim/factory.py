@@ -297,7 +297,7 @@ def open_read_model(url: str) -> ReadModel:
 
 def find_read_model(url: str) -> ReadModel | None:
     """Open a read model, or return None if it does not exist; see `open_read_model`."""
-    if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
+    if _is_missing_file(url):
         return None
     engine = _open_engine(_resolve_read_model_url(url), READ_MODEL)
     read_model = None
@@ -330,13 +330,18 @@ def open_registry(
 
     Raises:
         NotFound: The registry does not exist and `create` is false.
+
+    Example:
+        registry = seriatim.open_registry("sqlite:///app.db", log=log)
+        print(registry.handlers())
+        registry.close()
     """
     registry_settings = settings or load_registry_settings()
     if not registry_settings.enabled and create:
         return open_disabled_registry(registry_settings)
     resolved = registry_url(url) if _has_no_schema(url) else url
     missing = f"there is no registry at {redact_url(resolved)}: run seriatim work to create it"
-    if not create and resolved.startswith("sqlite:") and not Path(sqlite_path(resolved)).exists():
+    if not create and _is_missing_file(resolved):
         raise NotFound(missing)
     engine = _open_engine(resolved, REGISTRY)
     registry = None
@@ -366,7 +371,7 @@ def open_access(url: str, *, create: bool = True) -> AccessStore:
     missing = NotFound(
         f"there are no tokens at {redact_url(resolved)}: run seriatim token create to create one"
     )
-    if not create and resolved.startswith("sqlite:") and not Path(sqlite_path(resolved)).exists():
+    if not create and _is_missing_file(resolved):
         raise missing
     engine = _open_engine(resolved, ACCESS)
     access = None
@@ -384,21 +389,26 @@ def open_access(url: str, *, create: bool = True) -> AccessStore:
 def redact_url(url: str) -> str:
     """Return a URL with passwords, keys and their files replaced by `***`."""
     base, question_mark, options = url.partition("?")
-    scheme, slashes, rest = url.partition("://")
+    scheme, slashes, after_scheme = url.partition("://")
     authority, _, path = base.partition("://")[2].partition("/")
-    if slashes and "@" in rest and ("@" not in authority or "@" in path):
+    if slashes and "@" in after_scheme and ("@" not in authority or "@" in path):
         # The password has unencoded characters: everything before the last @ may belong to it.
-        return f"{scheme}://{authority.partition(':')[0]}:***@{rest.rpartition('@')[2]}"
+        return f"{scheme}://{authority.partition(':')[0]}:***@{after_scheme.rpartition('@')[2]}"
     user, at_sign, hosts = authority.rpartition("@")
     if at_sign and ":" in user:
         base = base.replace(authority, f"{user.partition(':')[0]}:***@{hosts}", 1)
-    return base + question_mark + "&".join(_redact_option(one) for one in options.split("&"))
+    return base + question_mark + "&".join(_redact_option(option) for option in options.split("&"))
 
 
 def _redact_option(option: str) -> str:
     name, is_set, _ = option.partition("=")
     secret = any(word in unquote(name).lower() for word in _SECRET_OPTIONS)
     return f"{name}=***" if is_set and secret else option
+
+
+def _is_missing_file(url: str) -> bool:
+    """Return whether a SQLite file does not exist; opening it would create it."""
+    return url.startswith("sqlite:") and not Path(sqlite_path(url)).exists()
 
 
 def _open_engine(url: str, purpose: EnginePurpose) -> Engine:

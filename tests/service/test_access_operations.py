@@ -107,7 +107,7 @@ def test_the_text_of_a_token_is_never_stored(service: RunningService, shared_url
     assert (first.status, second.status) == (201, 201)
     assert first.json["token"] != second.json["token"]
     with closing(open_access(access_url(shared_url))) as access:
-        rows = access._read("count_answers", tenant_id="default", at_most=10)
+        rows = access._read("count_responses", tenant_id="default", at_most=10)
     assert rows == [(0,)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.access.jobs import KEPT_JOBS, JobStore
+from seriatim.access.jobs import JOBS_MAX, JobStore
 from seriatim.api.job_runner import QUEUED_MAX
 from seriatim.core.errors import Conflict, LimitExceeded, NotFound
 from seriatim.core.event import NewEvent
@@ -205,8 +205,8 @@ def test_a_job_of_a_killed_process_is_lost(jobs: JobStore) -> None:
 
 def test_old_jobs_are_pruned(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """K3: finished jobs over the bound are deleted, the oldest first, and no unfinished one."""
-    assert KEPT_JOBS == 1000
-    monkeypatch.setattr("seriatim.access.jobs.KEPT_JOBS", 2)
+    assert JOBS_MAX == 1000
+    monkeypatch.setattr("seriatim.access.jobs.JOBS_MAX", 2)
     waiting = add(jobs, "waiting")
     ids = []
     for _ in range(4):

@@ -15,8 +15,9 @@ import msgspec
 import pytest
 
 import seriatim
+from seriatim import telemetry
 from seriatim.log.async_log import AsyncLog
-from seriatim.log.projections import Projections
+from seriatim.log.projections import AsyncProjections, Projections
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.profiles.aggregates import Aggregates, AsyncAggregates
 from seriatim.profiles.facts import AsyncFacts, Facts
@@ -41,14 +42,20 @@ CLASSES: tuple[type, ...] = (
     Subscription,
     Tail,
     Projections,
+    AsyncProjections,
+    telemetry.LogMetrics,
+    telemetry.Metrics,
+    telemetry.MetricsServer,
+    telemetry.Telemetry,
 )
 # For facades and tools built on the log, not for its users.
 INTERNAL = {
     *("append_draft", "draft", "read_page", "iterate_batches"),
-    *("make_owner", "remember_owner", "check_position", "get_progress"),
+    *("make_owner", "remember_owner", "check_position", "get_progress", "emit", "record"),
 }
 NAMES: dict[str, Any] = {
     **{name: getattr(seriatim, name) for name in seriatim.__all__ if name != "open"},
+    **{name: getattr(telemetry, name) for name in telemetry.__all__},
     "seriatim": seriatim,
     "msgspec": msgspec,
     "EventEnvelope": EventEnvelope,
@@ -81,6 +88,11 @@ DOCUMENTED: dict[str, object] = {
     **{cls.__name__: cls for cls in CLASSES},
     "seriatim": seriatim,
     "seriatim.open": seriatim.open,
+    "seriatim.open_registry": seriatim.open_registry,
+    **{
+        name: getattr(telemetry, name)
+        for name in ("bind_fields", "export_spans", "use_provider", "write_logs")
+    },
     "NewEvent": seriatim.NewEvent,
 }
 EXAMPLES = {name: code for name, one in DOCUMENTED.items() if (code := find_example(one))}

@@ -16,7 +16,7 @@ from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import ExpectedSeq
 from seriatim.factory import Log
 from seriatim.log import importer
-from seriatim.log.export_format import ExportTruncated, export_log
+from seriatim.log.export_format import ExportTruncatedError, export_log
 from seriatim.log.importer import ImportReport, import_events
 from seriatim.store.memory import MemoryStore
 
@@ -116,7 +116,7 @@ def test_an_interrupted_import_can_be_repeated() -> None:
     half = import_events(target, lines[:4], declarations=True)
     whole = import_events(target, lines)
 
-    assert not half.whole
+    assert not half.complete
     assert not half.ok
     assert whole.ok
     assert kept(target) == kept(source)
@@ -243,14 +243,14 @@ def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
 
     def damaged() -> Iterator[bytes]:
         yield from [*start, *events]
-        raise ExportTruncated
+        raise ExportTruncatedError
 
     extra = b'{"event_type":"x","event_id":"extra"}\n'
-    assert import_events(new_log(), [*start, *events, end]).whole
-    assert not import_events(new_log(), [*start, *events, end, extra]).whole
-    assert not import_events(new_log(), [*start, *events[1:], end]).whole
+    assert import_events(new_log(), [*start, *events, end]).complete
+    assert not import_events(new_log(), [*start, *events, end, extra]).complete
+    assert not import_events(new_log(), [*start, *events[1:], end]).complete
     report = import_events(new_log(), damaged())
-    assert (report.appended, report.whole, report.ok) == (2, False, False)
+    assert (report.appended, report.complete, report.ok) == (2, False, False)
 
 
 def test_an_append_at_its_bound_is_taken() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
+import pytest
 from mypy import api
 
 import seriatim
 from seriatim import Log, NewEvent
-from seriatim.log.arguments import make_read_spec
+from seriatim.log.arguments import ReadFilters, make_read_spec
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.catalogue import EventFields
 
@@ -109,13 +110,22 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
 def test_filters_of_reads_agree() -> None:
     """Every read takes the filters that are checked, with the same types and defaults."""
     checked = inspect.signature(make_read_spec).parameters
-    filters = {name: checked[name] for name in list(checked)[4:]}
+    filters = {name: checked[name] for name in list(checked)[3:]}
+    types = get_type_hints(make_read_spec)
 
-    assert next(iter(filters)) == "after"
+    assert next(iter(filters)) == "scope"
+    assert get_type_hints(ReadFilters) == {name: types[name] for name in filters}
     for owner in (Log, AsyncLog):
         for name in ("page", "read", "read_batches"):
             parameters = inspect.signature(getattr(owner, name)).parameters
             assert filters.items() <= parameters.items(), (owner, name)
+
+
+@pytest.mark.parametrize("read", ["page", "read", "read_batches"])
+def test_unknown_filters_are_named(read: str) -> None:
+    """A misspelled filter raises a `TypeError` that lists the filters, before anything is read."""
+    with seriatim.open("memory:") as log, pytest.raises(TypeError, match=r"'typ'.*, types, app_id"):
+        getattr(log, read)(typ=["x"])
 
 
 def test_fields_of_bound_classes_agree() -> None:

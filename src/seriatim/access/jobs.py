@@ -14,7 +14,7 @@ from seriatim.store.engine import Engine, load_engine_statements
 JobKind = Literal["verify", "rebuild"]
 JobStatus = Literal["queued", "running", "succeeded", "failed"]
 LOST_AFTER_S = 60.0  # a job whose process has not updated it for so long is lost
-KEPT_JOBS = 1000
+JOBS_MAX = 1000
 _TABLE = "seriatim_jobs"
 _MICROSECONDS = 1_000_000
 
@@ -48,7 +48,7 @@ class JobStore:
         self._engine = engine
         self._sql = load_engine_statements(__package__, engine)
         if not engine.is_ready(_TABLE):
-            engine.create_tables([self._sql["create_jobs"], self._sql["create_jobs_open"]])
+            engine.create_tables([self._sql["create_jobs"], self._sql["create_open_job_index"]])
 
     def close(self) -> None:
         """Close the database connection."""
@@ -62,10 +62,11 @@ class JobStore:
         Raises:
             Conflict: A job for this projection is queued or running.
         """
-        self._fail_lost()
+        # A lost job still counts as unfinished and would keep this one out.
+        self._fail_lost_jobs()
         job_id = secrets.token_hex(8)
         added = self._run(
-            "add_job",
+            "insert_job",
             job_id=job_id,
             kind=kind,
             projection=projection,
@@ -76,21 +77,22 @@ class JobStore:
         if not added:
             msg = f"a job for projection {projection} is queued or running: see GET /v1/jobs"
             raise Conflict(msg, details={"projection": projection})
-        self._run("prune_jobs", kept=KEPT_JOBS)
+        self._run("delete_old_jobs", jobs_max=JOBS_MAX)
         return self.get(job_id)
 
     def get(self, job_id: str) -> Job:
         """Return one job; raises `NotFound` if there is none with this id."""
-        self._fail_lost()
-        rows = self._run("job", job_id=job_id)
+        self._fail_lost_jobs()
+        rows = self._run("select_job", job_id=job_id)
         if not rows:
-            raise NotFound("there is no job with that id", details={"job_id": job_id})
+            msg = f"there is no job {job_id!r:.80}: GET /v1/jobs lists the recent ones"
+            raise NotFound(msg, details={"job_id": job_id})
         return _decode(rows[0])
 
     def newest(self, limit: int) -> list[Job]:
         """Return the newest jobs, newest first."""
-        self._fail_lost()
-        return [_decode(row) for row in self._run("jobs", limit=limit)]
+        self._fail_lost_jobs()
+        return [_decode(row) for row in self._run("list_jobs", limit=limit)]
 
     def update(self, job_id: str, progress: tuple[str, ...]) -> bool:
         """Mark a job as running, with its progress; return False if it counts as lost."""
@@ -104,7 +106,7 @@ class JobStore:
         text = None if result is None else msgspec.json.encode(result).decode()
         self._run("finish_job", job_id=job_id, status=status, result=text, error=error)
 
-    def _fail_lost(self) -> None:
+    def _fail_lost_jobs(self) -> None:
         self._run("fail_lost_jobs", lost_us=int(LOST_AFTER_S * _MICROSECONDS))
 
     def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -113,8 +115,8 @@ class JobStore:
 
 
 def _decode(row: tuple[Any, ...]) -> Job:
-    job_id, kind, projection, tenant_id, status, actor_id, reason, progress, *rest = row
-    result, error, created_us, started_us, finished_us = rest
+    job_id, kind, projection, tenant_id, status, actor_id, reason, progress = row[:8]
+    result, error, created_us, started_us, finished_us = row[8:]
     return Job(
         job_id=job_id,
         kind=kind,

@@ -28,7 +28,8 @@ def check_quota(quota: Quota) -> None:
     check_one_tenant(quota.tenant_id)
     for name in _RATES:
         if not 0 <= getattr(quota, name) < _RATE_MAX:
-            raise InvalidArgument(f"{name} must not be negative", details={"argument": name})
+            msg = f"{name} must be from 0 to {_RATE_MAX:g}, not {getattr(quota, name)!r:.40}"
+            raise InvalidArgument(msg, details={"argument": name})
 
 
 class _Bucket:
@@ -36,15 +37,15 @@ class _Bucket:
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate
-        self._left = rate * _BURST_S
+        self._remaining = rate * _BURST_S
         self._updated = now
 
     def left(self, now: float) -> float:
         """Return the amount that may pass at once; negative while in debt."""
         full = self.rate * _BURST_S
-        self._left = min(full, self._left + (now - self._updated) * self.rate)
+        self._remaining = min(full, self._remaining + (now - self._updated) * self.rate)
         self._updated = now
-        return self._left
+        return self._remaining
 
     def wait(self, now: float, charged: float = 0.0) -> float:
         """Return the seconds until something may pass.
@@ -56,14 +57,14 @@ class _Bucket:
 
     def take(self, amount: float) -> None:
         """Take an amount, into debt if it is large, so that one large append can pass."""
-        self._left -= amount
+        self._remaining -= amount
 
 
 class QuotaMeter:
     """Count what tenants send to this process, stored or not, and refuse what exceeds a quota."""
 
-    def __init__(self, general: Quota, *, processes: int = 1) -> None:
-        self.default = general
+    def __init__(self, default: Quota, *, processes: int = 1) -> None:
+        self.default = default
         # Processes do not share their counts: each grants an equal part of every quota.
         self._share = 1 / processes
         self._quotas: Mapping[str, Quota]
@@ -90,7 +91,7 @@ class QuotaMeter:
         charged = 0, charged_bytes
         for name, bucket, size in zip(_RATES, self._find(tenant_id, now), charged, strict=True):
             if bucket is not None and (wait := bucket.wait(now, size)):
-                raise _quota_exceeded(name, bucket.rate, wait)
+                raise _quota_exceeded_error(name, bucket.rate, wait)
 
     def left(self, quota: Quota, now: float) -> tuple[float | None, float | None]:
         """Return the events and bytes that this process would accept of a quota at once.
@@ -98,13 +99,13 @@ class QuotaMeter:
         None means that there is no limit.
         """
         cached = self._buckets.get(quota.tenant_id)
-        known = cached[1:] if cached is not None and cached[0] == quota else None
+        buckets = cached[1:] if cached is not None and cached[0] == quota else None
         rates = quota.events_per_s * self._share, quota.bytes_per_s * self._share
         full = [rate * _BURST_S if rate else None for rate in rates]
-        if known is None:  # nothing was sent under this quota
+        if buckets is None:  # nothing was sent under this quota
             return full[0], full[1]
-        left = [None if bucket is None else bucket.left(now) for bucket in known]
-        return left[0], left[1]
+        remaining = [None if bucket is None else bucket.left(now) for bucket in buckets]
+        return remaining[0], remaining[1]
 
     def charge_bytes(self, tenant_id: str, size: int, now: float) -> None:
         """Count bytes of an append's request; a negative size takes an earlier charge back."""
@@ -148,7 +149,7 @@ class QuotaMeter:
         return _Bucket(rate * self._share, now) if rate else None
 
 
-def _quota_exceeded(name: str, bound: float, wait: float) -> LimitExceeded:
-    msg = f"the tenant's quota is used up ({name}: {bound:g}); wait {wait:.3f} s"
-    details = {"limit": name, "bound": bound, "retry_after_s": round(wait, 3)}
+def _quota_exceeded_error(name: str, rate: float, wait: float) -> LimitExceeded:
+    msg = f"the tenant's quota is used up ({name}: {rate:g}); wait {wait:.3f} s"
+    details = {"limit": name, "bound": rate, "retry_after_s": round(wait, 3)}
     return LimitExceeded(msg, details=details, retryable=True)

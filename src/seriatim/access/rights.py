@@ -33,28 +33,28 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     service: bool = True
     token_id: str = ""
 
-    def resolve_tenant(self, named: str | None) -> str:
+    def resolve_tenant(self, requested: str | None) -> str:
         """Return the tenant of a request.
 
         Args:
-            named: The tenant that the request names, or None.
+            requested: The tenant that the request names, or None.
 
         Raises:
             Forbidden: The token does not allow that tenant.
             InvalidArgument: The name is malformed.
         """
-        tenant_id = self._select_tenant(named)
+        tenant_id = self._select_tenant(requested)
         operates = self.service and "operate" in self.rights
         if is_infrastructure(tenant_id) and not operates:
             raise Forbidden("this token may not access the infrastructure's tenant")
         return tenant_id
 
-    def _select_tenant(self, named: str | None) -> str:
+    def _select_tenant(self, requested: str | None) -> str:
         if self.tenant_id != ALL_TENANTS:
-            if named not in (None, self.tenant_id):
+            if requested not in (None, self.tenant_id):
                 raise Forbidden("this token is for another tenant")
             return self.tenant_id
-        tenant_id = DEFAULT_TENANT if named is None else named
+        tenant_id = DEFAULT_TENANT if requested is None else requested
         check_one_tenant(tenant_id)
         return tenant_id
 
@@ -98,16 +98,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Restrict every filter of a query to the token's scope."""
         if self.types is None:
             return query
-        filters = query.filters or [Filter()]
-        return Query(
-            [
-                msgspec.structs.replace(
-                    one, types=self.restrict_types(None if one.types is None else tuple(one.types))
-                )
-                for one in filters
-            ],
-            query.min_position,
-        )
+        # A query without filters matches everything, so the scope needs a filter of its own.
+        filters = [self._restrict_filter(each) for each in query.filters or [Filter()]]
+        return Query(filters, query.min_position)
+
+    def _restrict_filter(self, query_filter: Filter) -> Filter:
+        types = None if query_filter.types is None else tuple(query_filter.types)
+        return msgspec.structs.replace(query_filter, types=self.restrict_types(types))
 
 
 def check_one_tenant(tenant_id: str) -> None:
@@ -116,7 +113,7 @@ def check_one_tenant(tenant_id: str) -> None:
         raise InvalidArgument(f"the tenant {problem}", details={"argument": "tenant"})
 
 
-def check_rights(given: Iterable[str], *, service: bool) -> frozenset[Right]:
+def check_rights(names: Iterable[str], *, service: bool) -> frozenset[Right]:
     """Return the rights of a token.
 
     Raises:
@@ -124,12 +121,12 @@ def check_rights(given: Iterable[str], *, service: bool) -> frozenset[Right]:
             read.
     """
     rights: set[Right] = set()
-    for one in given:
-        known = next((right for right in RIGHTS if right == one), None)
-        if known is None:
-            msg = f"unknown right {one!r:.40}: choose from {', '.join(RIGHTS)}"
+    for name in names:
+        right = next((right for right in RIGHTS if right == name), None)
+        if right is None:
+            msg = f"unknown right {name!r:.40}: choose from {', '.join(RIGHTS)}"
             raise InvalidArgument(msg, details={"argument": "rights"})
-        rights.add(known)
+        rights.add(right)
     if not rights:
         msg = f"a token needs at least one right: choose from {', '.join(RIGHTS)}"
         raise InvalidArgument(msg, details={"argument": "rights"})
@@ -147,20 +144,20 @@ def check_types(types: Iterable[str], rights: frozenset[Right]) -> tuple[str, ..
             type is combined with the right to operate.
         LimitExceeded: There are more types than a query filter may have.
     """
-    given = tuple(types)
-    if len(given) > (bound := DEFAULT_LIMITS.predicates):
+    names = tuple(types)
+    if len(names) > (limit := DEFAULT_LIMITS.predicates):
         # The types are added to each filter of the caller's queries, so they share its limit.
-        msg = f"a token has at most {bound} types, as many as a filter (predicates): {len(given)}"
-        details = {"limit": "predicates", "bound": bound, "actual": len(given)}
+        msg = f"a token has at most {limit} types, as many as a filter (predicates): {len(names)}"
+        details = {"limit": "predicates", "bound": limit, "actual": len(names)}
         raise LimitExceeded(msg, details=details)
-    for one in given:
-        if id_problem(one) or not is_pattern(one) or one == WILDCARD:
-            msg = f"{one!r:.80} is neither an event type nor a pattern such as order.*"
+    for name in names:
+        if id_problem(name) or not is_pattern(name) or name == WILDCARD:
+            msg = f"{name!r:.80} is neither an event type nor a pattern such as order.*"
             raise InvalidArgument(msg, details={"argument": "types"})
-        if NameFilter.parse([one]).prefixes and "read" in rights:
-            msg = f"a token that may read needs exact event types, not the pattern {one!r:.80}"
+        if NameFilter.parse([name]).prefixes and "read" in rights:
+            msg = f"a token that may read needs exact event types, not the pattern {name!r:.80}"
             raise InvalidArgument(msg, details={"argument": "types"})
-    if given and "operate" in rights:
+    if names and "operate" in rights:
         msg = "the right operate covers all event types: omit the types"
         raise InvalidArgument(msg, details={"argument": "types"})
-    return given or None
+    return names or None

@@ -25,7 +25,7 @@ create table if not exists {at}seriatim_quotas (
     updated_us      bigint           not null
 );
 
--- name: create_answers
+-- name: create_responses
 -- Responses to commands that append nothing: duplicates receive the same response.
 -- A row without a status is a reservation, valid until until_us.
 create table if not exists {at}seriatim_answers (
@@ -39,10 +39,10 @@ create table if not exists {at}seriatim_answers (
     until_us     bigint  not null
 );
 
--- name: create_answers_age
+-- name: create_response_age_index
 create index if not exists seriatim_answers_age on {at}seriatim_answers (created_us);
 
--- name: create_answers_whose
+-- name: create_response_tenant_index
 create index if not exists seriatim_answers_whose on {at}seriatim_answers (tenant_id);
 
 -- name: create_secrets
@@ -58,16 +58,16 @@ create table if not exists {at}seriatim_token_uses (
     used_us  bigint not null
 );
 
--- name: add_token
+-- name: insert_token
 insert into {at}seriatim_tokens
 (token_id, secret_hash, subject, service, tenant_id, rights, types, note, created_us, expires_us)
 values (
     :token_id, :secret_hash, :subject, :service, :tenant_id, :rights, :types, :note, {now},
-    case when cast(:lasts_us as bigint) is null then null else {now} + :lasts_us end
+    case when cast(:lifetime_us as bigint) is null then null else {now} + :lifetime_us end
 )
 returning created_us, expires_us
 
--- name: token
+-- name: select_token
 select
     token_id, subject, service, tenant_id, rights, types, note,
     created_us, expires_us, revoked_us, used_us, secret_hash, {now}
@@ -75,7 +75,7 @@ from {at}seriatim_tokens
 left join {at}seriatim_token_uses using (token_id)
 where token_id = :token_id
 
--- name: tokens
+-- name: list_tokens
 select
     token_id, subject, service, tenant_id, rights, types, note,
     created_us, expires_us, revoked_us, used_us
@@ -83,7 +83,7 @@ from {at}seriatim_tokens
 left join {at}seriatim_token_uses using (token_id)
 order by created_us, token_id
 
--- name: tokens_after
+-- name: list_tokens_after
 select
     token_id, subject, service, tenant_id, rights, types, note,
     created_us, expires_us, revoked_us, used_us
@@ -99,28 +99,28 @@ where (cast(:tenant_id as text) is null or tenant_id = :tenant_id)
 order by created_us, token_id
 limit :limit
 
--- name: mark_used
+-- name: update_token_use
 insert into {at}seriatim_token_uses (token_id, used_us)
 values (:token_id, {now} - :ago_us)
 on conflict (token_id) do update set used_us = excluded.used_us
 where {at}seriatim_token_uses.used_us < excluded.used_us
 
--- name: any_token
+-- name: find_any_token
 select 1 from {at}seriatim_tokens limit 1
 
--- name: ended_tokens
+-- name: list_ended_tokens
 -- Tokens that were revoked or that expired within the last :since_us microseconds.
 select token_id
 from {at}seriatim_tokens
 where revoked_us > {now} - :since_us
    or (expires_us <= {now} and expires_us > {now} - :since_us)
 
--- name: revoke
+-- name: revoke_token
 update {at}seriatim_tokens set revoked_us = {now}
 where token_id = :token_id and revoked_us is null
 returning token_id
 
--- name: quotas
+-- name: list_quotas
 select tenant_id, events_per_s, bytes_per_s from {at}seriatim_quotas order by tenant_id
 
 -- name: set_quota
@@ -131,14 +131,14 @@ set events_per_s = excluded.events_per_s,
     bytes_per_s = excluded.bytes_per_s,
     updated_us = excluded.updated_us
 
--- name: remove_quota
+-- name: delete_quota
 delete from {at}seriatim_quotas where tenant_id = :tenant_id returning tenant_id
 
--- name: reserve
+-- name: reserve_response
 -- Of concurrent duplicates one gets the row; an expired reservation can be taken over.
 insert into {at}seriatim_answers
 (command_key, tenant_id, request_hash, owner, created_us, until_us)
-values (:command_key, :tenant_id, :request_hash, :owner, {now}, {now} + :patience_us)
+values (:command_key, :tenant_id, :request_hash, :owner, {now}, {now} + :reservation_us)
 on conflict (command_key) do update
 set owner = excluded.owner, until_us = excluded.until_us
 where {at}seriatim_answers.status is null
@@ -146,29 +146,29 @@ where {at}seriatim_answers.status is null
   and {at}seriatim_answers.request_hash = excluded.request_hash
 returning command_key
 
--- name: answer
+-- name: select_response
 select request_hash, status, body, until_us < {now}
 from {at}seriatim_answers where command_key = :command_key
 
--- name: count_answers
+-- name: count_responses
 select count(*)
 from (select 1 from {at}seriatim_answers where tenant_id = :tenant_id limit :at_most) a
 
--- name: keep_answer
+-- name: update_response
 update {at}seriatim_answers set status = :status, body = :body
 where command_key = :command_key and owner = :owner
 
--- name: forget_answer
+-- name: delete_reservation
 delete from {at}seriatim_answers where command_key = :command_key and owner = :owner
 
--- name: purge_answers
+-- name: delete_old_responses
 delete from {at}seriatim_answers where created_us < {now} - :older_us returning command_key
 
--- name: add_secret
+-- name: insert_secret
 insert into {at}seriatim_secrets (name, value) values (:name, :value)
 on conflict (name) do nothing
 
--- name: secret
+-- name: select_secret
 select value from {at}seriatim_secrets where name = :name
 
 -- name: create_jobs
@@ -190,12 +190,12 @@ create table if not exists {at}seriatim_jobs (
     beat_us     bigint not null
 );
 
--- name: create_jobs_open
+-- name: create_open_job_index
 -- At most one unfinished job of a projection.
 create unique index if not exists seriatim_jobs_open
 on {at}seriatim_jobs (tenant_id, projection) where status in ('queued', 'running');
 
--- name: add_job
+-- name: insert_job
 insert into {at}seriatim_jobs
 (job_id, kind, projection, tenant_id, status, actor_id, reason, progress, error, created_us, beat_us)
 values (
@@ -204,12 +204,12 @@ values (
 on conflict do nothing
 returning job_id
 
--- name: job
+-- name: select_job
 select job_id, kind, projection, tenant_id, status, actor_id, reason, progress, result, error,
        created_us, started_us, finished_us
 from {at}seriatim_jobs where job_id = :job_id
 
--- name: jobs
+-- name: list_jobs
 select job_id, kind, projection, tenant_id, status, actor_id, reason, progress, result, error,
        created_us, started_us, finished_us
 from {at}seriatim_jobs order by created_us desc, job_id limit :limit
@@ -231,8 +231,8 @@ update {at}seriatim_jobs
 set status = 'failed', finished_us = {now}, error = 'the process that ran this job has ended'
 where status in ('queued', 'running') and beat_us < {now} - :lost_us
 
--- name: prune_jobs
+-- name: delete_old_jobs
 delete from {at}seriatim_jobs
 where status not in ('queued', 'running') and job_id not in (
-    select job_id from {at}seriatim_jobs order by created_us desc, job_id limit :kept
+    select job_id from {at}seriatim_jobs order by created_us desc, job_id limit :jobs_max
 )

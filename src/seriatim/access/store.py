@@ -20,7 +20,7 @@ from seriatim.access.stored_responses import (
     ResponseAllowance,
     StoredResponse,
     is_abandoned,
-    stored_response,
+    parse_stored_response,
 )
 from seriatim.access.tokens import (
     Token,
@@ -47,9 +47,9 @@ ACCESS_PURPOSE = EnginePurpose(
 _CREATE = (
     "create_tokens",
     "create_quotas",
-    "create_answers",
-    "create_answers_age",
-    "create_answers_whose",
+    "create_responses",
+    "create_response_age_index",
+    "create_response_tenant_index",
     "create_secrets",
     "create_token_uses",
 )
@@ -116,7 +116,7 @@ class AccessStore:
         scope = check_types(types, allowed)
         token_id, secret = new_token_id(), new_secret()
         self._run(
-            "add_token",
+            "insert_token",
             token_id=token_id,
             secret_hash=hash_secret(secret),
             subject=holder,
@@ -125,20 +125,22 @@ class AccessStore:
             rights=",".join(sorted(allowed)),
             types=None if scope is None else msgspec.json.encode(scope).decode(),
             note=note,
-            lasts_us=None if expires_in_s is None else int(expires_in_s * _MICROSECONDS),
+            lifetime_us=None if expires_in_s is None else int(expires_in_s * _MICROSECONDS),
         )
         return format_token(token_id, secret), self.token(token_id)
 
     def token(self, token_id: str) -> Token:
         """Return one token; raises `NotFound` if there is none with this id."""
-        rows = self._read("token", token_id=token_id)
+        rows = self._read("select_token", token_id=token_id)
         if not rows:
-            raise NotFound("there is no token with that id", details={"token_id": token_id})
+            # Without the value: it may be the text of a token, with its secret, instead of an id.
+            msg = "there is no token with that id: seriatim token list prints all ids"
+            raise NotFound(msg, details={"token_id": token_id})
         return token_from_row(rows[0])
 
     def tokens(self) -> list[Token]:
         """Return all tokens, including expired and revoked ones."""
-        return [token_from_row(row) for row in self._read("tokens")]
+        return [token_from_row(row) for row in self._read("list_tokens")]
 
     def tokens_after(self, token_id: str | None, tenant_id: str | None, limit: int) -> list[Token]:
         """Return tokens in the order of their creation.
@@ -149,27 +151,33 @@ class AccessStore:
             limit: The maximum number of tokens.
         """
         values = {"after": token_id, "tenant_id": tenant_id, "limit": limit}
-        return [token_from_row(row) for row in self._read("tokens_after", **values)]
+        return [token_from_row(row) for row in self._read("list_tokens_after", **values)]
 
     def has_tokens(self) -> bool:
         """Return whether any token was ever created."""
-        return bool(self._read("any_token"))
+        return bool(self._read("find_any_token"))
 
     def revoke(self, token_id: str) -> None:
         """Revoke a token; raises `NotFound` if it does not exist or is revoked already."""
-        if not self._run("revoke", token_id=token_id):
-            raise NotFound("there is no such token to revoke", details={"token_id": token_id})
+        if not self._run("revoke_token", token_id=token_id):
+            msg = (
+                "there is no token with that id, or it is revoked already: seriatim token list "
+                "prints all tokens"
+            )
+            raise NotFound(msg, details={"token_id": token_id})
 
     def find_ended_tokens(self, since_s: float) -> list[str]:
         """Return the ids of tokens that expired or were revoked in the last `since_s` seconds."""
-        return [row[0] for row in self._read("ended_tokens", since_us=int(since_s * _MICROSECONDS))]
+        return [
+            row[0] for row in self._read("list_ended_tokens", since_us=int(since_s * _MICROSECONDS))
+        ]
 
     def mark_used(self, ago_s: Mapping[str, float]) -> None:
         """Store when tokens were last used, given as seconds ago by token id."""
         with self._background().transaction() as session:
             for token_id, seconds in ago_s.items():
                 values = {"token_id": token_id, "ago_us": int(seconds * _MICROSECONDS)}
-                session.run(self._sql["mark_used"], values)
+                session.run(self._sql["update_token_use"], values)
 
     def authenticate(self, text: str) -> tuple[Caller, int | None]:
         """Authenticate a token.
@@ -185,7 +193,7 @@ class AccessStore:
         if parts is None:
             raise invalid_token_error()
         token_id, secret = parts
-        rows = self._read("token", token_id=token_id)
+        rows = self._read("select_token", token_id=token_id)
         # An unknown id costs the same comparison, so response times do not reveal which ids exist.
         stored_hash = rows[0][11] if rows else hash_secret("")
         genuine = hmac.compare_digest(stored_hash, hash_secret(secret))
@@ -204,7 +212,7 @@ class AccessStore:
         Raises:
             Unauthorized: The token is unknown, revoked or expired.
         """
-        rows = self._read("token", token_id=token_id)
+        rows = self._read("select_token", token_id=token_id)
         if not rows:
             raise invalid_token_error()
         return _caller_from_row(rows[0])
@@ -215,7 +223,7 @@ class AccessStore:
         """Return the quotas of individual tenants, by tenant."""
         return [
             Quota(tenant_id=tenant_id, events_per_s=events, bytes_per_s=size)
-            for tenant_id, events, size in self._read("quotas")
+            for tenant_id, events, size in self._read("list_quotas")
         ]
 
     def set_quota(self, quota: Quota) -> None:
@@ -225,7 +233,7 @@ class AccessStore:
 
     def remove_quota(self, tenant_id: str) -> bool:
         """Apply the default quota to a tenant again; returns whether it had its own."""
-        return bool(self._run("remove_quota", tenant_id=tenant_id))
+        return bool(self._run("delete_quota", tenant_id=tenant_id))
 
     # -- stored responses
 
@@ -246,51 +254,51 @@ class AccessStore:
             IdempotencyKeyReuse: The key was used for another request.
             LimitExceeded: The tenant has `at_most` stored responses.
         """
-        rows = self._read("answer", command_key=command.key)
+        rows = self._read("select_response", command_key=command.key)
         if rows and not is_abandoned(rows[0]):
-            return stored_response(command, rows[0])
+            return parse_stored_response(command, rows[0])
         if not rows:
             self._allowance.take(command.tenant_id, at_most, self._count_responses)
         owner = secrets.token_hex(8)
         reserved = self._run_in_background(
-            "reserve",
+            "reserve_response",
             command_key=command.key,
             tenant_id=command.tenant_id,
             request_hash=command.request_hash,
             owner=owner,
-            patience_us=int(RESERVATION_S * _MICROSECONDS),
+            reservation_us=int(RESERVATION_S * _MICROSECONDS),
         )
         if reserved:
             return Reservation(command.key, owner)
-        rows = self._read("answer", command_key=command.key)
+        rows = self._read("select_response", command_key=command.key)
         # No row: the other run has just released its reservation, so the next attempt may run.
-        return stored_response(command, rows[0]) if rows else None
+        return parse_stored_response(command, rows[0]) if rows else None
 
-    def store_response(self, reserved: Reservation, answer: StoredResponse) -> None:
+    def store_response(self, reservation: Reservation, response: StoredResponse) -> None:
         """Store the response of a command for its duplicates."""
         self._run_in_background(
-            "keep_answer",
-            command_key=reserved.command_key,
-            owner=reserved.owner,
-            status=answer.status,
-            body=answer.body,
+            "update_response",
+            command_key=reservation.command_key,
+            owner=reservation.owner,
+            status=response.status,
+            body=response.body,
         )
 
-    def release_reservation(self, reserved: Reservation) -> None:
+    def release_reservation(self, reservation: Reservation) -> None:
         """Release a reservation without a response, so that a duplicate may run."""
         self._run_in_background(
-            "forget_answer", command_key=reserved.command_key, owner=reserved.owner
+            "delete_reservation", command_key=reservation.command_key, owner=reservation.owner
         )
 
     def purge_responses(self, older_than_s: float) -> int:
         """Delete responses older than `older_than_s` seconds; returns how many were deleted."""
         older_us = int(older_than_s * _MICROSECONDS)
-        return len(self._run_in_background("purge_answers", older_us=older_us))
+        return len(self._run_in_background("delete_old_responses", older_us=older_us))
 
     def _count_responses(self, tenant_id: str, at_most: int) -> int:
         with self._background().transaction(write=False) as session:
             values = {"tenant_id": tenant_id, "at_most": at_most}
-            return int(session.run(self._sql["count_answers"], values)[0][0])
+            return int(session.run(self._sql["count_responses"], values)[0][0])
 
     # -- jobs
 
@@ -302,10 +310,10 @@ class AccessStore:
 
     def secret(self, name: str) -> bytes:
         """Return a named secret of this log, creating it once for all service processes."""
-        if not (rows := self._read("secret", name=name)):
+        if not (rows := self._read("select_secret", name=name)):
             # Another process may insert it first: the statement then does nothing.
-            self._run("add_secret", name=name, value=secrets.token_hex(32))
-            rows = self._read("secret", name=name)
+            self._run("insert_secret", name=name, value=secrets.token_hex(32))
+            rows = self._read("select_secret", name=name)
         return bytes.fromhex(rows[0][0])
 
     # -- statements

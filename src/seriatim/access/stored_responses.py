@@ -49,7 +49,9 @@ def is_abandoned(row: tuple[Any, ...]) -> bool:
     return status is None and bool(expired)
 
 
-def stored_response(command: IdempotentCommand, row: tuple[Any, ...]) -> StoredResponse | None:
+def parse_stored_response(
+    command: IdempotentCommand, row: tuple[Any, ...]
+) -> StoredResponse | None:
     """Return the response in a row, or None while the command is running.
 
     Raises:
@@ -71,34 +73,34 @@ class ResponseAllowance:
     _PROCESSES = 10
 
     def __init__(self) -> None:
-        self._left: dict[str, int] = {}
+        self._remaining: dict[str, int] = {}
         self._full_until: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def take(self, tenant_id: str, at_most: int, count: Callable[[str, int], int]) -> None:
         """Use one place of a tenant; raises `LimitExceeded` if it has none left."""
         with self._lock:
-            if (left := self._left.get(tenant_id, 0)) > 0:
-                self._left[tenant_id] = left - 1
+            if (remaining := self._remaining.get(tenant_id, 0)) > 0:
+                self._remaining[tenant_id] = remaining - 1
                 return
             if self._full_until.get(tenant_id, 0.0) > time.monotonic():
-                raise _too_many_responses(at_most)
+                raise _too_many_responses_error(at_most)
         # Counting queries the database: never while holding the lock.
         free = at_most - count(tenant_id, at_most)
         with self._lock:
-            for cache in (self._left, self._full_until):
+            for cache in (self._remaining, self._full_until):
                 if len(cache) >= _TENANTS_MAX:
                     cache.clear()
             if free <= 0:
                 self._full_until[tenant_id] = time.monotonic() + _FULL_CACHE_S
-                raise _too_many_responses(at_most)
-            self._left[tenant_id] = free // self._PROCESSES
+                raise _too_many_responses_error(at_most)
+            self._remaining[tenant_id] = free // self._PROCESSES
 
 
-def _too_many_responses(bound: int) -> LimitExceeded:
+def _too_many_responses_error(limit: int) -> LimitExceeded:
     msg = (
-        f"tenant_answers: {bound} responses to requests with an Idempotency-Key are stored "
+        f"tenant_answers: {limit} responses to requests with an Idempotency-Key are stored "
         "already; wait until old ones are purged, or raise the limit"
     )
-    details = {"limit": "tenant_answers", "bound": bound, "retry_after_s": 60}
+    details = {"limit": "tenant_answers", "bound": limit, "retry_after_s": 60}
     return LimitExceeded(msg, details=details, retryable=True)

@@ -102,11 +102,11 @@ def check_holder(subject: str | None, tenant_id: str) -> str:
     return holder
 
 
-def check_lifetime(lasts_s: float | None) -> None:
+def check_lifetime(expires_in_s: float | None) -> None:
     """Raise `InvalidArgument` unless a lifetime is positive, finite or None."""
-    if lasts_s is not None and not 0 < lasts_s < _LIFETIME_MAX_S:
+    if expires_in_s is not None and not 0 < expires_in_s < _LIFETIME_MAX_S:
         msg = "expiry must be a positive number of seconds, or omitted"
-        raise InvalidArgument(msg, details={"argument": "lasts"})
+        raise InvalidArgument(msg, details={"argument": "expires_in_s"})
 
 
 def check_reserved_tenant(tenant_id: str, rights: frozenset[Right], *, service: bool) -> None:
@@ -117,7 +117,7 @@ def check_reserved_tenant(tenant_id: str, rights: frozenset[Right], *, service: 
 
 
 def token_from_row(row: tuple[Any, ...]) -> Token:
-    """Return the token of a row of the statements `token` and `tokens`."""
+    """Return the token of a row of `select_token` and the listings of tokens."""
     token_id, subject, service, tenant_id, rights, types, note = row[:7]
     created, expires, revoked, used = row[7:11]
     return Token(

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import seriatim
 from seriatim.cli import archive, exit_codes, lake, project, registry, tokens, trace
-from seriatim.cli.append import append
+from seriatim.cli.append import append, receipt
 from seriatim.cli.command_session import (
     CommandSession,
     CommonOptions,
@@ -29,10 +29,8 @@ from seriatim.cli.maintenance import audit, doctor, init, verify
 from seriatim.cli.operations import operations
 from seriatim.cli.output import Terminal, write_json
 from seriatim.cli.publish import publish, reconcile
-from seriatim.cli.read import query, read, streams, tail
-from seriatim.cli.receipt import receipt
+from seriatim.cli.read import query, read, streams, subscriptions, tail
 from seriatim.cli.serve import serve
-from seriatim.cli.subscriptions import subscriptions
 from seriatim.cli.transfer import export, import_
 from seriatim.cli.work import work
 from seriatim.examples.demo import run_demo, summarize_demo
@@ -90,7 +88,7 @@ def _print_json(report: DemoReport, seconds: float) -> None:
             "ok": report.passed,
             "seconds": round(seconds, 3),
             "url": redact_url(report.url),
-            "claims": [{"claim": claim, "held": held} for claim, held in report.checks],
+            "claims": [{"claim": claim, "held": passed} for claim, passed in report.checks],
         }
     )
 

@@ -1,4 +1,4 @@
-"""The commands `seriatim append` and `seriatim explain`, which take the same options."""
+"""The commands `append`, `explain` (with the same options) and `receipt`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from seriatim.cli.command_session import (
     parse_number_or_none,
 )
 from seriatim.cli.output import EventLines, escape_unprintable, make_table, write_json
-from seriatim.cli.read import query_from_json
+from seriatim.cli.read import parse_query
+from seriatim.core.errors import NotFound
 from seriatim.core.event import AppendResult
 from seriatim.core.explanation import Explanation
 from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
@@ -175,37 +176,37 @@ def append(
     }
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
         fields["metadata"] = _parse_metadata(metadata or [])
-        given = {name: value for name, value in fields.items() if value is not None}
+        event_fields = {name: value for name, value in fields.items() if value is not None}
         conditions = [
-            *_expected_seq(stream, expect_seq),
-            *_expected_context(expect_query, expect_version, expect_after),
+            *_make_seq_condition(stream, expect_seq),
+            *_make_context_condition(expect_query, expect_version, expect_after),
         ]
-        events = [_parse_event(given)] if batch is None else _read_batch(batch, given)
+        events = [_parse_event(event_fields)] if batch is None else _read_batch(batch, event_fields)
         with command.open() as log:
             _ACTIONS[ctx.info_name or "append"](command, log, events, conditions or None, key)
 
 
 def _parse_metadata(entries: list[str]) -> dict[str, str] | None:
-    found: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
-        if not equals or name in found:
+        if not equals or name in metadata:
             raise invalid_argument("--metadata", "must be KEY=VALUE, with each key given once")
-        found[name] = value
-    return found or None
+        metadata[name] = value
+    return metadata or None
 
 
-def _parse_event(given: dict[str, Any]) -> dict[str, Any]:
-    if "event_type" not in given:
+def _parse_event(event_fields: dict[str, Any]) -> dict[str, Any]:
+    if "event_type" not in event_fields:
         raise invalid_argument("TYPE", "is required unless --batch is given")
-    text = given.get("payload", "{}")
+    text = event_fields.get("payload", "{}")
     payload = parse_json_argument(sys.stdin.read() if text == "-" else text, "PAYLOAD")
-    return {**given, "payload": payload}
+    return {**event_fields, "payload": payload}
 
 
-def _read_batch(file: Path, given: dict[str, Any]) -> list[Any]:
+def _read_batch(file: Path, event_fields: dict[str, Any]) -> list[Any]:
     # --stream stays allowed: --expect-seq needs it.
-    conflicting = [name for name in given if name != "stream"]
+    conflicting = [name for name in event_fields if name != "stream"]
     if conflicting:
         raise invalid_argument(
             "--batch", f"contains whole events: leave out {', '.join(conflicting)}"
@@ -218,7 +219,7 @@ def _read_batch(file: Path, given: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _expected_seq(stream: NamePair, text: str | None) -> list[Condition]:
+def _make_seq_condition(stream: NamePair, text: str | None) -> list[Condition]:
     if text is None:
         return []
     if stream is None:
@@ -226,7 +227,9 @@ def _expected_seq(stream: NamePair, text: str | None) -> list[Condition]:
     return [ExpectedSeq(stream, parse_number_or_none(text, "--expect-seq"))]
 
 
-def _expected_context(query: str | None, version: str | None, after: int | None) -> list[Condition]:
+def _make_context_condition(
+    query: str | None, version: str | None, after: int | None
+) -> list[Condition]:
     if version is not None and after is not None:
         raise invalid_argument("--expect-after", "cannot be combined with --expect-version")
     if (query is None) != (version is None and after is None):
@@ -235,7 +238,7 @@ def _expected_context(query: str | None, version: str | None, after: int | None)
         )
     if query is None:
         return []
-    context = query_from_json(query, "--expect-query")
+    context = parse_query(query, "--expect-query")
     if after is not None:
         return [ExpectedContext(context, after=after)]
     return [ExpectedContext(context, parse_number_or_none(version or "", "--expect-version"))]
@@ -281,9 +284,9 @@ def _encode_explanation(explanation: Explanation) -> dict[str, Any]:
 
 def _print_explanation(command: CommandSession, explanation: Explanation) -> None:
     rows = make_table("step", "result")
-    for one in explanation.steps:
-        name = one.step if one.index is None else f"{one.step} {one.index}"
-        rows.add_row(name, one.result)
+    for step in explanation.steps:
+        name = step.step if step.index is None else f"{step.step} {step.index}"
+        rows.add_row(name, step.result)
     command.stdout.print(rows)
     if explanation.error is not None:
         error = explanation.error
@@ -291,10 +294,10 @@ def _print_explanation(command: CommandSession, explanation: Explanation) -> Non
     lines = EventLines(command.stdout)
     for record in explanation.events:
         lines.print_event(record)
-    place = explanation.first_position
+    position = explanation.first_position
     meaning = {
-        "accepted": f"accepted: it would be appended at position {place}",
-        "replayed": f"replayed: it is already stored at position {place}",
+        "accepted": f"accepted: it would be appended at position {position}",
+        "replayed": f"replayed: it is already stored at position {position}",
         "refused": "refused: nothing would be stored",
     }
     command.stdout.print(meaning[explanation.outcome])
@@ -322,5 +325,65 @@ def _print_receipt(command: CommandSession, result: AppendResult) -> None:
         )
         return
     verb = "already stored" if result.replayed else "appended"
-    place = f"position {first}" if first == last else f"positions {first} to {last}"
-    command.stdout.print(f"{verb} at {place}")
+    positions = f"position {first}" if first == last else f"positions {first} to {last}"
+    command.stdout.print(f"{verb} at {positions}")
+
+
+def receipt(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The idempotency key.")],
+    producer_id: Annotated[
+        _Text, typer.Option("--producer", help="The producer of the events.", show_default=False)
+    ] = None,
+    actor: Annotated[
+        _Text, typer.Option(help="For a command: the actor that sent it.", show_default=False)
+    ] = None,
+    endpoint: Annotated[
+        _Text,
+        typer.Option(
+            help="For a command: its endpoint, such as 'POST /v1/events'.", show_default=False
+        ),
+    ] = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Print the receipt of the append stored under a key, with its response and its events."""
+    with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
+        if (actor is None) != (endpoint is None):
+            raise invalid_argument("--actor", "and --endpoint must be given together")
+        if actor is not None and producer_id is not None:
+            raise invalid_argument("--producer", "cannot be combined with --actor")
+        with command.open() as log:
+            if actor is not None and endpoint is not None:
+                stored = log.find_command(actor=actor, endpoint=endpoint, key=key)
+            else:
+                stored = log.find_append(key, producer_id=producer_id)
+        if stored is None:
+            msg = f"no append is stored under the key {key!r:.80}: check --producer and --tenant"
+            raise NotFound(msg)
+        _print_stored_append(command, stored)
+
+
+def _print_stored_append(command: CommandSession, stored: AppendResult) -> None:
+    first = stored.records[0]
+    if command.as_json:
+        write_json(
+            {
+                "first_position": stored.first_position,
+                "last_position": stored.last_position,
+                "recorded_at": first.recorded_at,
+                "actor_type": first.actor_type,
+                "actor_id": first.actor_id,
+                "response": stored.response,
+                "records": [record.as_dict() for record in stored.records],
+            }
+        )
+        return
+    lines = EventLines(command.stdout)
+    for record in stored.records:
+        lines.print_event(record)
+    positions = f"{stored.first_position} to {stored.last_position}"
+    command.stdout.print(f"stored at positions {positions}, {first.recorded_at}")
+    if stored.response is not None:
+        write_json(stored.response)

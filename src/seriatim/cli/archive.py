@@ -111,7 +111,7 @@ def archive(
 def verify(
     ctx: typer.Context,
     at: ArchiveArgument,
-    alone: Annotated[
+    archive_only: Annotated[
         bool,
         typer.Option("--alone", help="Check only the archive, without comparing it to the log."),
     ] = False,
@@ -128,7 +128,7 @@ def verify(
         ):
             from seriatim.pipeline.archive.verification import verify_archive
 
-            log = None if alone else command.url
+            log = None if archive_only else command.url
             report = verify_archive(spark, log, at, progress=progress)
         _print_report(command, report)
         if report.problems:

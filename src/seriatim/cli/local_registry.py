@@ -38,7 +38,7 @@ class LocalRegistry:
 
     def count(self, selection: EntryFilter) -> int:
         """Count the entries that match a selection."""
-        return sum(one.count for one in self._registry.count_entries(selection))
+        return sum(entry_count.count for entry_count in self._registry.count_entries(selection))
 
     def retry(
         self, selection: EntryFilter, *, reason: str, expected_count: int | None
@@ -105,20 +105,20 @@ class LocalRegistry:
     ) -> list[ResetReport]:
         """Let a handler continue with a log that was restored or replaced."""
         check_reason(reason)
-        found = self._registry.reset(
+        reports = self._registry.reset(
             handler, log, reason=reason, tenant_id=tenant_id, position=position, dry_run=dry_run
         )
-        if found and not dry_run:
+        if reports and not dry_run:
             target = {"handler": handler, "position": position}
             record_command(
                 self._command,
                 "handler_reset",
                 target,
-                count=len(found),
+                count=len(reports),
                 reason=reason,
                 tenant_id=tenant_id,
             )
-        return found
+        return reports
 
     def close(self) -> None:
         """Close the connection."""

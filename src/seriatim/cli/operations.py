@@ -38,7 +38,7 @@ ActionReason = Annotated[
     typer.Option("--reason", help="The reason, which is recorded in the operators' journal."),
 ]
 Confirmed = Annotated[
-    bool, typer.Option("--yes", help="Do not ask before an action on many things.")
+    bool, typer.Option("--yes", help="Act on several entries without asking for confirmation.")
 ]
 
 
@@ -58,23 +58,23 @@ def operations(
     tenant: TenantOption = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """List what operators did, newest first: who, what, to what, why and when."""
+    """List the actions of operators, newest first, with actor, target, reason and time."""
     with (
         command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
         closing(open_log(command.url, create=False)) as log,
     ):
-        found = _read(log, command.tenant, before, limit)
+        entries = _read(log, command.tenant, before, limit)
         if command.as_json:
-            for entry in found:
+            for entry in entries:
                 write_json(entry)
             return
-        if not found:
+        if not entries:
             command.notice("no actions")
             return
         listing = make_table(
             "position",
             "time",
-            "who",
+            "actor",
             "action",
             "tenant",
             "target",
@@ -82,7 +82,7 @@ def operations(
             "reason",
             right=("position", "count"),
         )
-        for entry in found:
+        for entry in entries:
             listing.add_row(
                 f"{entry.position:,}",
                 entry.recorded_at[:19],
@@ -101,8 +101,8 @@ def _read(log: Log, tenant_id: str | None, before: int | None, limit: int) -> li
         return read_journal(log, tenant_id=tenant_id, before=before, limit=limit)
     params = {"tenant_id": tenant_id, "before": before, "limit": limit}
     raw = log.store.http.get("/v1/operations", params, tenant_id=log.tenant_id)
-    found: list[Operation] = log.store.decode(raw, OperationsResponse).operations
-    return found
+    entries: list[Operation] = log.store.decode(raw, OperationsResponse).operations
+    return entries
 
 
 def _format_target(target: dict[str, Any]) -> str:
@@ -159,12 +159,12 @@ def mark_unrecorded(result: dict[str, Any], recorded: bool) -> dict[str, Any]:
 
 
 def confirm_count(command: CommandSession, question: str, count: int, *, confirmed: bool) -> None:
-    """Ask before an action on many things, unless `--yes` was given.
+    """Ask before an action on several entries, unless `--yes` was given.
 
     Args:
         command: The session of the command.
         question: What is about to happen, with the count.
-        count: How many things are affected; none need no question.
+        count: The number of affected entries; 0 needs no question.
         confirmed: Whether `--yes` was given.
 
     Raises:

@@ -228,11 +228,11 @@ def status(
         if model is None and failures is None:
             _print_progress(command, [], head, None)
             return
-        with closing(model or _raise_no_projections(read_model.target)) as known:
+        with closing(model or _raise_no_projections(read_model.target)) as open_model:
             if failures is not None:
-                _print_failures(command, operations.find_failures(known, failures))
+                _print_failures(command, operations.find_failures(open_model, failures))
             else:
-                _print_progress(command, known.list_progress(), head, known)
+                _print_progress(command, open_model.list_progress(), head, open_model)
 
 
 def _raise_no_projections(target: str) -> ReadModel:
@@ -257,7 +257,7 @@ def _print_remote_status(command: CommandSession, target: str | None, failures: 
 
 
 def _make_row(standing: ProjectionStanding) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(standing) | {"status": _status(standing)}
+    row: dict[str, Any] = msgspec.to_builtins(standing) | {"status": _describe_status(standing)}
     del row["held_until"]  # it is part of the status
     return row
 
@@ -401,6 +401,7 @@ def _open_projector(
 ) -> Iterator[Projector]:
     projection = load_projection(path)
     with spark_session(command, master) as spark:
+        # Imported here, so that only commands that run on Spark need the extra and wait for it.
         from seriatim.pipeline.project.projector import Projector
 
         with (
@@ -433,12 +434,12 @@ def load_projection(path: str) -> Projection:
             return BUILTIN_PROJECTIONS[path]
         shipped = ", ".join(BUILTIN_PROJECTIONS)
         raise invalid_argument("projection", f"{path!r:.80} is not a shipped projection: {shipped}")
-    found = load_object(path, "projection")
-    if not isinstance(found, Projection):
+    projection = load_object(path, "projection")
+    if not isinstance(projection, Projection):
         raise invalid_argument(
             "projection", f"{path!r:.80} is not a projection: decorate it with @seriatim.projection"
         )
-    return found
+    return projection
 
 
 # -- output
@@ -460,7 +461,7 @@ def _print_progress(
             "tenant": progress.tenant_id,
             "position": progress.position,
             "lag": max(0, head - progress.position),
-            "status": _status(progress),
+            "status": _describe_status(progress),
             "running": bool(progress.owner),
             "failures": len(model.failures(progress.name, shadow=progress.shadow)) if model else 0,
             "updated_at": progress.updated_at,
@@ -485,21 +486,21 @@ def _print_rows(command: CommandSession, rows: list[dict[str, Any]]) -> None:
     command.stdout.print(listing)
 
 
-def _status(progress: Progress | ProjectionStanding) -> str:
+def _describe_status(progress: Progress | ProjectionStanding) -> str:
     """Return the status, or the end of the hold by a running rebuild or verification."""
     if progress.status == "ready" and progress.held_until is not None:
         return f"held until {progress.held_until}"
     return progress.status
 
 
-def _print_failures(command: CommandSession, found: list[FailureRecord]) -> None:
+def _print_failures(command: CommandSession, failures: list[FailureRecord]) -> None:
     if command.as_json:
-        write_json(found)
+        write_json(failures)
         return
     listing = make_table(
         "position", "key", "event", "type", "status", "reason", right=("position",)
     )
-    for record in found:
+    for record in failures:
         failure = record.failure
         listing.add_row(
             str(failure.position),

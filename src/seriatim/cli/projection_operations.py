@@ -106,7 +106,7 @@ class RemoteOperations:
 
     def count_retryable(self, name: str) -> int:
         """Count the failures that a retry of all affects."""
-        return sum(one.status != "passed" for one in self._projections.failures(name))
+        return sum(failure.status != "passed" for failure in self._projections.failures(name))
 
     def retry(
         self, name: str, position: int | None, reason: str, expected_count: int | None

@@ -88,8 +88,12 @@ def publish(
     create_topics: Annotated[
         bool, typer.Option("--create-topics", help="Create missing topics.")
     ] = False,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of created topics.")] = 6,
-    replication: Annotated[int, typer.Option(min=1, help="Replicas of created topics.")] = 1,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="The number of partitions of created topics.")
+    ] = 6,
+    replication: Annotated[
+        int, typer.Option(min=1, help="The number of replicas of created topics.")
+    ] = 1,
     kafka: KafkaSettings = None,
     kafka_config: KafkaSettingsFile = None,
     all_tenants: AllTenants = False,
@@ -211,8 +215,8 @@ def _print_report(command: CommandSession, report: ReconciliationReport) -> None
         write_json({**msgspec.to_builtins(report), "equal": report.equal})
         return
     rows = make_table("difference", "count", "examples", right=("count",))
-    for name, found in report.findings.items():
-        rows.add_row(name, f"{found.count:,}", escape_unprintable(", ".join(found.examples)))
+    for name, finding in report.findings.items():
+        rows.add_row(name, f"{finding.count:,}", escape_unprintable(", ".join(finding.examples)))
     command.stdout.print(rows)
     verdict = "[green]the topic equals the log[/]"
     if not report.equal:

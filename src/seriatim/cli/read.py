@@ -1,4 +1,4 @@
-"""The commands `read`, `query`, `tail` and `streams`."""
+"""The commands `read`, `query`, `tail`, `streams` and `subscriptions`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from seriatim.cli.output import (
 from seriatim.core.event import EventRecord
 from seriatim.core.query import MATCH_ALL, Filter, Query
 from seriatim.factory import Log
-from seriatim.log.arguments import invalid_argument
+from seriatim.log.arguments import ReadFilters, invalid_argument
 from seriatim.log.batches import Batch
 from seriatim.log.export_format import encode_record_line
 from seriatim.log.query_execution import QueryResult
 from seriatim.log.subscription import Subscription, Tail
-from seriatim.store.port import StreamSummary
+from seriatim.store.port import StreamSummary, SubscriptionStatus
 
 Types = Annotated[
     list[str] | None,
@@ -70,7 +70,7 @@ QueryJson = Annotated[
 ]
 
 
-def query_from(
+def make_query(
     types: list[str] | None,
     stream: tuple[str, str] | None,
     tags: list[str] | None,
@@ -97,10 +97,10 @@ def query_from(
         raise invalid_argument(
             "--query", "is a complete query: leave out --type, --stream, --tag, --payload"
         )
-    return query_from_json(query_json)
+    return parse_query(query_json)
 
 
-def query_from_json(text: str, name: str = "--query") -> Query:
+def parse_query(text: str, name: str = "--query") -> Query:
     """Parse a query in JSON; `name` is the option to name in an error."""
     return Query.from_mapping(parse_json_argument(text, name))
 
@@ -110,7 +110,7 @@ SCREEN = 50  # events printed by default on a terminal
 _Text = str | None
 
 
-def _time(help: str) -> Any:
+def _time_option(help: str) -> Any:
     return typer.Option(metavar="RFC3339", help=help, show_default=False)
 
 
@@ -119,6 +119,17 @@ _LIMIT = typer.Option(
     help=f"The maximum number of events. [default: {SCREEN}; with --json, no limit]",
     show_default=False,
 )
+
+
+AppId = Annotated[_Text, typer.Option(help="Only events of this application.")]
+EnvId = Annotated[_Text, typer.Option(help="Only events of this environment.")]
+OccurredAfter = Annotated[_Text, _time_option("Only events that occurred after this time.")]
+OccurredUntil = Annotated[_Text, _time_option("Only events that occurred up to this time.")]
+RecordedAfter = Annotated[_Text, _time_option("Only events recorded after this time.")]
+RecordedUntil = Annotated[_Text, _time_option("Only events recorded up to this time.")]
+CorrelationId = Annotated[_Text, typer.Option(help="Only events with this correlation id.")]
+CausationId = Annotated[_Text, typer.Option(help="Only events with this causation id.")]
+ActorId = Annotated[_Text, typer.Option(help="Only events of this actor.")]
 
 
 def read(
@@ -135,32 +146,30 @@ def read(
             help="Only events after this sequence number of --stream.", show_default=False
         ),
     ] = None,
-    app_id: Annotated[_Text, typer.Option(help="Only events of this application.")] = None,
-    env_id: Annotated[_Text, typer.Option(help="Only events of this environment.")] = None,
-    occurred_after: Annotated[_Text, _time("Only events that occurred after this time.")] = None,
-    occurred_until: Annotated[_Text, _time("Only events that occurred up to this time.")] = None,
-    recorded_after: Annotated[_Text, _time("Only events recorded after this time.")] = None,
-    recorded_until: Annotated[_Text, _time("Only events recorded up to this time.")] = None,
-    correlation_id: Annotated[
-        _Text, typer.Option(help="Only events with this correlation id.")
-    ] = None,
-    causation_id: Annotated[_Text, typer.Option(help="Only events with this causation id.")] = None,
-    actor_id: Annotated[_Text, typer.Option(help="Only events of this actor.")] = None,
+    app_id: AppId = None,
+    env_id: EnvId = None,
+    occurred_after: OccurredAfter = None,
+    occurred_until: OccurredUntil = None,
+    recorded_after: RecordedAfter = None,
+    recorded_until: RecordedUntil = None,
+    correlation_id: CorrelationId = None,
+    causation_id: CausationId = None,
+    actor_id: ActorId = None,
     newest_first: Annotated[
-        bool, typer.Option("--newest-first", help="Descending order, from the last event.")
+        bool, typer.Option("--newest-first", help="Print in descending order, from the last event.")
     ] = False,
     event_id: Annotated[
         _Text, typer.Option(help="Print only this event, with every field.")
     ] = None,
     limit: Annotated[int | None, _LIMIT] = None,
-    everything: Annotated[bool, typer.Option("--all", help="No limit.")] = False,
+    no_limit: Annotated[bool, typer.Option("--all", help="Print all events.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Print every field of each event.")] = False,
     url: LogUrl = None,
     tenant: TenantOption = None,
     as_json: JsonOutput = False,
 ) -> None:
     """Print events in the order of the log."""
-    filters: dict[str, Any] = {
+    filters: ReadFilters = {
         "after": after,
         "until": until,
         "types": types or None,
@@ -188,14 +197,14 @@ def read(
                 write_line(encode_record_line(record))
         else:
             lines = EventDetails(command.stdout) if wide else EventLines(command.stdout)
-            _print_events(command, lines, log, filters, None if everything else limit or SCREEN)
+            _print_events(command, lines, log, filters, None if no_limit else limit or SCREEN)
 
 
 def _print_events(
     command: CommandSession,
     lines: EventLines | EventDetails,
     log: Log,
-    filters: dict[str, Any],
+    filters: ReadFilters,
     limit: int | None,
 ) -> None:
     """Print events up to a limit, and how to continue if there are more."""
@@ -225,7 +234,7 @@ def query(
     payloads: Payloads = None,
     tags: Tags = None,
     stream: Stream = None,
-    whole: QueryJson = None,
+    query_json: QueryJson = None,
     min_position: Annotated[
         int | None,
         typer.Option(
@@ -250,7 +259,7 @@ def query(
         ),
     ] = None,
     newest_first: Annotated[
-        bool, typer.Option("--newest-first", help="Descending order, from the last match.")
+        bool, typer.Option("--newest-first", help="Print in descending order, from the last match.")
     ] = False,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -261,14 +270,14 @@ def query(
     Pass the version to `append --expect-version` for a conditional append.
     """
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = query_from(types, stream, tags, payloads, whole)
+        context = make_query(types, stream, tags, payloads, query_json)
         if min_position is not None:
             context = msgspec.structs.replace(context, min_position=min_position)
         with command.open() as log:
-            found = log.query(
+            result = log.query(
                 context, limit=limit, head=head, until=until, newest_first=newest_first
             )
-        _print_result(command, found, newest_first=newest_first)
+        _print_result(command, result, newest_first=newest_first)
 
 
 def _print_result(command: CommandSession, result: QueryResult, *, newest_first: bool) -> None:
@@ -339,7 +348,7 @@ def tail(
 ) -> None:
     """Follow the log until Ctrl-C: catch up, then continue live."""
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = query_from(types, stream, tags, payloads, query)
+        context = make_query(types, stream, tags, payloads, query)
         with command.open() as log:
             follower = _open_follower(log, context, after, name, idle_timeout)
             command.notice("following the log; press Ctrl-C to stop")
@@ -373,6 +382,43 @@ def _print_batch(command: CommandSession, lines: EventLines, batch: Batch) -> No
             lines.print_event(record)
 
 
+def subscriptions(
+    ctx: typer.Context, url: LogUrl = None, tenant: TenantOption = None, as_json: JsonOutput = False
+) -> None:
+    """List durable subscriptions with owner, cursor, lag and last error."""
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
+        statuses = log.subscriptions()
+        if command.as_json:
+            for status in statuses:
+                write_json(msgspec.structs.asdict(status))
+        else:
+            _print_subscriptions(command, statuses)
+
+
+def _print_subscriptions(command: CommandSession, statuses: list[SubscriptionStatus]) -> None:
+    if not statuses:
+        command.notice("no subscriptions")
+        return
+    columns = ("name", "owner", "position", "lag", "seconds", "failures", "failed at", "error")
+    right = ("position", "lag", "seconds", "failures")
+    rows = make_table(*columns, right=right)
+    for status in statuses:
+        rows.add_row(
+            escape_unprintable(status.name),
+            escape_unprintable(status.owner or "–"),
+            f"{status.position:,}",
+            f"{status.lag_events:,}",
+            f"{status.lag_seconds:,.1f}",
+            str(status.failures),
+            (status.last_error_at or "–")[:19],
+            escape_unprintable(status.last_error or "–"),
+        )
+    command.stdout.print(rows)
+
+
 def streams(
     ctx: typer.Context,
     stream_type: Annotated[
@@ -391,21 +437,21 @@ def streams(
         command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
         command.open() as log,
     ):
-        found = log.streams(stream_type, after=after, limit=limit)
+        summaries = log.streams(stream_type, after=after, limit=limit)
         if command.as_json:
-            for summary in found:
+            for summary in summaries:
                 write_json(msgspec.structs.asdict(summary))
         else:
-            _print_streams(command, found, limit)
+            _print_streams(command, summaries, limit)
 
 
-def _print_streams(command: CommandSession, found: list[StreamSummary], limit: int) -> None:
-    if not found:
+def _print_streams(command: CommandSession, summaries: list[StreamSummary], limit: int) -> None:
+    if not summaries:
         command.notice("no streams")
         return
     columns = ("type", "id", "last seq", "last event", "first", "last")
     rows = make_table(*columns, right=("last seq", "first", "last"))
-    for stream in found:
+    for stream in summaries:
         rows.add_row(
             Text(escape_unprintable(stream.stream_type), style="magenta"),
             Text(escape_unprintable(stream.stream_id)),
@@ -415,7 +461,7 @@ def _print_streams(command: CommandSession, found: list[StreamSummary], limit: i
             str(stream.last_position),
         )
     command.stdout.print(rows)
-    if len(found) == limit:
+    if len(summaries) == limit:
         command.notice(
-            f"there may be more streams: continue with --after {found[-1].first_position}"
+            f"there may be more streams: continue with --after {summaries[-1].first_position}"
         )

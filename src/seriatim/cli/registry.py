@@ -56,7 +56,7 @@ HandlerName = Annotated[
     str | None, typer.Option("--handler", help="Only events of this handler.", show_default=False)
 ]
 EventId = Annotated[
-    str | None, typer.Option("--event", help="The event with this id.", show_default=False)
+    str | None, typer.Option("--event", help="Select the event with this id.", show_default=False)
 ]
 EventArgument = Annotated[
     str | None, typer.Argument(metavar="[EVENT]", help="The id of the event.", show_default=False)
@@ -79,7 +79,9 @@ AfterPosition = Annotated[
     int, typer.Option("--after", help="Only events after this position.", show_default=False)
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="The maximum number of entries.")]
-AllMatching = Annotated[bool, typer.Option("--all", help="All events that match the filters.")]
+AllMatching = Annotated[
+    bool, typer.Option("--all", help="Select all events that match the filters.")
+]
 Reason = Annotated[
     str, typer.Option("--reason", help="The reason, which is stored with the event.")
 ]
@@ -90,13 +92,13 @@ def _open_registry(
     ctx: typer.Context, common: CommonOptions, registry: str | None
 ) -> Iterator[tuple[CommandSession, RegistryOperations]]:
     with command_session(ctx, common) as command:
-        found: RegistryOperations
+        operations: RegistryOperations
         if registry is None and is_service(command.url):
-            found = RemoteRegistry(command.open(), command)
+            operations = RemoteRegistry(command.open(), command)
         else:
             at = registry or registry_url(command.url)
-            found = LocalRegistry(open_registry(at, create=False), command)
-        with closing(found) as operations:
+            operations = LocalRegistry(open_registry(at, create=False), command)
+        with closing(operations):
             yield command, operations
 
 
@@ -153,7 +155,7 @@ def status(
         listing = make_table(
             "handler", "runs", "status", "events", "first", right=("events", "first")
         )
-        runs = {known.name: f"{known.status} {known.reason}".strip() for known in handlers}
+        runs = {handler.name: f"{handler.status} {handler.reason}".strip() for handler in handlers}
         # A consumer can claim events for a handler that was never declared.
         for name in sorted(runs.keys() | {count.handler for count in counts}):
             own_counts = [count for count in counts if count.handler == name]
@@ -179,13 +181,13 @@ def _print_entries(
 ) -> None:
     with _open_registry(ctx, common, registry) as (command, operations):
         selection = _select(command, handler, None, event_type, stream, after, status)
-        found = operations.entries(selection, limit)
+        entries = operations.entries(selection, limit)
         if command.as_json:
-            for entry in found:
+            for entry in entries:
                 write_json(_with_json_payload(entry))
             return
         listing = make_table("position", "handler", "event", "type", "tries", "due", "error")
-        for entry in found:
+        for entry in entries:
             listing.add_row(
                 f"{entry.position:,}",
                 escape_unprintable(entry.handler),
@@ -375,10 +377,10 @@ def show(
         command,
         operations,
     ):
-        found = operations.entries(_select(command, handler, event, status="dead"))
-        for entry in found:
+        entries = operations.entries(_select(command, handler, event, status="dead"))
+        for entry in entries:
             _print_entry(command, entry)
-        if not found:
+        if not entries:
             msg = f"there is no dead letter for event {event!r:.80}"
             raise NotFound(msg, details={"event_id": event})
 
@@ -451,7 +453,7 @@ def reset(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report only; change nothing.")
+        bool, typer.Option("--dry-run", help="Report the changes without making them.")
     ] = False,
     registry: RegistryUrl = None,
     url: LogUrl = None,
@@ -467,7 +469,7 @@ def reset(
         _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (command, operations),
         command.open() as log,
     ):
-        found = operations.reset(
+        reports = operations.reset(
             handler,
             log,
             reason=reason,
@@ -476,13 +478,13 @@ def reset(
             dry_run=dry_run,
         )
         if command.as_json:
-            for report in found:
+            for report in reports:
                 write_json(report)
             return
         listing = make_table(
             "tenant", "epoch", "position", "forgotten", "streams", right=("position",)
         )
-        for report in found:
+        for report in reports:
             deleted = ", ".join(f"{status} {count:,}" for status, count in report.forgotten.items())
             listing.add_row(
                 escape_unprintable(report.tenant_id),

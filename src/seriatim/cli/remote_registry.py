@@ -152,11 +152,13 @@ class RemoteRegistry:
 
     def entries(self, selection: EntryFilter, limit: int = 100) -> list[Entry]:
         """Return at most `limit` unfinished entries that match a selection."""
-        found: dict[tuple[str, str], Entry] = {}
+        by_key: dict[tuple[str, str], Entry] = {}
         for status in _statuses(selection):
             for entry in self._read_entries(selection, status, limit):
-                found[entry.handler, entry.event_id] = entry
-        entries = sorted(found.values(), key=lambda one: (one.position, one.handler, one.event_id))
+                by_key[entry.handler, entry.event_id] = entry
+        entries = sorted(
+            by_key.values(), key=lambda entry: (entry.position, entry.handler, entry.event_id)
+        )
         return entries[:limit]
 
     def _read_entries(
@@ -246,10 +248,10 @@ class RemoteRegistry:
 
     def _post(self, path: str, body: dict[str, Any]) -> CountResponse:
         raw = self._store.http.post(path, body, tenant_id=self._tenant_id)
-        found: CountResponse = self._store.decode(raw, CountResponse)
-        if not found.recorded:
+        result: CountResponse = self._store.decode(raw, CountResponse)
+        if not result.recorded:
             warn_unrecorded(self._command)
-        return found
+        return result
 
     def _require_database(self, operation: str) -> NoReturn:
         msg = (

@@ -90,7 +90,7 @@ TenantMemory = Annotated[
 ]
 GracePeriod = Annotated[
     float,
-    typer.Option("--grace-s", min=1, help="The maximum seconds from SIGTERM until exit."),
+    typer.Option("--grace-s", min=1, help="The maximum number of seconds from SIGTERM until exit."),
 ]
 Projections = Annotated[
     list[str] | None,
@@ -175,7 +175,7 @@ def serve(
             raise BackendFailure(msg, retryable=False) from error
         format_ = parse_log_format(log_format)
         stack.callback(write_all_logs(format_))
-        place = ServiceLocation(
+        location = ServiceLocation(
             url=absolute_url(command.url),
             host=host,
             port=port,
@@ -187,7 +187,7 @@ def serve(
         )
         settings = ServiceSettings(
             open_on_loopback=_allows_anonymous(
-                command, place, insecure=insecure, as_log=format_ == "json"
+                command, location, insecure=insecure, as_log=format_ == "json"
             ),
             events_per_s=events_per_second,
             bytes_per_s=bytes_per_second,
@@ -202,7 +202,7 @@ def serve(
         )
         announce = partial(_announce_address, command, as_log=format_ == "json")
         with suppress(KeyboardInterrupt):  # a requested shutdown is a success
-            run_service(place, settings, announce, make_mount)
+            run_service(location, settings, announce, make_mount)
 
 
 def _make_console(projections: tuple[str, ...]) -> Console:
@@ -216,9 +216,9 @@ def _make_console(projections: tuple[str, ...]) -> Console:
     from seriatim.console.routes import make_console
 
     loaded = tuple(map(load_projection, projections))
-    names = [one.name for one in (*BUILTIN_FOLDS, *loaded)]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        msg = f"two projections have the name {twice}: choose one for --projection"
+    names = [projection.name for projection in (*BUILTIN_FOLDS, *loaded)]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        msg = f"two projections have the name {duplicate}: choose one for --projection"
         raise InvalidArgument(msg, details={"argument": "projection"})
     return make_console(ConsoleSettings(projections=loaded))
 
@@ -256,7 +256,7 @@ def _announce(command: CommandSession, message: str, *, as_log: bool) -> None:
 
 
 def _allows_anonymous(
-    command: CommandSession, place: ServiceLocation, *, insecure: bool, as_log: bool = False
+    command: CommandSession, location: ServiceLocation, *, insecure: bool, as_log: bool = False
 ) -> bool:
     """Return whether the service accepts requests without a token, and report it.
 
@@ -269,17 +269,17 @@ def _allows_anonymous(
     from seriatim.api.server import is_embedded
     from seriatim.api.service import is_loopback
 
-    embedded, loopback = is_embedded(command.url), is_loopback(place.host)
-    if not loopback and place.certificate is None and not insecure:
+    embedded, loopback = is_embedded(command.url), is_loopback(location.host)
+    if not loopback and location.certificate is None and not insecure:
         msg = (
-            f"{place.host} is reachable from other machines, and tokens must not be sent "
+            f"{location.host} is reachable from other machines, and tokens must not be sent "
             "unencrypted: set --certificate and --key, or --insecure behind a proxy that "
             "terminates TLS"
         )
         raise InvalidArgument(msg, details={"argument": "host"})
     with open_log(command.url):  # creates a missing log, and fails early with a clear error
         pass
-    if _has_tokens(command.url, place.access):
+    if _has_tokens(command.url, location.access):
         return False
     if embedded and loopback:
         warning = ": any process on this machine can read and append. " + _FIRST_TOKEN

@@ -96,13 +96,13 @@ def _is_not_from_py4j(record: logging.LogRecord) -> bool:
 
 def parse_key_values(option: str, entries: list[str] | None) -> dict[str, str]:
     """Parse settings given as KEY=VALUE; `option` is the option to name in errors."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for entry in entries or []:
         key, equals, value = entry.partition("=")
         if not equals or not key.strip():
             raise invalid_argument(option, "must be given as KEY=VALUE")
-        found[key.strip()] = value
-    return found
+        settings[key.strip()] = value
+    return settings
 
 
 @contextmanager

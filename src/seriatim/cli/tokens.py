@@ -152,15 +152,15 @@ def list_(
         command,
         access,
     ):
-        found = [token for token in access.tokens() if command.tenant in (None, token.tenant_id)]
+        matching = [token for token in access.tokens() if command.tenant in (None, token.tenant_id)]
         if command.as_json:
-            for token in found:
+            for token in matching:
                 write_json(token)
             return
         listing = make_table(
             "id", "owner", "tenant", "rights", "types", "expires", "revoked", "used", "note"
         )
-        for token in found:
+        for token in matching:
             listing.add_row(
                 token.token_id,
                 escape_unprintable(token.subject) if token.service else "the tenant",
@@ -259,14 +259,14 @@ def list_quotas(
         command,
         access,
     ):
-        found = [known for known in access.quotas() if command.tenant in (None, known.tenant_id)]
+        quotas = [quota for quota in access.quotas() if command.tenant in (None, quota.tenant_id)]
         if command.as_json:
-            for known in found:
-                write_json(known)
+            for quota in quotas:
+                write_json(quota)
             return
         listing = make_table("tenant", "quota")
-        for known in found:
-            listing.add_row(escape_unprintable(known.tenant_id), _format_quota(known))
+        for quota in quotas:
+            listing.add_row(escape_unprintable(quota.tenant_id), _format_quota(quota))
         command.stdout.print(listing)
 
 
@@ -296,10 +296,10 @@ def remove_quota(
             command.stdout.print(f"removed: {escape_unprintable(tenant_id)}", markup=False)
 
 
-def _format_quota(known: Quota) -> str:
+def _format_quota(quota: Quota) -> str:
     parts = [
         f"{limit:,g} {unit} per second"
-        for unit, limit in (("events", known.events_per_s), ("bytes", known.bytes_per_s))
+        for unit, limit in (("events", quota.events_per_s), ("bytes", quota.bytes_per_s))
         if limit
     ]
     return ", ".join(parts) or "no limit"

@@ -34,7 +34,9 @@ _STYLES = {
     "actor": "white",
 }
 
-TraceId = Annotated[str, typer.Argument(metavar="ID", help="The trace.", show_default=False)]
+TraceId = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of the trace.", show_default=False)
+]
 Limit = Annotated[
     int, typer.Option("--limit", min=1, max=10_000, help="The maximum number of events.")
 ]

@@ -35,7 +35,7 @@ from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import InvalidEvent
 from seriatim.factory import Log
 from seriatim.log.arguments import check_name, check_position, invalid_argument
-from seriatim.log.export_format import ExportFooter, ExportTruncated, export_log
+from seriatim.log.export_format import ExportFooter, ExportTruncatedError, export_log
 from seriatim.log.importer import ImportReport, import_events
 
 
@@ -114,6 +114,7 @@ def _print_summary(command: CommandSession, file: Path, footer: ExportFooter) ->
         command.stdout.print(f"exported {footer.events:,} events to {file}", markup=False)
 
 
+# A file without line ends, or one that decompresses to more and more, must not fill the memory.
 LINE_BYTES_MAX = 32 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 
@@ -196,7 +197,7 @@ def _read_lines(stream: BinaryIO) -> Iterator[bytes]:
         try:
             line = stream.readline(LINE_BYTES_MAX + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise ExportTruncated from None  # a truncated gzip stream is a truncated export
+            raise ExportTruncatedError from None  # a truncated gzip stream is a truncated export
         if not line:
             return
         if len(line) > LINE_BYTES_MAX:
@@ -227,7 +228,7 @@ def _print_report(command: CommandSession, report: ImportReport) -> None:
             f"{report.undeclared} declarations in the file were not applied: "
             "--declarations applies them to the whole log"
         )
-    if not report.whole:
+    if not report.complete:
         command.notice(
             "the file is truncated or damaged: its end line is missing, its event count is wrong, "
             "or it cannot be decompressed completely"

@@ -176,14 +176,14 @@ def load_handler(path: str, role: str | None = None) -> Handler:
         InvalidArgument: If there is no such handler or role.
 
     """
-    found = load_object(path, "handler")
-    if not isinstance(found, Handler):
+    handler = load_object(path, "handler")
+    if not isinstance(handler, Handler):
         raise invalid_argument(
             "handler", f"{path!r:.80} is not a handler: decorate it with @seriatim.handler"
         )
     if role is None:
-        return found
+        return handler
     if role not in _ROLES:
         raise invalid_argument("role", f"must be one of {', '.join(_ROLES)}")
-    policy = msgspec.structs.replace(found.retry, attempts=getattr(load_retry_limits(), role))
-    return check_handler(msgspec.structs.replace(found, retry=policy))
+    policy = msgspec.structs.replace(handler.retry, attempts=getattr(load_retry_limits(), role))
+    return check_handler(msgspec.structs.replace(handler, retry=policy))

@@ -30,13 +30,13 @@ def encode_append(request: AppendRequest) -> bytes:
 def _make_body(request: AppendRequest) -> messages.AppendBody:
     command = None
     if request.command is not None:
-        given = request.command.command
+        source = request.command.command
         command = messages.WireCommand(
-            given.actor, given.endpoint, given.key, given.request, given.response
+            source.actor, source.endpoint, source.key, source.request, source.response
         )
     return messages.AppendBody(
         [to_wire_event(event) for event in request.events],
-        [_to_wire_condition(one) for one in request.conditions],
+        [_to_wire_condition(condition) for condition in request.conditions],
         None,
         command,
         cast("messages.ProfileName", request.profile),
@@ -93,11 +93,13 @@ def split_group(group: Sequence[AppendRequest]) -> Iterator[list[AppendRequest]]
 def parse_outcomes(group: Sequence[AppendRequest], raw: bytes) -> list[Outcome]:
     """Decode the outcomes of a group from the body of a response."""
     try:
-        found = _decode_outcomes(raw).outcomes
+        outcomes = _decode_outcomes(raw).outcomes
         return [
-            parse_outcome(request, answer) for request, answer in zip(group, found, strict=True)
+            parse_outcome(request, outcome)
+            for request, outcome in zip(group, outcomes, strict=True)
         ]
     except (msgspec.MsgspecError, ValueError) as error:  # another format, or another number of them
+        # The service did respond, so it may well have stored the appends.
         failure = unknown_format_error(error)
         failure.details["ambiguous"] = True
         return [failure] * len(group)
@@ -112,11 +114,11 @@ def unknown_format_error(error: Exception) -> BackendFailure:
     return BackendFailure(msg, retryable=False)
 
 
-def parse_outcome(request: AppendRequest, answer: messages.AppendOutcome) -> Outcome:
+def parse_outcome(request: AppendRequest, outcome: messages.AppendOutcome) -> Outcome:
     """Return the receipt or error of one append."""
-    if answer.problem is not None:
-        return error_from_problem(answer.problem)
-    receipt = answer.receipt
+    if outcome.problem is not None:
+        return error_from_problem(outcome.problem)
+    receipt = outcome.receipt
     if receipt is None:
         msg = "the service returned neither a receipt nor a problem; the append may be stored"
         return BackendFailure(msg, details={"ambiguous": True})
@@ -127,8 +129,9 @@ def parse_outcome(request: AppendRequest, answer: messages.AppendOutcome) -> Out
     return AppendResult(
         receipt.first_position,
         receipt.last_position,
+        # Built on first use: a caller that needs only the positions does not pay for records.
         lambda: _make_records(request, receipt),
-        replayed=answer.replayed,
+        replayed=outcome.replayed,
         response=receipt.response,
         id_mismatch=tuple(receipt.id_mismatch),
     )

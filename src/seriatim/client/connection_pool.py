@@ -17,7 +17,7 @@ from seriatim.store.port import LogClosed
 _IDLE_MAX = 64
 
 
-class NoResponse(Exception):  # noqa: N818 - internal: converted to an error by the caller
+class NoResponseError(Exception):
     """The connection broke; `maybe_received` means that the service may have the request."""
 
     def __init__(self, cause: Exception, *, maybe_received: bool) -> None:
@@ -47,7 +47,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
 
     def check_open(self) -> None:
-        """Raise `Closed` if the log is closed."""
+        """Raise `LogClosed` if the log is closed."""
         if self._closed:
             raise LogClosed
 
@@ -55,17 +55,18 @@ class ConnectionPool:
         """Return a connection for one request, and whether it was used before.
 
         Raises:
-            Closed: The log is closed.
-            NoResponse: A new connection could not be made.
+            LogClosed: The log is closed.
+            NoResponseError: A new connection could not be made.
             BackendFailure: TLS failed, which a retry would not change.
         """
         self.check_open()
         with self._lock:
+            # The connection used last is the least likely to have been closed by the service.
             connection = self._idle.pop() if self._idle else None
         if connection is not None and connection.sock is not None:
             connection.sock.settimeout(seconds)
             return connection, True
-        return self._new(seconds), False
+        return self._connect(seconds), False
 
     @property
     def has_content_length(self) -> bool:
@@ -82,6 +83,7 @@ class ConnectionPool:
                 if self._closed or not self._idle:
                     return None
                 connection = self._idle.pop()
+            # Checked first: an event loop cannot send a group again on another connection.
             if connection.sock is not None and not _is_readable(connection.sock):
                 return connection
             connection.close()
@@ -100,11 +102,12 @@ class ConnectionPool:
     def open_stream(self, idle_s: float) -> Iterator[http.client.HTTPConnection]:
         """Open a connection for one streamed response, which ends when the log is closed."""
         self.check_open()
-        connection = self._new(idle_s)
+        connection = self._connect(idle_s)
         # http.client drops its socket when a response closes the connection: keep a reference.
         stream_socket = connection.sock
         try:
             with self._lock:
+                # Again, under the lock: a close meanwhile would not find this stream to end it.
                 self.check_open()
                 self._streams.add(stream_socket)
             yield connection
@@ -113,7 +116,7 @@ class ConnectionPool:
                 self._streams.discard(stream_socket)
             connection.close()
 
-    def _new(self, seconds: float) -> http.client.HTTPConnection:
+    def _connect(self, seconds: float) -> http.client.HTTPConnection:
         timeout = min(self._connect_timeout_s, seconds)
         connection: http.client.HTTPConnection
         if self._tls is None:
@@ -125,9 +128,9 @@ class ConnectionPool:
         try:
             connection.connect()
         except ssl.SSLError as error:
-            raise self._tls_failure(error) from None
+            raise self._make_tls_error(error) from None
         except (OSError, http.client.HTTPException) as error:
-            raise NoResponse(error, maybe_received=False) from error
+            raise NoResponseError(error, maybe_received=False) from error
         # Without TCP_NODELAY a small body may wait for the acknowledgement of its head.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.settimeout(seconds)
@@ -139,7 +142,7 @@ class ConnectionPool:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port or (80 if self._tls is None else 443)}"
 
-    def _tls_failure(self, error: ssl.SSLError) -> BackendFailure:
+    def _make_tls_error(self, error: ssl.SSLError) -> BackendFailure:
         """Return the error of a failed TLS handshake; a retry would not change it."""
         if isinstance(error, ssl.SSLCertVerificationError):
             msg = (
@@ -151,8 +154,7 @@ class ConnectionPool:
             reason = (error.reason or "no reason was given").replace("_", " ").lower()
             msg = (
                 f"the TLS handshake with the service at {self.address} failed ({reason}): check "
-                "the "
-                "port, or use http:// if the service is not behind TLS"
+                "the port, or use http:// if the service does not use TLS"
             )
         return BackendFailure(msg, details={"ambiguous": False}, retryable=False)
 
@@ -164,15 +166,15 @@ class ConnectionPool:
             streams, self._streams = self._streams, set()
         for connection in idle:
             connection.close()
-        for one in streams:
+        for stream in streams:
             # Closing would not wake the thread that reads; and a TLS shutdown must not be sent from
             # another thread, so only the plain socket is shut down.
             with suppress(OSError):
-                socket.socket.shutdown(one, socket.SHUT_RDWR)
+                socket.socket.shutdown(stream, socket.SHUT_RDWR)
 
 
-def _is_readable(idle: socket.socket) -> bool:
+def _is_readable(idle_socket: socket.socket) -> bool:
     """Return whether an idle socket is readable: the peer closed it, or sent unexpected data."""
     ready = select.poll()
-    ready.register(idle, select.POLLIN)
+    ready.register(idle_socket, select.POLLIN)
     return bool(ready.poll(0))

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from seriatim.client.append_codec import mark_retried, parse_outcomes
-from seriatim.client.connection_pool import NoResponse
+from seriatim.client.connection_pool import NoResponseError
 from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError
 from seriatim.core.request import AppendRequest
 from seriatim.store.port import Deferred, Outcome, make_unanswered_error
@@ -44,7 +44,7 @@ def send_request(
     """Send one request and read the whole response.
 
     Raises:
-        NoResponse: The connection broke before the response was complete.
+        NoResponseError: The connection broke before the response was complete.
     """
     sent = False
     try:
@@ -55,9 +55,9 @@ def send_request(
     except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
         # A kept-alive connection that was closed without a response: a read can be sent again. A
         # write may have been executed; its event ids make sending it again safe.
-        raise NoResponse(error, maybe_received=sent and method != "GET") from error
+        raise NoResponseError(error, maybe_received=sent and method != "GET") from error
     except (OSError, http.client.HTTPException) as error:
-        raise NoResponse(error, maybe_received=sent) from error
+        raise NoResponseError(error, maybe_received=sent) from error
 
 
 def is_retryable(failure: object) -> bool:
@@ -65,30 +65,30 @@ def is_retryable(failure: object) -> bool:
     return isinstance(failure, BackendFailure | LimitExceeded) and failure.retryable
 
 
-def retry_delay(answer: ServiceResponse, failure: SeriatimError) -> float:
+def retry_delay(response: ServiceResponse, failure: SeriatimError) -> float:
     """Return the seconds to wait before a retry: from the problem, or else the header."""
     if "retry_after_s" in failure.details:
         return failure.retry_after_s
-    seconds = answer.headers.get("retry-after", "")
+    seconds = response.headers.get("retry-after", "")
     return float(seconds) if seconds.isdigit() else 0.0
 
 
-def error_from_response(answer: ServiceResponse, *, writes: bool) -> SeriatimError:
+def error_from_response(response: ServiceResponse, *, writes: bool) -> SeriatimError:
     """Return the error of a response; `writes` means that the request was not only a read."""
-    if answer.headers.get("content-type", "").startswith(CONTENT_TYPE):
+    if response.headers.get("content-type", "").startswith(CONTENT_TYPE):
         try:
-            return error_from_problem(_decode_problem(answer.body))
+            return error_from_problem(_decode_problem(response.body))
         except msgspec.MsgspecError:
             pass
     msg = (
-        f"status {answer.status} from something that is not a Seriatim service: check the URL, "
+        f"status {response.status} from something that is not a Seriatim service: check the URL, "
         "and proxies between client and service"
     )
     # A proxy in between does not know whether the service executed the request.
-    if writes and answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if writes and response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         msg += "; the request may have been executed"
         return BackendFailure(msg, details={"ambiguous": True})
-    return BackendFailure(msg, retryable=answer.status in (502, 503, 504))
+    return BackendFailure(msg, retryable=response.status in (502, 503, 504))
 
 
 _CHUNK = 256 * 1024
@@ -109,17 +109,18 @@ class HttpExchange:
         group: Sequence[AppendRequest],
         request: bytes,
         seconds: float,
-        give_back: Callable[[HTTPConnection, ServiceResponse], None],
-        learn: Callable[[Iterable[object]], None],
+        release: Callable[[HTTPConnection, ServiceResponse], None],
+        learn_positions: Callable[[Iterable[object]], None],
     ) -> None:
         self._connection = connection
         self._socket = connection.sock
-        self._fileno = self._socket.fileno()  # a closed socket has none
+        # Kept: a closed socket has no descriptor, and the loop must still stop watching it.
+        self._fileno = self._socket.fileno()
         self._group = group
         self._size = len(request)
-        self._left = memoryview(request)
-        self._give_back = give_back
-        self._learn = learn
+        self._unsent = memoryview(request)
+        self._release = release
+        self._learn_positions = learn_positions
         self._received = bytearray()
         self._head_end = -1
         self._length = 0
@@ -139,12 +140,14 @@ class HttpExchange:
     def flush(self) -> bool:
         """Send as much as the socket accepts; return whether everything is sent."""
         try:
-            while self._left:
-                self._left = self._left[self._socket.send(self._left) :]
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except _WOULD_BLOCK:
             return False
         except OSError:
-            self._broken = True  # reading from the socket fails, too
+            # "All sent", so that the loop stops watching for writes: the next read fails, too, and
+            # ends the exchange.
+            self._broken = True
         return True
 
     def receive(self) -> bool:
@@ -157,6 +160,7 @@ class HttpExchange:
                     return True
                 self._received += chunk
         except _WOULD_BLOCK:
+            # Nothing to read yet; after a failed write there will be no response to wait for.
             return self._broken
         except OSError:
             self._broken = True
@@ -172,9 +176,9 @@ class HttpExchange:
         if self._length < 0:  # chunked, for example, unlike the earlier responses of this service
             self._broken = True
             return True
-        return len(self._received) >= self._end()
+        return len(self._received) >= self._response_end()
 
-    def _end(self) -> int:
+    def _response_end(self) -> int:
         return self._head_end + len(_END) + self._length
 
     def outcomes(self) -> list[Outcome | Deferred]:
@@ -186,23 +190,32 @@ class HttpExchange:
         self._timer.cancel()
         if self._broken:
             self._connection.close()
-            sent = len(self._left) < self._size
-            raise Deferred([mark_retried(one, maybe_stored=sent) for one in self._group])
-        answer = self._parse_response()
-        if len(self._received) == self._end():
-            self._give_back(self._connection, answer)
+            # The appends are certainly not stored only if no byte of the request was sent.
+            raise self._defer(maybe_stored=len(self._unsent) < self._size)
+        response = self._parse_response()
+        if len(self._received) == self._response_end():
+            self._release(self._connection, response)
         else:
             self._connection.close()  # more bytes than the response: not safe to reuse
-        if answer.status == _OK:
-            found = parse_outcomes(self._group, answer.body)
-            self._learn(found)
-            return [_defer_retryable(*pair) for pair in zip(self._group, found, strict=True)]
-        failure = error_from_response(answer, writes=True)
+        if response.status == _OK:
+            outcomes = parse_outcomes(self._group, response.body)
+            self._learn_positions(outcomes)
+            return [_defer_retryable(*pair) for pair in zip(self._group, outcomes, strict=True)]
+        failure = error_from_response(response, writes=True)
         if not is_retryable(failure):
             return [failure] * len(self._group)
-        doubt, wait_s = bool(failure.details.get("ambiguous")), retry_delay(answer, failure)
-        raise Deferred(
-            [mark_retried(one, maybe_stored=doubt, wait_s=wait_s) for one in self._group]
+        raise self._defer(
+            maybe_stored=bool(failure.details.get("ambiguous")),
+            wait_s=retry_delay(response, failure),
+        )
+
+    def _defer(self, *, maybe_stored: bool, wait_s: float = 0.0) -> Deferred:
+        """Return the whole group for the committer's threads, which retry it."""
+        return Deferred(
+            [
+                mark_retried(request, maybe_stored=maybe_stored, wait_s=wait_s)
+                for request in self._group
+            ]
         )
 
     def _parse_response(self) -> ServiceResponse:
@@ -211,7 +224,7 @@ class HttpExchange:
         for line in head.split(b"\r\n")[1:]:
             name, _, value = line.partition(b":")
             headers[name.decode("latin-1")] = value.strip().decode("latin-1")
-        body = self._received[self._head_end + len(_END) : self._end()]
+        body = self._received[self._head_end + len(_END) : self._response_end()]
         return ServiceResponse(int(head.split(b" ", 2)[1]), headers, bytes(body))
 
     def wait(self, timeout: float) -> list[Outcome | Deferred]:
@@ -223,11 +236,11 @@ class HttpExchange:
         deadline = time.monotonic() + timeout
         self._timer.cancel()
         while not (self.flush() and self.receive()):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 self._connection.close()
                 raise make_unanswered_error()
-            time.sleep(min(left, 0.001))
+            time.sleep(min(remaining, 0.001))
         return self.outcomes()
 
     def abandon(self) -> None:
@@ -239,10 +252,12 @@ class HttpExchange:
 def _defer_retryable(request: AppendRequest, outcome: Outcome) -> Outcome | Deferred:
     if not is_retryable(outcome) or not isinstance(outcome, SeriatimError):
         return outcome
-    doubt = bool(outcome.details.get("ambiguous"))
-    return Deferred([mark_retried(request, maybe_stored=doubt, wait_s=outcome.retry_after_s)])
+    maybe_stored = bool(outcome.details.get("ambiguous"))
+    return Deferred(
+        [mark_retried(request, maybe_stored=maybe_stored, wait_s=outcome.retry_after_s)]
+    )
 
 
 def _find_header(head: bytes, name: bytes) -> bytes:
-    _, found, rest = head.lower().partition(b"\r\n" + name + b":")
-    return rest.split(b"\r\n", 1)[0].strip() if found else b""
+    _, separator, value = head.lower().partition(b"\r\n" + name + b":")
+    return value.split(b"\r\n", 1)[0].strip() if separator else b""

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from seriatim.client.connection_pool import ConnectionPool, NoResponse
+from seriatim.client.connection_pool import ConnectionPool, NoResponseError
 from seriatim.client.exchange import (
     HttpExchange,
     ServiceResponse,
@@ -89,8 +89,10 @@ class HttpClient:
 
     def learn_positions(self, outcomes: Iterable[object]) -> None:
         """Update `known_position` with the receipts among these outcomes."""
-        found = [one.last_position for one in outcomes if isinstance(one, AppendResult)]
-        self.known_position = max([self.known_position, *found])
+        positions = [
+            outcome.last_position for outcome in outcomes if isinstance(outcome, AppendResult)
+        ]
+        self.known_position = max([self.known_position, *positions])
 
     def after_fork(self) -> None:
         """Forget all connections in a forked child: they belong to the parent."""
@@ -144,34 +146,37 @@ class HttpClient:
         body: bytes | None,
         tenant_id: str | None,
         seconds: float,
-        doubt: AttemptHistory,
+        history: AttemptHistory,
     ) -> ServiceResponse:
         """Send a request until it succeeds, fails permanently, or time is up."""
         deadline = time.monotonic() + seconds
-        headers = self._headers(tenant_id, body)
+        headers = self._make_headers(tenant_id, body)
         for delay in retry_delays():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _timeout_error(doubt)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise _timeout_error(history)
             if body is not None:
-                headers["seriatim-timeout-s"] = f"{max(left, _TIMEOUT_MIN_S):.3f}"
+                # The service times out first, and its response says whether it executed the write.
+                headers["seriatim-timeout-s"] = f"{max(remaining, _TIMEOUT_MIN_S):.3f}"
             try:
-                answer = self._request_once(method, target, body, headers, left + _GRACE_S)
-            except NoResponse as error:
-                failure: SeriatimError = self._unreachable(error)
+                response = self._request_once(method, target, body, headers, remaining + _GRACE_S)
+            except NoResponseError as error:
+                failure: SeriatimError = self._unreachable_error(error)
                 wait = delay
             else:
-                if answer.status < HTTPStatus.BAD_REQUEST:
-                    return answer
-                failure = error_from_response(answer, writes=body is not None)
+                if response.status < HTTPStatus.BAD_REQUEST:
+                    return response
+                failure = error_from_response(response, writes=body is not None)
                 if not is_retryable(failure):
                     raise failure
-                wait = max(delay, retry_delay(answer, failure))
+                wait = max(delay, retry_delay(response, failure))
             if time.monotonic() + wait >= deadline:
-                if doubt.maybe_applied:
+                # The last failure alone may be a clear refusal, although an earlier attempt that
+                # got no response was executed.
+                if history.maybe_applied:
                     failure.details["ambiguous"] = True
                 raise failure
-            doubt.maybe_applied = doubt.maybe_applied or bool(failure.details.get("ambiguous"))
+            history.maybe_applied = history.maybe_applied or bool(failure.details.get("ambiguous"))
             time.sleep(wait)
         raise AssertionError  # the delays never end
 
@@ -187,29 +192,33 @@ class HttpClient:
         while True:
             connection, reused = self._connections.acquire(seconds)
             try:
-                answer = send_request(connection, method, self._prefix + target, body, headers)
-            except NoResponse as error:
+                response = send_request(connection, method, self._prefix + target, body, headers)
+            except NoResponseError as error:
                 connection.close()
+                # Services close idle connections, so this is no failure: try the next one at once.
                 if reused and not error.maybe_received:
                     continue
                 raise
             except BaseException:
+                # Interrupted half-way: the rest of the response would be read as the next one.
                 connection.close()
                 raise
-            self._connections.release(connection, answer.headers)
-            return answer
+            self._connections.release(connection, response.headers)
+            return response
 
     def begin(
         self, path: str, body: Any, group: Sequence[AppendRequest], tenant_id: str
     ) -> HttpExchange | None:
         """Send a group without waiting for the response; None if no connection is idle."""
+        # Never a new connection: connecting, with its TLS handshake, would block the loop.
         connection = self._connections.acquire_idle()
         if connection is None:
             return None
         data = _encode(body)
+        # Written by hand: `http.client` sends with a blocking socket (decision 0030).
         headers = {
             "host": self._netloc,
-            **self._headers(tenant_id, data),
+            **self._make_headers(tenant_id, data),
             "seriatim-timeout-s": f"{self.timeout_s:.3f}",
             "content-length": str(len(data)),
         }
@@ -217,11 +226,11 @@ class HttpClient:
         request = f"POST {self._prefix}{path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + data
         seconds = self.timeout_s + _GRACE_S
         return HttpExchange(
-            connection, group, request, seconds, self._give_back, self.learn_positions
+            connection, group, request, seconds, self._release, self.learn_positions
         )
 
-    def _give_back(self, connection: http.client.HTTPConnection, answer: ServiceResponse) -> None:
-        self._connections.release(connection, answer.headers)
+    def _release(self, connection: http.client.HTTPConnection, response: ServiceResponse) -> None:
+        self._connections.release(connection, response.headers)
 
     @property
     def supports_event_loop(self) -> bool:
@@ -249,24 +258,26 @@ class HttpClient:
         method, target, data = "GET", _make_target(path, params), None
         if body is not None:
             method, data = "POST", _encode(body)
-        headers = {**self._headers(tenant_id, data), "accept": "application/x-ndjson"}
+        headers = {**self._make_headers(tenant_id, data), "accept": "application/x-ndjson"}
         try:
             with self._connections.open_stream(idle_s) as connection:
                 connection.request(method, self._prefix + target, data, headers)
                 response = connection.getresponse()
                 if response.status >= HTTPStatus.BAD_REQUEST:
-                    answer = ServiceResponse(response.status, response.headers, response.read())
-                    raise error_from_response(answer, writes=False)
+                    error_response = ServiceResponse(
+                        response.status, response.headers, response.read()
+                    )
+                    raise error_from_response(error_response, writes=False)
                 while line := response.readline():
                     yield line
-        except NoResponse as error:
-            raise self._unreachable(error) from error
+        except NoResponseError as error:
+            raise self._unreachable_error(error) from error
         except (OSError, http.client.HTTPException) as error:
-            self._connections.check_open()
-            raise self._unreachable(NoResponse(error, maybe_received=False)) from error
+            self._connections.check_open()  # a closed log ends its streams by breaking them
+            raise self._unreachable_error(NoResponseError(error, maybe_received=False)) from error
         self._connections.check_open()
 
-    def _headers(self, tenant_id: str | None, body: bytes | None) -> dict[str, str]:
+    def _make_headers(self, tenant_id: str | None, body: bytes | None) -> dict[str, str]:
         headers: dict[str, str] = {}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
@@ -279,7 +290,7 @@ class HttpClient:
             headers |= tracing.inject()
         return headers
 
-    def _unreachable(self, error: NoResponse) -> BackendFailure:
+    def _unreachable_error(self, error: NoResponseError) -> BackendFailure:
         msg = f"the service at {self._connections.address} does not respond: {error}"
         if cure := _find_cure(error.__cause__):
             msg = f"{msg}; {cure}"
@@ -310,8 +321,8 @@ def retry_delays() -> Iterator[float]:
         yield _BACKOFF.delay_s(attempt, random.random())  # noqa: S311 - jitter
 
 
-def _timeout_error(doubt: AttemptHistory) -> SeriatimError:
-    if doubt.maybe_applied:
+def _timeout_error(history: AttemptHistory) -> SeriatimError:
+    if history.maybe_applied:
         msg = "the service did not respond in time; the request may have been executed"
         return BackendFailure(msg, details={"ambiguous": True})
     return TimedOut("the service did not respond in time")

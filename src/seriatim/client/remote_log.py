@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote_plus
 
@@ -75,7 +76,7 @@ class RemoteTail(Tail):
     def __iter__(self) -> Iterator[Batch]:
         """Yield each committed append once, in order."""
         idle_since = time.monotonic()
-        for line in self._lines():
+        for line in self._iterate_lines():
             if line.records:
                 batch = from_wire_records(line.records)
                 yield batch
@@ -93,7 +94,7 @@ class RemoteTail(Tail):
             if self._stopped.is_set():
                 return
 
-    def _lines(self) -> Iterator[TailLine]:
+    def _iterate_lines(self) -> Iterator[TailLine]:
         """Yield the lines of the service, reconnecting for at most `timeout_s` without a line."""
         deadline = time.monotonic() + self._http.timeout_s
         delays = retry_delays()
@@ -125,11 +126,13 @@ class RemoteTail(Tail):
             "last_event_id": self._last_event_id or None,
             "keep_alive_s": keep_alive_s,
         }
-        options: Any = {"tenant_id": self._tenant_id, "idle_s": keep_alive_s + _DEAD_S}
+        stream_lines = partial(
+            self._http.stream_lines, tenant_id=self._tenant_id, idle_s=keep_alive_s + _DEAD_S
+        )
         if len(quote_plus(self._text)) <= _QUERY_STRING_MAX:
-            return self._http.stream_lines("/v1/tail", params, **options)
+            return stream_lines("/v1/tail", params)
         body = {**params, "query": msgspec.Raw(self._text.encode())}
-        return self._http.stream_lines("/v1/tail", {}, body, **options)
+        return stream_lines("/v1/tail", {}, body)
 
 
 def _parse_line(raw: bytes) -> TailLine:
@@ -157,14 +160,14 @@ class RemoteProjections(Projections):
 
     def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
         """Wait until a projection has reached a position; see `Projections.wait_for`."""
-        left = check_timeout(timeout_s, "timeout_s")
-        deadline = time.monotonic() + left
+        remaining = check_timeout(timeout_s, "timeout_s")
+        deadline = time.monotonic() + remaining
         while True:
             try:
-                return self._progress(name, position, min(left, _WAIT_MAX_S))
+                return self._progress(name, position, min(remaining, _WAIT_MAX_S))
             except ProjectionTimeout:
-                left = deadline - time.monotonic()
-                if left < _WAIT_MIN_S:
+                remaining = deadline - time.monotonic()
+                if remaining < _WAIT_MIN_S:
                     raise
 
     def demand(self, name: str, position: int) -> Progress:
@@ -185,23 +188,23 @@ class RemoteProjections(Projections):
             "position": check_position("position", position),
             "timeout_s": timeout_s,
         }
-        found: Progress = self._get("/v1/projections/wait", params, Progress, timeout_s)
-        return found
+        progress: Progress = self._get("/v1/projections/wait", params, Progress, timeout_s)
+        return progress
 
     def status(self) -> list[ProjectionStanding]:
         """Return the position, lag and status of every projection."""
-        found: list[ProjectionStanding] = self._get(
+        standings: list[ProjectionStanding] = self._get(
             "/v1/projections", {}, messages.ProjectionsResponse
         ).projections
-        return found
+        return standings
 
     def failures(self, name: str) -> list[FailureRecord]:
         """Return the events that a projection could not process, and how each was resolved."""
         params = {"name": check_name("name", name)}
-        found: list[FailureRecord] = self._get(
+        records: list[FailureRecord] = self._get(
             "/v1/projections/failures", params, messages.FailuresResponse
         ).failures
-        return found
+        return records
 
     def pause(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
         """Stop a projection at its current position; see `Projections.pause`."""
@@ -227,8 +230,8 @@ class RemoteProjections(Projections):
             "expected_count": expected_count,
             "reason": reason,
         }
-        found = self._operate("retry", body, operator)
-        return found.count, found.recorded
+        result = self._operate("retry", body, operator)
+        return result.count, result.recorded
 
     def skip(
         self, name: str, position: int, *, reason: str = "", operator: Operator | None = None
@@ -246,8 +249,8 @@ class RemoteProjections(Projections):
         raw = self._store.http.post(
             f"/v1/projections/{action}", body, tenant_id=self._log.tenant_id
         )
-        found: messages.CountResponse = self._store.decode(raw, messages.CountResponse)
-        return found
+        result: messages.CountResponse = self._store.decode(raw, messages.CountResponse)
+        return result
 
     def _get(self, path: str, params: dict[str, Any], kind: type[Any], wait_s: float = 0.0) -> Any:
         tenant_id = self._log.tenant_id
@@ -285,15 +288,15 @@ class RemoteBaseLog(BaseLog):
         records: list[EventRecord] = []
         while True:
             page = msgspec.structs.replace(window, limit=size)
-            found = self._service.query(self.tenant_id, query, page)
-            records += from_wire_records(found.records)
-            if not found.more or len(records) == limit:
+            response = self._service.query(self.tenant_id, query, page)
+            records += from_wire_records(response.records)
+            if not response.more or len(records) == limit:
                 break
             start = {"after": records[-1].position}
             if window.newest_first:
                 start = {"until": records[-1].position - 1}
             # The head of the first page keeps all pages in one snapshot.
-            window = msgspec.structs.replace(window, head=found.head, **start)
+            window = msgspec.structs.replace(window, head=response.head, **start)
             size = size if limit is None else limit - len(records)
         last = records[-1].position if records else None
-        return QueryResult(records, last, found.context_version, found.head, found.more)
+        return QueryResult(records, last, response.context_version, response.head, response.more)

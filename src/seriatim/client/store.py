@@ -70,31 +70,38 @@ def send_appends(
     Returns:
         The outcome of each append, in order.
     """
-    left = http.timeout_s if timeout is None else timeout
+    remaining = http.timeout_s if timeout is None else timeout
+    # Taken before the first attempt, since later responses may already include this append.
     known_position = http.known_position
-    deadline = time.monotonic() + left
+    deadline = time.monotonic() + remaining
     outcomes: dict[int, Outcome] = {}
     retried = {
-        n: one.encoded for n, one in enumerate(group) if isinstance(one.encoded, RetriedAppend)
+        index: request.encoded
+        for index, request in enumerate(group)
+        if isinstance(request.encoded, RetriedAppend)
     }
     maybe_stored = {index for index, encoded in retried.items() if encoded.maybe_stored}
     pending = list(range(len(group)))
-    if delay := min(left, max([encoded.wait_s for encoded in retried.values()], default=0.0)):
+    # An event loop sent these appends before and passed on the delay that the service requested.
+    if delay := min(remaining, max([encoded.wait_s for encoded in retried.values()], default=0.0)):
         time.sleep(delay)
-        left = deadline - time.monotonic()
+        remaining = deadline - time.monotonic()
     for delay in retry_delays():
         history = AttemptHistory()
-        sent = _send_once(http, [group[n] for n in pending], left, history)
-        outcomes |= zip(pending, sent, strict=True)
+        results = _send_once(http, [group[index] for index in pending], remaining, history)
+        outcomes |= zip(pending, results, strict=True)
         if history.maybe_applied:
+            # The HTTP client repeated the request itself after a lost response.
             maybe_stored.update(pending)
         pending = [index for index in pending if is_retryable(outcomes[index])]
+        # One request serves all pending appends, so the longest requested delay applies.
         wait = max([delay, *(_retry_after(outcomes[index]) for index in pending)])
-        left = deadline - time.monotonic() - wait
-        if not pending or left <= 0:
+        remaining = deadline - time.monotonic() - wait
+        if not pending or remaining <= 0:
             break
         maybe_stored.update(index for index in pending if _is_ambiguous(outcomes[index]))
         time.sleep(wait)
+    # In doubt once, in doubt for good: a later refusal says nothing about the earlier attempt.
     for index in maybe_stored:
         _unmark_own_replay(outcomes[index], group[index], known_position)
     http.learn_positions(outcomes.values())
@@ -109,15 +116,15 @@ def _unmark_own_replay(outcome: Outcome, request: AppendRequest, known_position:
     """
     if not isinstance(outcome, AppendResult) or not outcome.replayed:
         return
-    stored = [record.event_id for record in outcome.records]
+    stored_ids = [record.event_id for record in outcome.records]
     generated = [
-        (event.event_id, found)
-        for event, found in zip(request.events, stored, strict=False)
+        (event.event_id, stored_id)
+        for event, stored_id in zip(request.events, stored_ids, strict=False)
         if not event.has_caller_id
     ]
     if generated:
-        same_ids = all(event_id == found for event_id, found in generated)
-        own = len(stored) == len(request.events) and same_ids
+        same_ids = all(event_id == stored_id for event_id, stored_id in generated)
+        own = len(stored_ids) == len(request.events) and same_ids
     else:
         own = outcome.first_position > known_position
     outcome.replayed = not own
@@ -172,7 +179,7 @@ class HttpStore:
     """The store of a log that is accessed through a service."""
 
     name = "http"
-    recommended_writers = 2
+    recommended_writers = 2  # one group is prepared while the service commits another
 
     def __init__(self, http: HttpClient) -> None:
         self.http = http
@@ -182,6 +189,7 @@ class HttpStore:
         """Decode the body of a response; raises `BackendFailure` for an unknown format."""
         decoder = self._decoders.get(kind)
         if decoder is None:
+            # Decoders are compiled, so each type of message gets one, on first use.
             decoder = self._decoders[kind] = msgspec.json.Decoder(kind)
         try:
             return decoder.decode(raw)
@@ -190,19 +198,21 @@ class HttpStore:
 
     # -- the log itself
 
-    def _info(self, **params: Any) -> messages.LogInfo:
-        raw = self.http.get("/v1/log", params, wait_s=params.get("wait_s", 0.0))
+    def _get_info(self, after: int | None = None, wait_s: float = 0.0) -> messages.LogInfo:
+        params = {"after": after, "wait_s": wait_s or None}
+        raw = self.http.get("/v1/log", params, wait_s=wait_s)
         info: messages.LogInfo = self.decode(raw, messages.LogInfo)
+        # For `_unmark_own_replay`: a later call cannot have made an append up to this head.
         self.http.known_position = max(self.http.known_position, info.head)
         return info
 
     def get_tenant(self) -> str:
         """Return the tenant of the token, or the default tenant if it is for all."""
-        found = self.decode(self.http.get("/v1/token", {}), messages.TokenInfo)
-        return DEFAULT_TENANT if found.tenant_id == "*" else str(found.tenant_id)
+        token = self.decode(self.http.get("/v1/token", {}), messages.TokenInfo)
+        return DEFAULT_TENANT if token.tenant_id == "*" else str(token.tenant_id)
 
     def identity(self) -> LogIdentity:
-        info = self._info()
+        info = self._get_info()
         return LogIdentity(info.log_id, info.epoch)
 
     def raise_epoch(self) -> LogIdentity:
@@ -210,9 +220,10 @@ class HttpStore:
         return LogIdentity(info.log_id, info.epoch)
 
     def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
-        del rules
+        del rules  # the service validates under the log's current declarations
         if request.profile not in get_args(messages.ProfileName):
-            raise _needs_database("importing")
+            raise _database_needed_error("importing")
+        # Encoded in the caller's thread: whoever sends the group then only copies bytes.
         return msgspec.structs.replace(request, encoded=append_codec.encode_append(request))
 
     def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
@@ -250,26 +261,26 @@ class HttpStore:
         raw = self.http.post(
             "/v1/explain", msgspec.Raw(request.encoded), tenant_id=request.tenant_id
         )
-        found: messages.ExplanationResponse = self.decode(raw, messages.ExplanationResponse)
+        response: messages.ExplanationResponse = self.decode(raw, messages.ExplanationResponse)
         return Explanation(
-            found.outcome,
-            tuple(found.steps),
-            None if found.problem is None else error_from_problem(found.problem),
-            found.first_position,
-            tuple(found.stream_seqs),
-            found.response,
-            tuple(found.id_mismatch),
-            tuple(from_wire_records(found.events)),
+            response.outcome,
+            tuple(response.steps),
+            None if response.problem is None else error_from_problem(response.problem),
+            response.first_position,
+            tuple(response.stream_seqs),
+            response.response,
+            tuple(response.id_mismatch),
+            tuple(from_wire_records(response.events)),
         )
 
     def restore(self, events: Sequence[RestoredEvent]) -> None:
         del events
-        raise _needs_database("restoring an archive")
+        raise _database_needed_error("restoring an archive")
 
     # -- reads
 
     def head(self) -> int:
-        return self._info().head
+        return self._get_info().head
 
     def read_page(self, spec: ReadSpec) -> tuple[list[EventRecord], int]:
         """Read a page; return its records and the last scanned position.
@@ -280,23 +291,23 @@ class HttpStore:
             head = self.head()
             last = max(spec.after, head if spec.until is None else min(spec.until, head))
             return [], spec.after + 1 if spec.newest_first else last
-        bounds = spec
-        found: list[EventRecord] = []
+        bounds = spec  # of the whole page; `spec` becomes that of the next response
+        records: list[EventRecord] = []
         while True:
-            raw = self.http.get("/v1/events", _params(spec), tenant_id=spec.tenant_id)
-            answer = self.decode(raw, messages.PageResponse)
-            found += from_wire_records(answer.records)
-            if not answer.cut or is_page_full(found, bounds.limit, bounds.max_bytes):
-                return found, answer.last_scanned
-            limit = spec.limit - len(answer.records)
-            start = {"after": answer.last_scanned}
+            raw = self.http.get("/v1/events", _make_read_params(spec), tenant_id=spec.tenant_id)
+            page = self.decode(raw, messages.PageResponse)
+            records += from_wire_records(page.records)
+            if not page.cut or is_page_full(records, bounds.limit, bounds.max_bytes):
+                return records, page.last_scanned
+            limit = spec.limit - len(page.records)
+            start = {"after": page.last_scanned}
             if spec.newest_first:
-                start = {"until": answer.last_scanned - 1}
+                start = {"until": page.last_scanned - 1}
             spec = msgspec.structs.replace(spec, limit=limit, **start)
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         if spec.tenant_id is None:
-            raise _needs_database("reading all tenants at once")
+            raise _database_needed_error("reading all tenants at once")
         return self.read_page(spec)[0]
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
@@ -327,9 +338,9 @@ class HttpStore:
             if error.code == "not_found":
                 return None
             raise
-        found = self.decode(raw, messages.StoredReceipt)
+        receipt = self.decode(raw, messages.StoredReceipt)
         return StoredAppend(
-            tuple(from_wire_records(found.records)), found.request_hash, found.response
+            tuple(from_wire_records(receipt.records)), receipt.request_hash, receipt.response
         )
 
     def event_id_at(self, position: int) -> str | None:
@@ -343,20 +354,20 @@ class HttpStore:
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
     ) -> list[EventRecord | None]:
-        found: list[WireRecord | None] = []
+        records: list[WireRecord | None] = []
         for first in range(0, len(streams), _STREAMS_MAX):
             body = messages.StreamsBody(list(streams[first : first + _STREAMS_MAX]))
             raw = self.http.post("/v1/streams/last", body, tenant_id=tenant_id)
-            found += self.decode(raw, messages.LastRecordsResponse).records
-        return [None if record is None else from_wire_record(record) for record in found]
+            records += self.decode(raw, messages.LastRecordsResponse).records
+        return [None if record is None else from_wire_record(record) for record in records]
 
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
     ) -> list[StreamSummary]:
         params = {"stream_type": stream_type, "after": after, "limit": limit}
         raw = self.http.get("/v1/streams", params, tenant_id=tenant_id)
-        found: list[StreamSummary] = self.decode(raw, messages.StreamsResponse).streams
-        return found
+        summaries: list[StreamSummary] = self.decode(raw, messages.StreamsResponse).streams
+        return summaries
 
     def select(
         self,
@@ -369,19 +380,19 @@ class HttpStore:
         newest_first: bool = False,
         max_bytes: int | None = None,
     ) -> list[EventRecord]:
-        found: list[EventRecord] = []
+        records: list[EventRecord] = []
         while True:
-            left = limit - len(found)
-            body = messages.SelectBody(query.as_dict(), after, until, left, newest_first)
+            remaining = limit - len(records)
+            body = messages.SelectBody(query.as_dict(), after, until, remaining, newest_first)
             raw = self.http.post("/v1/query/records", body, tenant_id=tenant_id)
-            answer = self.decode(raw, messages.RecordsResponse)
-            found += from_wire_records(answer.records)
-            if not answer.cut or is_page_full(found, limit, max_bytes):
-                return found
+            page = self.decode(raw, messages.RecordsResponse)
+            records += from_wire_records(page.records)
+            if not page.cut or is_page_full(records, limit, max_bytes):
+                return records
             if newest_first:
-                until = found[-1].position - 1
+                until = records[-1].position - 1
             else:
-                after = found[-1].position
+                after = records[-1].position
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         body = messages.VersionBody(query.as_dict(), until)
@@ -400,8 +411,8 @@ class HttpStore:
             window.newest_first,
         )
         raw = self.http.post("/v1/query", body, tenant_id=tenant_id)
-        answer: messages.QueryResponse = self.decode(raw, messages.QueryResponse)
-        return answer
+        response: messages.QueryResponse = self.decode(raw, messages.QueryResponse)
+        return response
 
     # -- declarations
 
@@ -410,9 +421,11 @@ class HttpStore:
             raw = self.http.get("/v1/declarations", {})
         except Forbidden:
             return NO_RULES  # a tenant's token may not read them; the service validates anyway
-        found = self.decode(raw, messages.DeclarationsResponse)
-        kinds = tuple(kind for kind in found.kinds if kind.name not in BUILT_IN_KINDS)
-        return Rules(kinds, tuple(found.types), found.version, tuple(found.indexes))
+        declarations = self.decode(raw, messages.DeclarationsResponse)
+        kinds = tuple(kind for kind in declarations.kinds if kind.name not in BUILT_IN_KINDS)
+        return Rules(
+            kinds, tuple(declarations.types), declarations.version, tuple(declarations.indexes)
+        )
 
     def declare(self, declaration: Declaration) -> None:
         body = messages.DeclareBody()
@@ -427,16 +440,16 @@ class HttpStore:
     # -- consumers
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
-        found = self._cursors(tenant_id, purpose, name)
-        return found[0] if found else None
+        cursors = self._cursors(tenant_id, purpose, name)
+        return cursors[0] if cursors else None
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         return self._cursors(tenant_id, purpose, None)
 
     def _cursors(self, tenant_id: str, purpose: str, name: str | None) -> list[Cursor]:
-        found: list[Cursor] = []
+        cursors: list[Cursor] = []
         while True:
-            after = found[-1].name if found else None
+            after = cursors[-1].name if cursors else None
             params = {
                 "purpose": purpose,
                 "name": name,
@@ -445,17 +458,25 @@ class HttpStore:
             }
             raw = self.http.get("/v1/cursors", params, tenant_id=tenant_id)
             page: list[Cursor] = self.decode(raw, messages.CursorsResponse).cursors
-            found += page
+            cursors += page
             if len(page) < _CURSORS_PER_PAGE:
-                return found
+                return cursors
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
+        # Of two openers one wins; both receive the cursor that is stored.
         return self._put_cursor(cursor, only_new=True)
 
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         self._put_cursor(cursor, lease=lease, reset=reset)
 
-    def _put_cursor(self, cursor: Cursor, **options: Any) -> Cursor:
+    def _put_cursor(
+        self,
+        cursor: Cursor,
+        *,
+        lease: Lease | None = None,
+        reset: bool = False,
+        only_new: bool = False,
+    ) -> Cursor:
         body = messages.CursorBody(
             purpose=cursor.purpose,
             name=cursor.name,
@@ -464,11 +485,13 @@ class HttpStore:
             epoch=cursor.epoch,
             last_event_id=cursor.last_event_id,
             query=cursor.query,
-            **options,
+            lease=lease,
+            reset=reset,
+            only_new=only_new,
         )
         raw = self.http.post("/v1/cursors", body, tenant_id=cursor.tenant_id)
-        stored: Cursor = self.decode(raw, messages.CursorResponse).cursor
-        return stored
+        stored_cursor: Cursor = self.decode(raw, messages.CursorResponse).cursor
+        return stored_cursor
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
         body = messages.FailureBody(name, lease, failures, error)
@@ -511,13 +534,14 @@ class HttpStore:
 
     def wait(self, position: int, timeout: float) -> None:
         """Let the service respond when its head has passed a position, or time is up."""
-        self._info(after=position, wait_s=min(timeout, _WAIT_MAX_S))
+        # A service refuses longer waits than its own limit; the caller asks again anyway.
+        self._get_info(after=position, wait_s=min(timeout, _WAIT_MAX_S))
 
     def verify(self) -> Iterator[Finding]:
-        raise _needs_database("verifying")
+        raise _database_needed_error("verifying")
 
     def doctor(self) -> Iterator[Finding]:
-        info = self._info()
+        info = self._get_info()
         yield Finding("ok", "service", f"it responds, version {info.version}, head {info.head}")
 
     def after_fork(self) -> None:
@@ -527,12 +551,12 @@ class HttpStore:
         self.http.close()
 
 
-def _needs_database(operation: str) -> InvalidArgument:
+def _database_needed_error(operation: str) -> InvalidArgument:
     msg = f"{operation} needs direct access to the log's database, not a service: open its own URL"
     return InvalidArgument(msg, details={"argument": "url"})
 
 
-def _params(spec: ReadSpec) -> dict[str, Any]:
+def _make_read_params(spec: ReadSpec) -> dict[str, Any]:
     stream_type, stream_id = spec.stream or (None, None)
     return {
         "after": spec.after,

@@ -78,11 +78,11 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` for values out of range."""
         for name in ("batch_size", "step_events"):
-            _check_least(name, getattr(self, name), 1)
+            _check_minimum(name, getattr(self, name), 1)
         if self.flush_batch_size is not None:
-            _check_least("flush_batch_size", self.flush_batch_size, 1)
+            _check_minimum("flush_batch_size", self.flush_batch_size, 1)
         for name in ("lookback_max_keys", "dedup_max_events", "dedup_checkpoint_max_events"):
-            _check_least(name, getattr(self, name), 0)
+            _check_minimum(name, getattr(self, name), 0)
         for name in ("flush_timeout_s", "metrics_log_interval_s"):
             if not 0 < getattr(self, name) <= _LONGEST_S:
                 raise _setting_error(name, f"must be above 0 and at most {_LONGEST_S:g}")
@@ -90,9 +90,9 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise _setting_error("lookback_s", f"must be from 0 to {_LONGEST_S:g}")
 
 
-def _check_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise _setting_error(name, f"must be a whole number from {least}")
+def _check_minimum(name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise _setting_error(name, f"must be a whole number from {minimum}")
 
 
 def _setting_error(name: str, problem: str) -> InvalidArgument:

@@ -105,11 +105,11 @@ def show_decision_trace(report: DemoReport) -> None:
     traces = report.log.traces
     for seq, (type_, payload, actor, _) in enumerate(_EVENTS):
         traces.append_event(make_envelope(seq, type_, payload, actor))
-    stored = traces.get_trace_events(TRACE)
+    events = traces.get_trace_events(TRACE)
     table = make_demo_table(
         "log_seq", "trace_seq", "event", "actor", "summary", right=("log_seq", "trace_seq")
     )
-    for event, (_, _, actor, summary) in zip(stored, _EVENTS, strict=True):
+    for event, (_, _, actor, summary) in zip(events, _EVENTS, strict=True):
         table.add_row(
             str(event.log_seq),
             str(event.trace_seq),
@@ -118,7 +118,7 @@ def show_decision_trace(report: DemoReport) -> None:
             summary,
         )
     report.print(table)
-    numbers = [event.trace_seq for event in stored]
+    numbers = [event.trace_seq for event in events]
     report.check("the trace reads back completely, numbered 0 to 7", numbers == list(range(8)))
     _append_after_end(report)
 

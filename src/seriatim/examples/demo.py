@@ -68,12 +68,12 @@ def run_demo(console: Console, log_url: str) -> DemoReport:
 
 
 def summarize_demo(report: DemoReport, seconds: float) -> Panel:
-    """Return the last panel of the demo: how many claims held, and where the log is."""
-    held = sum(held for _, held in report.checks)
+    """Return the last panel of the demo: how many claims passed, and where the log is."""
+    passed = sum(passed for _, passed in report.checks)
     count = len(report.checks)
     style = "green" if report.passed else "red"
     text = Text.assemble(
-        (f"{held} of {count} claims held", f"bold {style}"),
+        (f"{passed} of {count} claims held", f"bold {style}"),
         f" in {seconds:.0f} s. The log is kept. To inspect it:\n",
         (f"seriatim streams --url {redact_url(report.url)}\n", "cyan"),
         (f"seriatim console --url {redact_url(report.url)}", "cyan"),

@@ -29,31 +29,31 @@ class DemoReport:
     @property
     def passed(self) -> bool:
         """Whether all checks so far have passed."""
-        return all(held for _, held in self.checks)
+        return all(passed for _, passed in self.checks)
 
-    def start_step(self, title: str, proves: str) -> None:
+    def start_step(self, title: str, purpose: str) -> None:
         """Print the heading of a step and one line about what it proves."""
         self._steps += 1
         self._console.print()
         heading = Text(f"{self._steps} · {title}", style="bold cyan")
         self._console.print(Rule(heading, align="left", style="cyan"))
-        self._console.print(Text(proves, style="italic"))
+        self._console.print(Text(purpose, style="italic"))
 
     def print(self, content: RenderableType) -> None:
         """Print a part of a step, indented."""
         self._console.print(Padding(content, (0, 0, 0, 2)))
 
-    def check(self, claim: str, held: bool) -> None:
+    def check(self, claim: str, passed: bool) -> None:
         """Print a claim with the result of its check, and record it."""
-        self.checks.append((claim, held))
-        mark, style = ("✓", "green") if held else ("✗ failed:", "bold red")
+        self.checks.append((claim, passed))
+        mark, style = ("✓", "green") if passed else ("✗ failed:", "bold red")
         line = Text.assemble((f"  {mark} ", style), claim)
         self._console.print(line)
 
     def show_refusal(self, action: str, error: SeriatimError | None) -> None:
         """Print the error that refused an action; without an error, record a failed check."""
         if error is None:
-            self.check(f"{action} is refused", held=False)
+            self.check(f"{action} is refused", passed=False)
             return
         line = Text.assemble(f"{action} → ", (error.code, "yellow"), f": {error.message}")
         self.print(line)

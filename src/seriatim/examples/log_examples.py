@@ -170,9 +170,9 @@ def _check_scopes(report: DemoReport) -> None:
         "globex": len(aggregates.read(org_id="globex").events),
         "infrastructure": len(aggregates.read(infrastructure=True).events),
     }
-    seen = ", ".join(f"{name} {count}" for name, count in counts.items())
-    held = counts == {"acme": 3, "globex": 0, "infrastructure": 1}
-    report.check(f"each organisation reads only its own events: {seen}", held)
+    shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+    isolated = counts == {"acme": 3, "globex": 0, "infrastructure": 1}
+    report.check(f"each organisation reads only its own events: {shown}", isolated)
 
 
 RACERS = 5
@@ -307,7 +307,7 @@ def show_live_tail(report: DemoReport) -> None:
     follower = context.Process(target=follow_log, args=(report.url, remote, APPENDS), daemon=True)
     follower.start()
     if not local.poll(_WAIT_S):
-        report.check("the other process follows the log", held=False)
+        report.check("the other process follows the log", passed=False)
         return
     local.recv()
     sent = _append(report)
@@ -372,7 +372,7 @@ def show_secret_guard(report: DemoReport) -> None:
     )
     before = report.log.head()
     table = make_demo_table("attempt", "code", "rule", "path")
-    concealed = True
+    secrets_hidden = True
     refused = 0
     for name, payload in _ATTEMPTS:
         try:
@@ -380,12 +380,12 @@ def show_secret_guard(report: DemoReport) -> None:
         except PiiPolicyViolation as error:
             refused += 1
             message = str(error.as_dict())
-            concealed = concealed and _KEY_ID not in message and _PASSWORD not in message
+            secrets_hidden = secrets_hidden and _KEY_ID not in message and _PASSWORD not in message
             table.add_row(name, error.code, str(error.details["rule"]), str(error.details["path"]))
     report.print(table)
     report.check(
         f"{len(_ATTEMPTS)} attempts refused, nothing stored, no value revealed",
-        concealed and refused == len(_ATTEMPTS) and report.log.head() == before,
+        secrets_hidden and refused == len(_ATTEMPTS) and report.log.head() == before,
     )
 
 

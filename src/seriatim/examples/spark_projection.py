@@ -129,7 +129,7 @@ def _draw_graph(job: Projector) -> Tree:
 def _read_edges(job: Projector) -> Iterator[dict[str, Any]]:
     table = job.projection.table("edges")
     with job.model.snapshot() as snapshot:
-        found = [row for _, row, _ in snapshot.rows(job.projection, table)]
+        edges = [row for _, row, _ in snapshot.rows(job.projection, table)]
     yield from sorted(
-        (row for row in found if row["trace_id"] == TRACE), key=lambda row: int(row["log_seq"])
+        (row for row in edges if row["trace_id"] == TRACE), key=lambda row: int(row["log_seq"])
     )

@@ -44,7 +44,7 @@ from seriatim.telemetry.event_bus import (
 )
 
 RULE_RELOADS_MAX = 20
-_CONTEXTS_MAX = 4096
+_CONTEXTS_MAX = 4096  # pairs of tenant and profile; a log may have any number of tenants
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,9 +85,10 @@ class IdGenerator:
 
     def after_fork(self) -> None:
         """Draw a new random part in a child process, which would repeat its parent's ids."""
+        # Another thread of the parent may hold the old lock, and no thread would ever release it.
         self._lock = threading.Lock()
         self._random = random.Random()  # noqa: S311 - ids are not secret
-        self._last = 0
+        self._last = 0  # draw a new random part even within the millisecond of the fork
 
 
 class Appender:
@@ -115,11 +116,11 @@ class Appender:
     def async_committer(self) -> AsyncCommitter:
         """Return the committer of the running event loop, created on first use."""
         loop = asyncio.get_running_loop()
-        found = self._async_committers.get(loop)
-        if found is None:
-            found = AsyncCommitter(loop, self._store, self.committer, self._settings.limits)
-            self._async_committers[loop] = found
-        return found
+        committer = self._async_committers.get(loop)
+        if committer is None:
+            committer = AsyncCommitter(loop, self._store, self.committer, self._settings.limits)
+            self._async_committers[loop] = committer
+        return committer
 
     def after_fork(self) -> None:
         """Replace threads, queues and id state in a forked child process."""
@@ -129,12 +130,15 @@ class Appender:
 
     def close(self, timeout: float) -> None:
         """Stop accepting appends and wait, at most `timeout` seconds, for the accepted ones."""
+        # The committers of event loops first: they pass their queued appends to the other one.
         for async_committer in list(self._async_committers.values()):
             async_committer.close(timeout)
         self.committer.close(timeout)
 
     def reload_rules(self) -> None:
         """Read the declarations again, after this or another process changed them."""
+        # A thread may still cache a context of the old declarations after this. The store refuses
+        # the requests made with it as stale, and the declarations are read again.
         self._context = self._make_context(self._store.rules())
         self._contexts: dict[tuple[str, str], ValidationContext] = {}
 
@@ -150,6 +154,7 @@ class Appender:
             rules=rules,
             guard=self._guard,
             limits=self._settings.limits,
+            # Compiled here, once for each reload, and not for each event.
             validators={
                 key: compile_schema(entry.schema)
                 for key, entry in rules.types.items()
@@ -163,7 +168,7 @@ class Appender:
         context = self._contexts.get(key)
         if context is None:
             if len(self._contexts) >= _CONTEXTS_MAX:
-                self._contexts = {}
+                self._contexts = {}  # a context is cheap to make again
             check_tenant(draft.tenant_id)
             context = msgspec.structs.replace(
                 self._context, tenant_id=draft.tenant_id, profile_rules=draft.profile_rules
@@ -192,6 +197,7 @@ class Appender:
         if self._settings.numbered_by == "caller":
             _check_numbered(events)
         if trace_headers:
+            # After validation and hashing: metadata is neither hashed nor compared.
             events = add_trace_headers(events, trace_headers, context.guard, context.limits)
         request = AppendRequest(
             draft.tenant_id,
@@ -225,6 +231,7 @@ class Appender:
         deadline = time.monotonic() + (timeout or self._settings.timeout_s)
         telemetry = AppendTelemetry(self._telemetry, draft.tenant_id)
         with telemetry:
+            # More than one reload: other processes may declare again before this append commits.
             for _ in range(RULE_RELOADS_MAX):
                 telemetry.request = self.prepare_request(draft, telemetry.trace_headers)
                 try:
@@ -248,9 +255,11 @@ class Appender:
     def _commit(self, request: AppendRequest, deadline: float) -> AppendResult:
         """Commit in this thread if the committer is idle, otherwise in a group with others."""
         seconds = remaining_time(deadline, time.monotonic())
+        # Waking a writer thread costs more than the insert of a single append (decision 0012).
         try:
             outcome = self.committer.run_alone(lambda: self._store.commit_now(request, seconds))
         except Deferred as deferred:
+            # Nothing is stored, or the request is marked as sent before: a writer decides it.
             [request] = deferred.requests
             outcome = None
         if outcome is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import StreamRef
@@ -20,6 +20,31 @@ from seriatim.core.times import parse_us, time_problem
 from seriatim.store.port import ReadSpec, Scope
 
 _POSITION_END = 1 << 63
+
+
+class ReadFilters(TypedDict, total=False):
+    """The filters of a read by position, which `Log.read_batches` describes.
+
+    Declared once for `page`, `read`, `read_batches` and their asyncio counterparts; their defaults
+    are those of `make_read_spec`.
+    """
+
+    scope: Scope
+    after: int
+    until: int | None
+    stream: StreamRef | None
+    since_seq: int | None
+    types: Sequence[str] | None
+    app_id: str | None
+    env_id: str | None
+    occurred_after: str | None
+    occurred_until: str | None
+    recorded_after: str | None
+    recorded_until: str | None
+    correlation_id: str | None
+    causation_id: str | None
+    actor_id: str | None
+    newest_first: bool
 
 
 def make_read_spec(
@@ -47,17 +72,19 @@ def make_read_spec(
     """Validate the arguments of a read; raises `InvalidArgument` naming the malformed one."""
     check_position("after", after)
     if until is not None and check_position("until", until) < after:
-        raise invalid_argument("until", "must not be less than after")
+        raise invalid_argument("until", f"must not be less than after: {until} < {after}")
     if since_seq is not None and (
         type(since_seq) is not int or not -1 <= since_seq < _POSITION_END
     ):
-        raise invalid_argument("since_seq", "must be a whole number from -1")
+        raise invalid_argument(
+            "since_seq", f"must be a whole number from -1, not {since_seq!r:.40}"
+        )
     if since_seq is not None and stream is None:
         raise invalid_argument("since_seq", "needs a stream: sequence numbers belong to a stream")
     if not isinstance(newest_first, bool):
-        raise invalid_argument("newest_first", "must be true or false")
-    occurred = _window("occurred", occurred_after, occurred_until)
-    recorded = _window("recorded", recorded_after, recorded_until)
+        raise invalid_argument("newest_first", f"must be true or false, not {newest_first!r:.40}")
+    occurred = _parse_window("occurred", occurred_after, occurred_until)
+    recorded = _parse_window("recorded", recorded_after, recorded_until)
     return ReadSpec(
         tenant_id=tenant_id,
         limit=limits.check_page("limit", limit),
@@ -66,16 +93,16 @@ def make_read_spec(
         until=until,
         stream=None if stream is None else check_stream_ref(stream),
         after_seq=since_seq,
-        types=None if types is None else _types(types),
-        app_id=_text("app_id", app_id),
-        env_id=_text("env_id", env_id),
+        types=None if types is None else _check_types(types),
+        app_id=_check_text("app_id", app_id),
+        env_id=_check_text("env_id", env_id),
         occurred_after_us=occurred[0],
         occurred_until_us=occurred[1],
         recorded_after_us=recorded[0],
         recorded_until_us=recorded[1],
-        correlation_id=_text("correlation_id", correlation_id),
-        causation_id=_text("causation_id", causation_id),
-        actor_id=_text("actor_id", actor_id),
+        correlation_id=_check_text("correlation_id", correlation_id),
+        causation_id=_check_text("causation_id", causation_id),
+        actor_id=_check_text("actor_id", actor_id),
         newest_first=newest_first,
     )
 
@@ -83,7 +110,7 @@ def make_read_spec(
 def check_position(name: str, value: object) -> int:
     """Validate a position; 0 means before the first event."""
     if type(value) is not int or not 0 <= value < _POSITION_END:
-        raise invalid_argument(name, "must be a whole number from 0")
+        raise invalid_argument(name, f"must be a whole number from 0, not {value!r:.40}")
     return value
 
 
@@ -101,11 +128,11 @@ def check_timeout(timeout: object, name: str = "timeout") -> float:
         or not isinstance(timeout, int | float)
         or not 0 < timeout <= threading.TIMEOUT_MAX
     ):
-        raise invalid_argument(name, "must be a positive number of seconds")
+        raise invalid_argument(name, f"must be a positive number of seconds, not {timeout!r:.40}")
     return float(timeout)
 
 
-def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
+def _parse_window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
     bounds: list[int | None] = []
     for side, text in (("after", after), ("until", until)):
         if text is not None and (problem := time_problem(text)):
@@ -113,20 +140,21 @@ def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
         bounds.append(None if text is None else parse_us(text))
     start, end = bounds
     if start is not None and end is not None and end < start:
-        raise invalid_argument(f"{name}_until", f"must not be before {name}_after")
+        problem = f"must not be before {name}_after: {until} < {after}"
+        raise invalid_argument(f"{name}_until", problem)
     return start, end
 
 
-def _types(types: Sequence[str]) -> tuple[str, ...]:
+def _check_types(types: Sequence[str]) -> tuple[str, ...]:
     if isinstance(types, str) or not isinstance(types, Sequence):
-        raise invalid_argument("types", "must be a list of event types")
-    for one in types:
-        if problem := types_problem(one):
+        raise invalid_argument("types", f"must be a list of event types, not {types!r:.40}")
+    for event_type in types:
+        if problem := types_problem(event_type):
             raise invalid_argument("types", problem)
     return tuple(types)
 
 
-def _text(name: str, value: str | None) -> str | None:
+def _check_text(name: str, value: str | None) -> str | None:
     if value is not None and (problem := text_problem(value)):
         raise invalid_argument(name, problem)
     return value
@@ -144,14 +172,16 @@ def check_declaration(declaration: object) -> None:
         check_payload_index(declaration)
     else:
         raise invalid_argument(
-            "declarations", "must be StreamKind, EventType or PayloadIndex values"
+            "declarations",
+            "must be StreamKind, EventType or PayloadIndex values, not "
+            f"{type(declaration).__name__}",
         )
 
 
 def check_count(name: str, value: object) -> int | None:
     """Validate a maximum number of records; None means no maximum."""
     if value is not None and (type(value) is not int or value < 1):
-        raise invalid_argument(name, "must be a whole number from 1")
+        raise invalid_argument(name, f"must be a whole number from 1, not {value!r:.40}")
     return value
 
 

@@ -56,6 +56,8 @@ class AsyncCommitter:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, store: Store, committer: Committer, limits: Limits
     ) -> None:
+        # Weak: the appender keeps this object for as long as its loop lives, so a strong reference
+        # would keep both alive forever.
         self._loop = weakref.ref(loop)
         self._store = store
         self._committer = committer
@@ -94,6 +96,7 @@ class AsyncCommitter:
                 loop.call_soon(self._send_queued)
         deadline = loop.time() + seconds
         self._open[waiter] = ticket, deadline
+        # Appends mostly have the same timeout, so the timer is rarely set again.
         if self._timer_at is None or deadline < self._timer_at:
             self._set_timer(deadline)
         try:
@@ -119,9 +122,10 @@ class AsyncCommitter:
     def _send_queued(self) -> None:
         """Send queued appends in groups, at most as many groups as there are writers."""
         self._send_scheduled = False
+        # Appends beyond that stay queued and form larger groups, which cost less per append.
         while self._queue and len(self._in_flight) < self._committer.writers:
-            under_way, writers = len(self._in_flight), self._committer.writers
-            if group := self._queue.take_share(in_flight=under_way, writers=writers):
+            in_flight, writers = len(self._in_flight), self._committer.writers
+            if group := self._queue.take_share(in_flight=in_flight, writers=writers):
                 self._send(group)
 
     def _send(self, group: Sequence[PendingAppend]) -> None:
@@ -132,11 +136,13 @@ class AsyncCommitter:
             self._complete_group(group, [make_unexpected_error(error)] * len(group))
             return
         if exchange is None:
+            # For example because no connection is idle: opening one would block the loop.
             self._defer(group, requests)
             return
         self._in_flight[exchange] = group
         loop = asyncio.get_running_loop()
         loop.add_reader(exchange.fileno(), self._read, exchange)
+        # Most groups fit into the socket's buffer and need no second write.
         if not exchange.flush():
             loop.add_writer(exchange.fileno(), self._write, exchange)
 
@@ -147,12 +153,13 @@ class AsyncCommitter:
     def _read(self, exchange: Exchange) -> None:
         if exchange.receive():
             self._finish_exchange(exchange)
-            self._send_queued()
+            self._send_queued()  # appends that waited for a place among the groups in flight
 
     def _finish_exchange(self, exchange: Exchange, timeout: float | None = None) -> None:
         """Complete the appends of a group; with a timeout, block until the response is complete."""
         loop = self._loop()
         if loop is not None and not loop.is_closed():
+            # First: `outcomes` may close the socket, whose descriptor the next one then gets.
             loop.remove_reader(exchange.fileno())
             loop.remove_writer(exchange.fileno())
         group = self._in_flight.pop(exchange)
@@ -183,6 +190,7 @@ class AsyncCommitter:
             if waiter is None or waiter not in self._open:
                 continue  # its caller has been cancelled
             try:
+                # It keeps its deadline: the time of the first attempt counts.
                 self._open[waiter] = self._submit(request, waiter), self._open[waiter][1]
             except SeriatimError as refusal:
                 ticket.complete(refusal)
@@ -206,9 +214,9 @@ class AsyncCommitter:
             if deadline <= now and not waiter.done():
                 waiter.set_exception(abort_timed_out(ticket))
         self._timer_at = None
-        left = [deadline for _, deadline in self._open.values() if deadline > now]
-        if left:
-            self._set_timer(min(left))
+        deadlines = [deadline for _, deadline in self._open.values() if deadline > now]
+        if deadlines:
+            self._set_timer(min(deadlines))
 
     def close(self, timeout: float) -> None:
         """Stop accepting appends and complete the accepted ones, within `timeout` seconds.
@@ -216,6 +224,7 @@ class AsyncCommitter:
         May be called from any thread, also when the loop has ended.
         """
         loop = self._loop()
+        # From the loop's own thread, waiting for a callback of the loop would never end.
         if loop is None or not loop.is_running() or loop is _running_loop():
             self._finish(timeout)
             return
@@ -230,6 +239,7 @@ class AsyncCommitter:
             finished.wait(timeout)
 
     def _finish(self, timeout: float) -> None:
+        # From now on, `append` passes its requests to the committer, which is closed next.
         self._closed = True
         while self._queue:
             group = self._queue.take_group()

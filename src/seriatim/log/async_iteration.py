@@ -35,6 +35,7 @@ async def iterate_in_own_thread(
         _close_in_thread(thread, iterator, stop)
         raise
     except BaseException:
+        # Shielded: a cancellation ends the wait, but not the release of a lease in the thread.
         await asyncio.shield(asyncio.wrap_future(_close_in_thread(thread, iterator, stop)))
         raise
     thread.shutdown(wait=False)

@@ -47,7 +47,7 @@ _LOOP_EVENTS = 250
 class AsyncLog:
     """A log for asyncio; a cancelled append that was not yet sent stores nothing.
 
-    Calls that would block the event loop run in the executor `in_thread`, which may limit their
+    Calls that would block the event loop run in `executor`, which may limit their
     concurrency; validation of large appends, which uses the processor and waits for nothing, runs
     in the executor `compute`.
 
@@ -116,9 +116,9 @@ class AsyncLog:
                 try:
                     if connection is not None:
                         return telemetry.complete(await log.store.append_in(connection, request))
-                    left = remaining_time(deadline, now())
+                    remaining = remaining_time(deadline, now())
                     return telemetry.complete(
-                        await log.appender.async_committer().append(request, left)
+                        await log.appender.async_committer().append(request, remaining)
                     )
                 except StaleRules:
                     await self._run_before(deadline, log.appender.reload_rules, self._execute)
@@ -382,8 +382,8 @@ class AsyncLog:
         """List durable subscriptions; see `Log.subscriptions`.
 
         Example:
-            for one in await log.aio.subscriptions():
-                print(one.name, one.lag_events)
+            for status in await log.aio.subscriptions():
+                print(status.name, status.lag_events)
         """
         return await self._execute(self._log.subscriptions)
 
@@ -458,7 +458,7 @@ class AsyncLog:
             The result of the function; its errors are raised.
 
         Example:
-            names = await log.aio.call(lambda: [one.stream_id for one in log.streams()])
+            names = await log.aio.call(lambda: [stream.stream_id for stream in log.streams()])
         """
         return await self._execute(function, *args, **kwargs)
 
@@ -469,20 +469,20 @@ def _is_large(events: object) -> bool:
         return False
     if len(events) > _LOOP_EVENTS:
         return True
-    left = _LOOP_CHARACTERS
+    budget = _LOOP_CHARACTERS
     pending: list[Any] = [getattr(event, "payload", event) for event in events]
-    while pending and left > 0:
+    while pending and budget > 0:
         value = pending.pop()
         if type(value) is str:
-            left -= len(value)
+            budget -= len(value)
         elif type(value) is dict or type(value) is list:
-            left -= _VALUE_CHARACTERS * len(value)
-            if left <= 0:
+            budget -= _VALUE_CHARACTERS * len(value)
+            if budget <= 0:
                 break  # before all of it is copied
             pending += value
             if type(value) is dict:
                 pending += value.values()
-    return left <= 0
+    return budget <= 0
 
 
 async def iterate_in_threads(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
@@ -494,11 +494,11 @@ async def iterate_in_threads(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
 async def _flatten(
     batches: AsyncIterator[list[EventRecord]], limit: int | None
 ) -> AsyncIterator[EventRecord]:
-    left = limit
+    remaining = limit
     async for batch in batches:
-        for record in batch if left is None else batch[:left]:
+        for record in batch if remaining is None else batch[:remaining]:
             yield record
-        if left is not None:
-            left -= len(batch)
-            if left <= 0:
+        if remaining is not None:
+            remaining -= len(batch)
+            if remaining <= 0:
                 return

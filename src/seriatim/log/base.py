@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -30,6 +31,7 @@ from seriatim.core.request import Command, Condition, check_stream_ref
 from seriatim.core.tenants import check_tenant
 from seriatim.log.appender import Appender, Draft
 from seriatim.log.arguments import (
+    ReadFilters,
     check_count,
     check_declaration,
     check_name,
@@ -43,17 +45,15 @@ from seriatim.log.batches import Page, limit_batches
 from seriatim.log.catalogue import Catalogue
 from seriatim.log.cursors import reset_subscription
 from seriatim.log.explanation import explain_draft
-from seriatim.log.forks import OPEN_LOGS
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key, make_receipt
 from seriatim.log.projections import Projections, ReadModelConnections
 from seriatim.log.query_execution import QueryRange, QueryResult, run_query
-from seriatim.log.signatures import copy_parameters
+from seriatim.log.signatures import copy_parameters, list_keywords
 from seriatim.log.span_attributes import query_attributes, read_attributes
 from seriatim.log.subscription import Subscription, Tail, iterate_subscription_statuses
 from seriatim.store.common import is_page_full
 from seriatim.store.port import (
     ReadSpec,
-    Scope,
     ServiceStore,
     Store,
     StreamSummary,
@@ -63,6 +63,11 @@ from seriatim.telemetry import tracing
 from seriatim.telemetry.event_bus import Telemetry
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
+
+_COMMAND_HOURS_MIN = 24  # contract C5: a command can be retried for at least a day
+
+# Weak: a log that its program has dropped must not be kept alive for a fork that may never come.
+_OPEN_LOGS: weakref.WeakSet[BaseLog] = weakref.WeakSet()
 
 
 class BaseLog:
@@ -85,8 +90,9 @@ class BaseLog:
         self.catalogue = Catalogue(self)
         self.read_models = read_models or ReadModelConnections(lambda _: None, None)
         self._parent: BaseLog | None = None
+        # Weak: a follower that its consumer has dropped no longer counts towards the limit.
         self._followers: weakref.WeakSet[Subscription | Tail] = weakref.WeakSet()
-        OPEN_LOGS.add(self)
+        _OPEN_LOGS.add(self)
 
     def for_tenant(self, tenant_id: str) -> Self:
         """Return this log for another tenant; both share connections and committer.
@@ -204,27 +210,8 @@ class BaseLog:
 
     # -- read
 
-    def page(
-        self,
-        *,
-        limit: int | None = None,
-        scope: Scope = "log",
-        after: int = 0,
-        until: int | None = None,
-        stream: StreamRef | None = None,
-        since_seq: int | None = None,
-        types: Sequence[str] | None = None,
-        app_id: str | None = None,
-        env_id: str | None = None,
-        occurred_after: str | None = None,
-        occurred_until: str | None = None,
-        recorded_after: str | None = None,
-        recorded_until: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        actor_id: str | None = None,
-        newest_first: bool = False,
-    ) -> Page:
+    @list_keywords(make_read_spec, ReadFilters)
+    def page(self, *, limit: int | None = None, **filters: Unpack[ReadFilters]) -> Page:
         """Read one page by position.
 
         A page has at most `limit` records, by default as many as the limit `page`; with `scope`
@@ -243,28 +230,8 @@ class BaseLog:
             page = log.page(limit=100)
             following = log.page(after=page.last_scanned, limit=100)
         """
-        spec = make_read_spec(
-            self.settings.limits,
-            tenant_id=self.tenant_id,
-            limit=self.settings.limits.page if limit is None else limit,
-            scope=scope,
-            after=after,
-            until=until,
-            stream=stream,
-            since_seq=since_seq,
-            types=types,
-            app_id=app_id,
-            env_id=env_id,
-            occurred_after=occurred_after,
-            occurred_until=occurred_until,
-            recorded_after=recorded_after,
-            recorded_until=recorded_until,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            actor_id=actor_id,
-            newest_first=newest_first,
-        )
-        return self.read_page(spec)
+        page_size = self.settings.limits.page if limit is None else limit
+        return self.read_page(self._make_spec(page_size, filters))
 
     def read_page(self, spec: ReadSpec) -> Page:
         """Read one page by a validated specification."""
@@ -292,27 +259,13 @@ class BaseLog:
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
 
+    @list_keywords(make_read_spec, ReadFilters)
     def read_batches(
         self,
         *,
         limit: int | None = None,
         batch_size: int | None = None,
-        scope: Scope = "log",
-        after: int = 0,
-        until: int | None = None,
-        stream: StreamRef | None = None,
-        since_seq: int | None = None,
-        types: Sequence[str] | None = None,
-        app_id: str | None = None,
-        env_id: str | None = None,
-        occurred_after: str | None = None,
-        occurred_until: str | None = None,
-        recorded_after: str | None = None,
-        recorded_until: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        actor_id: str | None = None,
-        newest_first: bool = False,
+        **filters: Unpack[ReadFilters],
     ) -> Iterator[list[EventRecord]]:
         """Iterate over batches of records up to the head; a bad filter raises `InvalidArgument`.
 
@@ -339,28 +292,18 @@ class BaseLog:
         Example:
             sizes = [len(batch) for batch in log.read_batches(batch_size=500, after=1)]
         """
-        spec = make_read_spec(
-            self.settings.limits,
-            tenant_id=self.tenant_id,
-            limit=min(1000, self.settings.limits.page) if batch_size is None else batch_size,
-            scope=scope,
-            after=after,
-            until=until,
-            stream=stream,
-            since_seq=since_seq,
-            types=types,
-            app_id=app_id,
-            env_id=env_id,
-            occurred_after=occurred_after,
-            occurred_until=occurred_until,
-            recorded_after=recorded_after,
-            recorded_until=recorded_until,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            actor_id=actor_id,
-            newest_first=newest_first,
-        )
+        page_size = min(1000, self.settings.limits.page) if batch_size is None else batch_size
+        spec = self._make_spec(page_size, filters)
         return limit_batches(self.iterate_batches(spec), check_count("limit", limit))
+
+    def _make_spec(self, page_size: int, filters: ReadFilters) -> ReadSpec:
+        if unknown := filters.keys() - ReadFilters.__annotations__.keys():
+            names = ", ".join(ReadFilters.__annotations__)
+            msg = f"a read has no filter {min(unknown)!r}; its filters are {names}"
+            raise TypeError(msg)
+        return make_read_spec(
+            self.settings.limits, tenant_id=self.tenant_id, limit=page_size, **filters
+        )
 
     @copy_parameters(read_batches)
     def read(self, **filters: Any) -> Iterator[EventRecord]:
@@ -378,6 +321,7 @@ class BaseLog:
 
     def iterate_batches(self, spec: ReadSpec) -> Iterator[list[EventRecord]]:
         """Iterate over the batches of a validated specification, up to the current head."""
+        # Read once: on a log that grows as fast as it is read, the iteration would never end.
         head = self.store.head()
         until = head if spec.until is None else min(spec.until, head)
         after = spec.after
@@ -436,11 +380,11 @@ class BaseLog:
         Example:
             record = log.event("e-1")
         """
-        found = self.store.event(self.tenant_id, check_name("event_id", event_id))
-        if found is None:
-            msg = "there is no event with that id"
+        record = self.store.event(self.tenant_id, check_name("event_id", event_id))
+        if record is None:
+            msg = f"there is no event with the id {event_id!r:.80} in tenant {self.tenant_id!r:.80}"
             raise NotFound(msg, details={"event_id": event_id})
-        return found
+        return record
 
     def find_append(
         self, idempotency_key: str, *, producer_id: str | None = None
@@ -573,9 +517,9 @@ class BaseLog:
         Example:
             log.declare(StreamKind(name="invoice", closing_types=("invoice.closed",)))
         """
-        for one in declarations:
-            check_declaration(one)
-            self.store.declare(one)
+        for declaration in declarations:
+            check_declaration(declaration)
+            self.store.declare(declaration)
         self.appender.reload_rules()
 
     # -- follow
@@ -638,8 +582,8 @@ class BaseLog:
         """List this tenant's durable subscriptions: owner, cursor, lag and last error.
 
         Example:
-            for one in log.subscriptions():
-                print(one.name, one.owner, one.position, one.lag_events, one.last_error)
+            for status in log.subscriptions():
+                print(status.name, status.owner, status.lag_events, status.last_error)
         """
         return list(iterate_subscription_statuses(cast("ServiceStore", self.store), self.tenant_id))
 
@@ -742,8 +686,9 @@ class BaseLog:
             deleted = log.purge_commands(older_than_hours=72)
         """
         hours = older_than_hours
-        if type(hours) not in (int, float) or not 24 <= hours < math.inf:  # noqa: PLR2004 - C5
-            raise invalid_argument("older_than_hours", "must be at least 24")
+        if type(hours) not in (int, float) or not _COMMAND_HOURS_MIN <= hours < math.inf:
+            problem = f"must be a number from {_COMMAND_HOURS_MIN}, not {hours!r:.40}"
+            raise invalid_argument("older_than_hours", problem)
         return self.store.purge_commands(hours * 3600)
 
     def close(self) -> None:
@@ -755,7 +700,7 @@ class BaseLog:
         self.appender.close(self.settings.timeout_s)
         self.read_models.close()
         self.store.close()
-        OPEN_LOGS.discard(self)
+        _OPEN_LOGS.discard(self)
 
     def __enter__(self) -> Self:
         """Return the log, to be closed at the end of a `with` block."""
@@ -764,3 +709,17 @@ class BaseLog:
     def __exit__(self, *_: object) -> None:
         """Close the log."""
         self.close()
+
+
+def _after_fork() -> None:
+    """Give a forked child process its own committers and connections.
+
+    A child inherits sockets, but no threads: sharing a connection would mix two conversations, and
+    a committer without its writers would never complete an append.
+    """
+    for log in _OPEN_LOGS:
+        log.appender.after_fork()
+        log.store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

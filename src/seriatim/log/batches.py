@@ -55,15 +55,15 @@ def read_first_records(
         size: About how many bytes of memory the records may take.
         step: About how many bytes of payloads to read at a time.
     """
-    found: list[EventRecord] = []
-    while left := limit - len(found):
-        page = read(after, left, step)
-        found += page
+    records: list[EventRecord] = []
+    while remaining := limit - len(records):
+        page = read(after, remaining, step)
+        records += page
         size -= estimate_memory(page)
-        if size <= 0 or not is_page_full(page, left, step):
+        if size <= 0 or not is_page_full(page, remaining, step):
             break
         after = page[-1].position
-    return found
+    return records
 
 
 def estimate_memory(records: Sequence[EventRecord]) -> int:
@@ -86,13 +86,13 @@ def limit_batches(
     batches: Iterator[list[EventRecord]], limit: int | None
 ) -> Iterator[list[EventRecord]]:
     """Yield batches with at most `limit` records together."""
-    left = limit
+    remaining = limit
     for batch in batches:
-        if left is not None and left <= len(batch):
-            yield batch[:left]
+        if remaining is not None and remaining <= len(batch):
+            yield batch[:remaining]
             return
         yield batch
-        left = None if left is None else left - len(batch)
+        remaining = None if remaining is None else remaining - len(batch)
 
 
 PAGE_EVENTS = 1000
@@ -111,7 +111,7 @@ def iterate_appends(
         page_events: The maximum number of events of a page.
         max_bytes: About how many bytes of payloads a page may have.
     """
-    pending: Batch = []
+    pending: Batch = []  # the last append of a page: the next page may have more of it
     for page in iterate_pages_after(read, after, page_events, max_bytes):
         for _, grouped in groupby(page, key=lambda record: record.append_position):
             group = list(grouped)

@@ -106,14 +106,14 @@ class Catalogue:
                 total: int
         """
 
-        def bind(bound: C) -> C:
-            schema = derive_schema(bound)
+        def bind(payload_class: C) -> C:
+            schema = derive_schema(payload_class)
             entry = EventType(
                 event_type=event_type, event_version=version, kind=kind, schema=schema
             )
             check_event_type(entry)
-            self._adopt([ClassBinding(bound, entry, make_decoder(bound))])
-            return bound
+            self._adopt([ClassBinding(payload_class, entry, make_decoder(payload_class))])
+            return payload_class
 
         return bind if cls is None else bind(cls)
 
@@ -151,28 +151,31 @@ class Catalogue:
             shop.event_type("seat.booked", msgspec.defstruct("SeatBooked", [("seat", str)]))
             log.catalogue.include(shop)
         """
-        self._adopt([one for versions in other._bindings.values() for one in versions.values()])
+        self._adopt(
+            [binding for versions in other._bindings.values() for binding in versions.values()]
+        )
         for key, upcast in other._upcasters.items():
             self._adopt_upcaster(key, upcast)
 
     def _adopt(self, bindings: list[ClassBinding]) -> None:
-        for one in bindings:
-            self._check_new(one)
+        for binding in bindings:
+            self._check_new(binding)
+        # Declared before they are added: a refused declaration leaves the catalogue unchanged.
         if self._log is not None:
-            self._log.declare(*[one.entry for one in bindings])
-        for one in bindings:
-            versions = self._bindings.setdefault(one.entry.event_type, {})
-            versions[one.entry.event_version] = one
-            self._classes[one.cls] = one.entry
+            self._log.declare(*[binding.entry for binding in bindings])
+        for binding in bindings:
+            versions = self._bindings.setdefault(binding.entry.event_type, {})
+            versions[binding.entry.event_version] = binding
+            self._classes[binding.cls] = binding.entry
 
-    def _check_new(self, new: ClassBinding) -> None:
-        known = self._classes.get(new.cls)
-        if known is not None and known != new.entry:
-            raise _already_bound(new.cls.__qualname__, known)
-        entry = new.entry
-        stored = self._bindings.get(entry.event_type, {}).get(entry.event_version)
-        if stored is not None and stored.entry != entry:
-            raise _already_bound("another class", stored.entry)
+    def _check_new(self, binding: ClassBinding) -> None:
+        bound_entry = self._classes.get(binding.cls)
+        if bound_entry is not None and bound_entry != binding.entry:
+            raise _already_bound_error(binding.cls.__qualname__, bound_entry)
+        entry = binding.entry
+        bound_version = self._bindings.get(entry.event_type, {}).get(entry.event_version)
+        if bound_version is not None and bound_version.entry != entry:
+            raise _already_bound_error("another class", bound_version.entry)
 
     def _adopt_upcaster(self, key: tuple[str, int], upcast: Upcaster) -> None:
         if self._upcasters.get(key, upcast) is not upcast:
@@ -289,9 +292,9 @@ class Catalogue:
         Example:
             version = log.catalogue.newest("order.placed")
         """
-        known = set(self._bindings.get(event_type, ()))
-        known.update(start + 1 for name, start in self._upcasters if name == event_type)
-        return max(known, default=None)
+        versions = set(self._bindings.get(event_type, ()))
+        versions.update(start + 1 for name, start in self._upcasters if name == event_type)
+        return max(versions, default=None)
 
     def _upcast_once(
         self, record: EventRecord, version: int, payload: dict[str, Any]
@@ -318,7 +321,7 @@ def _to_payload(instance: Any) -> Any:
     return msgspec.to_builtins(instance, str_keys=True)
 
 
-def _already_bound(class_name: str, entry: EventType) -> Conflict:
+def _already_bound_error(class_name: str, entry: EventType) -> Conflict:
     name = f"{entry.event_type} v{entry.event_version}"
     return Conflict(f"{class_name} is bound to {name} already", details={"name": name})
 

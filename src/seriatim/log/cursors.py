@@ -22,8 +22,8 @@ def make_cursor(
 ) -> Cursor:
     """Return a cursor at a position; raises `InvalidArgument` if it is after the head."""
     check_position("position", position)
-    if position > store.head():
-        raise invalid_argument("position", "must not be after the head")
+    if position > (head := store.head()):
+        raise invalid_argument("position", f"must not be after the head: {position} > {head}")
     identity = store.identity()
     return Cursor(
         tenant_id=tenant_id,
@@ -59,8 +59,8 @@ def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
             "new query"
         )
         raise Conflict(msg, details={"name": cursor.name})
-    seen = LogIdentity(cursor.log_id, cursor.epoch)
-    problem = find_cursor_problem(store, seen, cursor.position, cursor.last_event_id)
+    identity = LogIdentity(cursor.log_id, cursor.epoch)
+    problem = find_cursor_problem(store, identity, cursor.position, cursor.last_event_id)
     if problem is not None:
         msg = (
             f"the cursor of {cursor.name!r} {problem}: the log was restored or replaced; "
@@ -70,18 +70,18 @@ def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
 
 
 def find_cursor_problem(
-    store: Store, seen: LogIdentity, position: int, last_event_id: str
+    store: Store, identity: LogIdentity, position: int, last_event_id: str
 ) -> str | None:
     """Return why a consumer cannot continue, or None if it can.
 
     The consumer has read the log `seen` up to `position`, where the event was `last_event_id`.
     """
-    identity = store.identity()
+    current = store.identity()
     head = store.head()
-    if seen.log_id != identity.log_id:
+    if identity.log_id != current.log_id:
         return "belongs to another log"
-    if seen.epoch != identity.epoch:
-        return f"is of epoch {seen.epoch}, the log is in epoch {identity.epoch}"
+    if identity.epoch != current.epoch:
+        return f"is of epoch {identity.epoch}, the log is in epoch {current.epoch}"
     if position > head:
         return f"is at position {position}, after the head {head}"
     if position and store.event_id_at(position) != last_event_id:

@@ -32,6 +32,7 @@ Events = Iterable[NewEvent | Mapping[str, Any]]
 Decider = Callable[[list[EventRecord]], Events]
 AsyncDecider = Callable[[list[EventRecord]], Events | Awaitable[Events]]
 
+# An IdempotencyConflict is final, unless a concurrent duplicate has stored its receipt meanwhile.
 _CONFLICTS = (ConditionalAppendConflict, EventSequenceInvalid, IdempotencyConflict)
 # About the duration of an append at first. Entirely random, to separate writers that compete.
 _BACKOFF = Backoff(first_s=0.002, cap_s=0.128, jitter=1.0)
@@ -57,7 +58,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         The receipt is looked up after the records are read. If there is none, the records contain
         no events of an earlier or concurrent run of the same decision.
         """
-        records, condition = _load(log, self.context)
+        records, condition = _load_context(log, self.context)
         return records, condition, self.find(log)
 
     def find(self, log: BaseLog) -> AppendResult | None:
@@ -104,9 +105,9 @@ def decide_and_append(log: BaseLog, decision: Decision, decider: Decider) -> App
         EventSequenceInvalid: The stream changed at every attempt.
     """
     for attempt in range(decision.attempts):
-        records, condition, found = decision.load(log)
-        if found is not None:
-            return found
+        records, condition, receipt = decision.load(log)
+        if receipt is not None:
+            return receipt
         events = decision.check(decider(records))
         if not events:
             return None
@@ -114,15 +115,15 @@ def decide_and_append(log: BaseLog, decision: Decision, decider: Decider) -> App
             key = decision.idempotency_key
             result = log.append(events, condition, key, command=decision.command)
         except _CONFLICTS as error:
-            if (found := decision.find(log)) is not None:
-                return found
+            if (receipt := decision.find(log)) is not None:
+                return receipt
             if decision.is_over(attempt, error):
                 raise
             time.sleep(_backoff_s(attempt))
         else:
             # A concurrent duplicate may have appended more events than this one decided on.
-            found = decision.find(log) if result.replayed else None
-            return found or result
+            receipt = decision.find(log) if result.replayed else None
+            return receipt or result
     return None
 
 
@@ -134,11 +135,11 @@ async def decide_and_append_async(
     The decider may be a coroutine function.
     """
     for attempt in range(decision.attempts):
-        records, condition, found = await aio.call(decision.load, log)
-        if found is not None:
-            return found
-        returned = decider(records)
-        decided = await returned if inspect.isawaitable(returned) else returned
+        records, condition, receipt = await aio.call(decision.load, log)
+        if receipt is not None:
+            return receipt
+        decider_result = decider(records)
+        decided = await decider_result if inspect.isawaitable(decider_result) else decider_result
         events = decision.check(decided)
         if not events:
             return None
@@ -146,14 +147,14 @@ async def decide_and_append_async(
             key = decision.idempotency_key
             result = await aio.append(events, condition, key, command=decision.command)
         except _CONFLICTS as error:
-            if (found := await aio.call(decision.find, log)) is not None:
-                return found
+            if (receipt := await aio.call(decision.find, log)) is not None:
+                return receipt
             if decision.is_over(attempt, error):
                 raise
             await asyncio.sleep(_backoff_s(attempt))
         else:
-            found = await aio.call(decision.find, log) if result.replayed else None
-            return found or result
+            receipt = await aio.call(decision.find, log) if result.replayed else None
+            return receipt or result
     return None
 
 
@@ -161,9 +162,9 @@ def _backoff_s(attempt: int) -> float:
     return _BACKOFF.delay_s(attempt + 1, random.random())  # noqa: S311 - jitter
 
 
-def _load(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:
+def _load_context(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:
     if isinstance(context, Query):
-        found = log.query(context)
-        return found.records, ExpectedContext(context, found.context_version)
+        result = log.query(context)
+        return result.records, ExpectedContext(context, result.context_version)
     records = list(log.read_stream(context))
     return records, ExpectedSeq(context, records[-1].stream_seq if records else None)

@@ -67,8 +67,8 @@ def _find_deciding_events(
         return result.records
     if step == "command" and request.command is not None:
         command = request.command.command
-        stored = store.append_by_command(tenant_id, command.actor, command.endpoint, command.key)
-        return () if stored is None else stored.records
+        earlier = store.append_by_command(tenant_id, command.actor, command.endpoint, command.key)
+        return () if earlier is None else earlier.records
     if step == "conditions" and number is not None:
         return _find_conflicting(store, request, number, trace.head)
     index = result.details.get("index")
@@ -112,8 +112,8 @@ def _find_known(store: Store, event: PreparedEvent) -> Iterable[EventRecord]:
     """Yield the stored events with the key or the id of an event."""
     by_key = None
     if event.idempotency_index is not None and event.idempotency_key is not None:
-        found = store.append_by_key(event.tenant_id, event.producer_id, event.idempotency_key)
-        for record in () if found is None else found.records:
+        earlier = store.append_by_key(event.tenant_id, event.producer_id, event.idempotency_key)
+        for record in () if earlier is None else earlier.records:
             if record.idempotency_key == event.idempotency_key:
                 by_key = record
                 yield record

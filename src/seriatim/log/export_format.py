@@ -190,13 +190,13 @@ class _Pending:
         self._first = number
         self.last = line
         self._lines: list[tuple[int, ExportLine]] = []
-        self._events = self._payload_bytes = self._bytes = 0
+        self._event_count = self._payload_bytes = self._bytes = 0
         self._problem: str | None = None
 
     def add(self, number: int, line: ExportLine | _Outline, size: int) -> None:
         """Add a line of the append; a line that is too large is passed as its outline."""
         self.last = line
-        self._events += 1
+        self._event_count += 1
         self._payload_bytes += len(line.payload)
         self._bytes += size
         self._problem = self._problem or self._find_problem(number, line)
@@ -213,7 +213,7 @@ class _Pending:
                 return f"has a payload over {limits.payload_bytes} bytes (payload_bytes)"
             bounds = f"tags {limits.tags}, metadata_entries {limits.metadata_entries}"
             return f"has an envelope over its bounds ({bounds}) at line {number}"
-        if self._events > limits.append_events:
+        if self._event_count > limits.append_events:
             return f"has more than {limits.append_events} events (append_events)"
         size = max(self._payload_bytes, self._bytes // _LINES_PER_PAYLOADS)
         if size > limits.append_bytes:
@@ -228,10 +228,10 @@ class _Pending:
             f"the append that begins at line {self._first} {self._problem}: raise that limit, or "
             "split the append"
         )
-        return OversizedAppend(self._first, self._events, self.last.tenant_id, message)
+        return OversizedAppend(self._first, self._event_count, self.last.tenant_id, message)
 
 
-class ExportTruncated(Exception):  # noqa: N818 - control flow, reported as `whole=False`
+class ExportTruncatedError(Exception):
     """Raised by an iterator of lines when the file is truncated or damaged."""
 
 
@@ -239,15 +239,15 @@ class ExportReader:
     """Read an export file one append at a time.
 
     A file without a header is accepted as events written by hand. After all lines were read,
-    `whole` is true if the file is complete as far as its footer shows.
+    `complete` is true if the file is complete as far as its footer shows.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._cut_off = False
-        self._lines = enumerate(self._until_truncated(lines), start=1)
+        self._lines = enumerate(self._read_until_truncated(lines), start=1)
         self._first: tuple[int, bytes] | None = None
         self.header: ExportHeader | None = None
-        self.whole = False
+        self.complete = False
         first = next(self._lines, None)
         if first is not None and first[1].startswith(b'{"format":'):
             self.header = _decode_line(_HEADER, *first)
@@ -255,10 +255,10 @@ class ExportReader:
         else:
             self._first = first
 
-    def _until_truncated(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+    def _read_until_truncated(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         try:
             yield from lines
-        except ExportTruncated:
+        except ExportTruncatedError:
             self._cut_off = True
 
     def appends(self, limits: Limits) -> Iterator[list[tuple[int, ExportLine]] | OversizedAppend]:
@@ -268,7 +268,7 @@ class ExportReader:
         that exceeds the limits, the lines are not kept in memory.
         """
         pending: _Pending | None = None
-        for number, line, size in self._events(limits):
+        for number, line, size in self._iterate_events(limits):
             if pending is not None and not _is_same_append(pending.last, line):
                 yield pending.finish()
                 pending = None
@@ -278,17 +278,19 @@ class ExportReader:
         if pending is not None:
             yield pending.finish()
 
-    def _events(self, limits: Limits) -> Iterator[tuple[int, ExportLine | _Outline, int]]:
+    def _iterate_events(self, limits: Limits) -> Iterator[tuple[int, ExportLine | _Outline, int]]:
         first = [] if self._first is None else [self._first]
-        events, declared = 0, None
+        events, expected_events = 0, None
         for number, raw in chain(first, self._lines):
             if raw.startswith(b'{"end":'):
-                declared = _decode_line(_FOOTER, number, raw).events
+                expected_events = _decode_line(_FOOTER, number, raw).events
             elif raw.strip():
                 events += 1
                 yield number, _parse_event(number, raw, limits), len(raw)
-        complete = self.header is None if declared is None else declared == events
-        self.whole = complete and not self._cut_off
+        matches_footer = (
+            self.header is None if expected_events is None else expected_events == events
+        )
+        self.complete = matches_footer and not self._cut_off
 
 
 def _parse_event(number: int, raw: bytes, limits: Limits) -> ExportLine | _Outline:
@@ -308,11 +310,11 @@ def _parse_event(number: int, raw: bytes, limits: Limits) -> ExportLine | _Outli
     return line
 
 
-def _is_same_append(one: ExportLine | _Outline, other: ExportLine | _Outline) -> bool:
+def _is_same_append(line: ExportLine | _Outline, other: ExportLine | _Outline) -> bool:
     return (
-        one.append_position is not None
-        and one.append_position == other.append_position
-        and one.tenant_id == other.tenant_id
+        line.append_position is not None
+        and line.append_position == other.append_position
+        and line.tenant_id == other.tenant_id
     )
 
 

@@ -72,12 +72,12 @@ class DivergenceDetector:
         if self._empty:
             return
         missing: dict[str, list[StreamRef]] = defaultdict(list)
-        for stream in {found for line in lines if (found := self._stream_key(line)) is not None}:
+        for stream in {key for line in lines if (key := self._stream_key(line)) is not None}:
             if stream not in self._ends:
                 missing[stream[0]].append(stream[1:])
         for tenant_id, streams in missing.items():
-            lasts = self._store.last_of_streams(tenant_id, streams)
-            for ref, last in zip(streams, lasts, strict=True):
+            last_records = self._store.last_of_streams(tenant_id, streams)
+            for ref, last in zip(streams, last_records, strict=True):
                 if len(self._ends) >= TRACKED_STREAMS_MAX:
                     del self._ends[next(iter(self._ends))]
                 end = None if last is None else (last.stream_seq, last.event_id)
@@ -153,8 +153,8 @@ def make_new_event(number: int, line: ExportLine) -> NewEvent:
     elif line.stream_type is not line.stream_id:
         msg = f"line {number}: stream_type and stream_id must be given together"
         raise InvalidEvent(msg, details={"line": number, "field": "stream_id"})
-    rest = (*_get_shared_fields(line), tuple(line.tags))
-    return NewEvent(line.event_type, _parse_payload(number, line), stream, *rest)
+    remaining_fields = (*_get_shared_fields(line), tuple(line.tags))
+    return NewEvent(line.event_type, _parse_payload(number, line), stream, *remaining_fields)
 
 
 def _parse_payload(number: int, line: ExportLine) -> Any:
@@ -194,7 +194,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     """The result of an import, in numbers of events.
 
     `refusals` lists the first refused appends; `reasons` counts all refused events by error code.
-    `undeclared` counts declarations of the file that the log does not have. `whole` is false if
+    `undeclared` counts declarations of the file that the log does not have. `complete` is false if
     the file is truncated.
     """
 
@@ -202,7 +202,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     reused: int = 0
     refused: int = 0
     skipped: int = 0
-    whole: bool = True
+    complete: bool = True
     undeclared: int = 0
     reasons: Counter[str] = msgspec.field(default_factory=Counter)
     refusals: list[ImportRefusal] = []
@@ -210,7 +210,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether the file is complete and the log has all its events."""
-        return self.whole and not self.refused
+        return self.complete and not self.refused
 
 
 def import_events(
@@ -258,7 +258,7 @@ def import_events(
             for page in _iterate_pages(source.appends(log.settings.limits)):
                 groups.load_stream_ends(page)
                 for append in page:
-                    append_tenant, events = _tenant_and_size(append)
+                    append_tenant, events = _get_tenant_and_size(append)
                     if tenant_id not in (None, append_tenant or log.tenant_id):
                         groups.report.skipped += events
                         continue
@@ -270,9 +270,10 @@ def import_events(
             groups.finish()
             raise
         except BaseException:
+            # The store failed or the caller interrupted: end at once. A repeated import continues.
             writer.shutdown(wait=False, cancel_futures=True)
             raise
-    groups.report.whole = source.whole
+    groups.report.complete = source.complete
     groups.report.undeclared = len(undeclared)
     return groups.report
 
@@ -282,22 +283,19 @@ def _find_undeclared(log: BaseLog, header: ExportHeader | None) -> list[Declarat
     if header is None:
         return []
     rules = log.store.rules()
+    indexes = [index.declaration for index in rules.indexes]
     return [
-        *(one for one in header.kinds if rules.kinds.get(one.name) != one),
-        *(one for one in header.types if rules.types.get(_type_key(one)) != one),
-        *(
-            one
-            for one in header.indexes
-            if one not in [index.declaration for index in rules.indexes]
-        ),
+        *(kind for kind in header.kinds if rules.kinds.get(kind.name) != kind),
+        *(entry for entry in header.types if rules.types.get(_type_key(entry)) != entry),
+        *(index for index in header.indexes if index not in indexes),
     ]
 
 
-def _type_key(declared: EventType) -> tuple[str, int]:
-    return declared.event_type, declared.event_version
+def _type_key(entry: EventType) -> tuple[str, int]:
+    return entry.event_type, entry.event_version
 
 
-def _tenant_and_size(append: AppendFromFile) -> tuple[str | None, int]:
+def _get_tenant_and_size(append: AppendFromFile) -> tuple[str | None, int]:
     if isinstance(append, OversizedAppend):
         return append.tenant_id, append.events
     return append[0][1].tenant_id, len(append)
@@ -310,7 +308,7 @@ def _iterate_pages(appends: Iterator[AppendFromFile]) -> Iterator[list[AppendFro
     try:
         for append in appends:
             page.append(append)
-            lines += _tenant_and_size(append)[1]
+            lines += _get_tenant_and_size(append)[1]
             if not isinstance(append, OversizedAppend):
                 size += sum(len(line.payload) for _, line in append)
             if lines >= EXPORT_PAGE_EVENTS or size >= PAGE_BYTES:
@@ -332,7 +330,7 @@ class _Group(msgspec.Struct):
     bytes: int = 0
 
 
-_Sent = tuple[list[NumberedLines], "Future[list[Outcome]]"]
+_SubmittedGroup = tuple[list[NumberedLines], "Future[list[Outcome]]"]
 
 
 class _GroupWriter:
@@ -344,7 +342,7 @@ class _GroupWriter:
         self._writer = writer
         self._divergence = DivergenceDetector(log.store, log.tenant_id)
         self._open = _Group()
-        self._sent: deque[_Sent] = deque()
+        self._in_flight: deque[_SubmittedGroup] = deque()
 
     def load_stream_ends(self, page: list[AppendFromFile]) -> None:
         """Load the last events of the streams of a page, before any of its appends is sent."""
@@ -386,11 +384,13 @@ class _GroupWriter:
 
     def _submit_group(self) -> None:
         """Pass the open group to the writer thread, waiting if too many groups are in flight."""
-        while len(self._sent) >= IN_FLIGHT_MAX:
+        while len(self._in_flight) >= IN_FLIGHT_MAX:
             self._settle_oldest()
         group, self._open = self._open, _Group()
         if group.appends:
-            self._sent.append((group.appends, self._writer.submit(self._commit, group.requests)))
+            self._in_flight.append(
+                (group.appends, self._writer.submit(self._commit, group.requests))
+            )
 
     def _commit(self, requests: list[AppendRequest]) -> list[Outcome]:
         try:
@@ -403,34 +403,34 @@ class _GroupWriter:
     def finish(self) -> None:
         """Commit the open group and wait for all groups in flight."""
         self._submit_group()
-        while self._sent:
+        while self._in_flight:
             self._settle_oldest()
 
     def _settle_oldest(self) -> None:
-        outcomes = deque(self._wait_for(self._sent.popleft()))
+        outcomes = deque(self._wait_for(self._in_flight.popleft()))
         while outcomes:
             append, outcome = outcomes.popleft()
-            refusal = self._count(outcome)
+            refusal = self._count_outcome(outcome)
             if refusal is None:
                 continue
             # Declarations may have changed, or events of a command may share a key (contract C7).
             if isinstance(refusal, StaleRules) or self._may_share_key(append, refusal):
-                retried = [append, *self._collect_failed(outcomes)]
+                retries = [append, *self._collect_failed(outcomes)]
                 self._log.appender.reload_rules()
-                for one in retried:
-                    self._send_alone(one)
+                for retried_append in retries:
+                    self._send_alone(retried_append)
                 return
             self._refuse(append, refusal)
 
-    def _wait_for(self, sent: _Sent) -> Iterator[tuple[NumberedLines, Outcome]]:
+    def _wait_for(self, group: _SubmittedGroup) -> Iterator[tuple[NumberedLines, Outcome]]:
         """Wait until a group is committed, and return its outcomes."""
-        appends, outcomes = sent
+        appends, outcomes = group
         try:
             return zip(appends, outcomes.result(self._log.settings.timeout_s), strict=True)
         except FutureTimeout:
             raise make_unanswered_error() from None
 
-    def _count(self, outcome: Outcome) -> SeriatimError | StaleRules | None:
+    def _count_outcome(self, outcome: Outcome) -> SeriatimError | StaleRules | None:
         """Count a receipt, or return the refusal; raises `BackendFailure` if the store failed."""
         if isinstance(outcome, BackendFailure):
             raise outcome
@@ -452,10 +452,14 @@ class _GroupWriter:
 
         They may have failed only because an earlier append of their stream was missing.
         """
-        failed = [append for append, outcome in outcomes if self._count(outcome) is not None]
-        while self._sent:
-            later = self._wait_for(self._sent.popleft())
-            failed += [append for append, outcome in later if self._count(outcome) is not None]
+        failed = [
+            append for append, outcome in outcomes if self._count_outcome(outcome) is not None
+        ]
+        while self._in_flight:
+            later = self._wait_for(self._in_flight.popleft())
+            failed += [
+                append for append, outcome in later if self._count_outcome(outcome) is not None
+            ]
         return failed
 
     def _send_alone(self, append: NumberedLines) -> None:
@@ -466,9 +470,9 @@ class _GroupWriter:
             except SeriatimError as error:
                 refusal = error
                 break
-            sent = self._writer.submit(self._commit, [request])
-            [(_, outcome)] = self._wait_for(([append], sent))
-            refusal = self._count(outcome)
+            future = self._writer.submit(self._commit, [request])
+            [(_, outcome)] = self._wait_for(([append], future))
+            refusal = self._count_outcome(outcome)
             if refusal is None or not self._may_share_key(append, refusal):
                 break
         if refusal is not None:
@@ -481,7 +485,7 @@ class _GroupWriter:
             tenant_id=append[0][1].tenant_id or self._log.tenant_id,
             profile_rules=rules,
             events=[make_new_event(number, line) for number, line in append],
-            condition=self._conditions(append),
+            condition=self._make_conditions(append),
         )
         request = self._log.appender.prepare_request(draft)
         for (number, line), event in zip(append, request.events, strict=True):
@@ -493,7 +497,7 @@ class _GroupWriter:
                 raise InvalidEvent(msg, details={"line": number})
         return request
 
-    def _conditions(self, append: NumberedLines) -> tuple[Condition, ...]:
+    def _make_conditions(self, append: NumberedLines) -> tuple[Condition, ...]:
         """Return the expected sequence numbers for kinds that require them (contract B11)."""
         if not self._log.appender.rules.requires_expected_seq:
             return ()

@@ -56,22 +56,24 @@ def find_decision_receipt(
     """
     prepared = log.appender.prepare_command(log.tenant_id, command)
     if prepared is not None:
-        given = prepared.command
-        stored = find_stored_by_command(log, given.actor, given.endpoint, given.key)
-        if stored is not None:
-            if stored.request_hash != prepared.request_hash:
-                raise key_reuse_error(given.key)
-            return make_receipt(stored)
+        checked = prepared.command
+        stored_append = find_stored_by_command(log, checked.actor, checked.endpoint, checked.key)
+        if stored_append is not None:
+            if stored_append.request_hash != prepared.request_hash:
+                raise key_reuse_error(checked.key)
+            return make_receipt(stored_append)
     if idempotency_key is None:
         return None
-    stored = find_stored_by_key(log, idempotency_key, producer_id)
+    stored_append = find_stored_by_key(log, idempotency_key, producer_id)
     # The lookup also finds the key of a single event, which may belong to another append. Events
     # of an append with the key k have the keys k/0, k/1 and so on.
-    if stored is None or stored.records[0].idempotency_key != f"{idempotency_key}/0":
+    if stored_append is None or stored_append.records[0].idempotency_key != f"{idempotency_key}/0":
         return None
-    return make_receipt(stored)
+    return make_receipt(stored_append)
 
 
-def make_receipt(found: StoredAppend | None) -> AppendResult | None:
+def make_receipt(stored_append: StoredAppend | None) -> AppendResult | None:
     """Return the receipt of a stored append, or None."""
-    return None if found is None else AppendResult.replay(found.records, found.response)
+    if stored_append is None:
+        return None
+    return AppendResult.replay(stored_append.records, stored_append.response)

@@ -46,13 +46,13 @@ def check_reason(reason: str, *, required: bool = False) -> str:
 
     Args:
         reason: The text.
-        required: Whether it must not be empty, as for an action on many things.
+        required: Whether it must not be empty, as for an action on several entries.
 
     Raises:
         InvalidArgument: It is missing, too long, or looks like a secret.
     """
     if required and not reason.strip():
-        raise invalid_argument("reason", "is required for an action on many things")
+        raise invalid_argument("reason", "is required for an action on several entries")
     if len(reason) > REASON_MAX:
         raise invalid_argument("reason", f"must not be longer than {REASON_MAX} characters")
     if reason and sanitize_reason(reason) != reason:
@@ -61,7 +61,7 @@ def check_reason(reason: str, *, required: bool = False) -> str:
 
 
 def check_expected_count(expected: int, actual: int) -> None:
-    """Check that an action would affect as many things as its operator expects.
+    """Check that an action would affect as many entries as its operator expects.
 
     Raises:
         InvalidArgument: The expected number is out of range.
@@ -70,7 +70,10 @@ def check_expected_count(expected: int, actual: int) -> None:
     if not 0 <= expected < 1 << 63:
         raise invalid_argument("expected_count", "must be a whole number from 0 to 2^63 - 1")
     if expected != actual:
-        msg = f"this would affect {actual}, not {expected}: list them again, then confirm"
+        msg = (
+            f"the action would affect {actual}, not {expected}: list the entries again, then "
+            "confirm the new number"
+        )
         details = {"expected_count": expected, "actual_count": actual}
         raise Conflict(msg, details=details)
 
@@ -129,7 +132,7 @@ def record_action(log: BaseLog, action: OperatorAction) -> bool:
 def _sanitize(value: Any) -> Any:
     if isinstance(value, str):
         return sanitize_reason(value)
-    return [_sanitize(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_sanitize(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read_journal(
@@ -148,7 +151,7 @@ def read_journal(
         InvalidArgument: An argument is malformed.
     """
     if type(limit) is not int or not 1 <= limit <= JOURNAL_PAGE_MAX:
-        raise invalid_argument("limit", f"must be from 1 to {JOURNAL_PAGE_MAX}")
+        raise invalid_argument("limit", f"must be from 1 to {JOURNAL_PAGE_MAX}, not {limit!r:.40}")
     if before is not None and check_position("before", before) == 0:
         raise invalid_argument("before", "must be a position, from 1")
     if tenant_id is not None and (problem := id_problem(tenant_id)):

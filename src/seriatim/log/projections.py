@@ -49,14 +49,14 @@ class ReadModelConnections:
 
     Args:
         find: Opens the read model at a URL; returns None if there is none.
-        beside: Returns the default URL of a tenant's read model; None if the log has no default.
+        default_url: Returns the default URL of a tenant's read model; None if there is none.
     """
 
     def __init__(
-        self, find: Callable[[str], ReadModel | None], beside: Callable[[str], str] | None
+        self, find: Callable[[str], ReadModel | None], default_url: Callable[[str], str] | None
     ) -> None:
         self._find_read_model = find
-        self._default_url = beside
+        self._default_url = default_url
         # Keyed by process: connections inherited by a fork may be neither used nor closed.
         self._open: dict[tuple[int, str], ReadModel] = {}
 
@@ -82,10 +82,10 @@ class ReadModelConnections:
         opened = self._find_read_model(url)
         if opened is None:
             return None
-        found = self._open.setdefault(key, opened)
-        if found is not opened:  # another thread opened it first
+        model = self._open.setdefault(key, opened)
+        if model is not opened:  # another thread opened it first
             opened.close()
-        return found
+        return model
 
     def close(self) -> None:
         """Close all connections of this process."""
@@ -127,10 +127,10 @@ class Projections:
             progress = self.get_progress(name)
             if progress.position >= position:
                 return progress
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 break
-            time.sleep(min(delay, left))
+            time.sleep(min(delay, remaining))
         raise wait_timeout_error(progress, position, timeout_s)
 
     def demand(self, name: str, position: int) -> Progress:
@@ -166,17 +166,17 @@ class Projections:
         head = self._log.head()
         return [
             ProjectionStanding(
-                name=one.name,
-                position=one.position,
-                lag=max(0, head - one.position),
-                updated_at=one.updated_at,
-                status=one.status,
-                running=bool(one.owner),
-                failures=len(model.failures(one.name)),
-                held_until=one.held_until,
+                name=progress.name,
+                position=progress.position,
+                lag=max(0, head - progress.position),
+                updated_at=progress.updated_at,
+                status=progress.status,
+                running=bool(progress.owner),
+                failures=len(model.failures(progress.name)),
+                held_until=progress.held_until,
             )
-            for one in model.list_progress()
-            if not one.shadow
+            for progress in model.list_progress()
+            if not progress.shadow
         ]
 
     def failures(self, name: str) -> list[FailureRecord]:
@@ -213,7 +213,7 @@ class Projections:
             for standing in log.projections.status():
                 log.projections.pause(standing.name, reason="deploying")
         """
-        model = self._own_model(name, operator, whole=True)
+        model = self._open_for_operator(name, operator, all_tenants=True)
         check_reason(reason)
         operations.pause(model, name)
         return self._record("projection_paused", {"projection": name}, operator, reason)
@@ -225,7 +225,7 @@ class Projections:
             for standing in log.projections.status():
                 log.projections.resume(standing.name)
         """
-        model = self._own_model(name, operator, whole=True)
+        model = self._open_for_operator(name, operator, all_tenants=True)
         check_reason(reason)
         operations.resume(model, name)
         return self._record("projection_resumed", {"projection": name}, operator, reason)
@@ -259,7 +259,10 @@ class Projections:
             for standing in log.projections.status():
                 log.projections.retry(standing.name, reason="the fold is fixed")
         """
-        model, tenant_id = self._own_model(name, operator), self._tenant_of(operator)
+        model, tenant_id = (
+            self._open_for_operator(name, operator),
+            self._get_confined_tenant(operator),
+        )
         check_reason(reason)
         if expected_count is not None:
             actual = len(operations.find_retryable(model, name, position, tenant_id))
@@ -288,27 +291,37 @@ class Projections:
 
         Example:
             for standing in log.projections.status():
-                for one in log.projections.failures(standing.name):
-                    log.projections.skip(standing.name, one.failure.position, reason="bad data")
+                for record in log.projections.failures(standing.name):
+                    position = record.failure.position
+                    log.projections.skip(standing.name, position, reason="bad data")
         """
-        model, tenant_id = self._own_model(name, operator), self._tenant_of(operator)
+        model, tenant_id = (
+            self._open_for_operator(name, operator),
+            self._get_confined_tenant(operator),
+        )
         check_reason(reason)
         operations.skip(model, name, check_position("position", position), tenant_id)
         target = {"projection": name, "position": position}
         return self._record("projection_failure_skipped", target, operator, reason)
 
-    def _own_model(self, name: str, operator: Operator | None, *, whole: bool = False) -> ReadModel:
+    def _open_for_operator(
+        self, name: str, operator: Operator | None, *, all_tenants: bool = False
+    ) -> ReadModel:
         """Return the read model of a projection that the operator may act on.
 
-        With `whole` the action affects every tenant of the projection.
+        With `all_tenants`, the action affects every tenant of the projection.
         """
-        found = self.find(name)
-        if whole and found.tenant_id == ALL_TENANTS and self._tenant_of(operator) is not None:
+        progress = self.find(name)
+        if (
+            all_tenants
+            and progress.tenant_id == ALL_TENANTS
+            and self._get_confined_tenant(operator) is not None
+        ):
             msg = f"projection {name} covers all tenants: use a token for all tenants"
             raise Forbidden(msg, details={"projection": name})
         return self._model(name)
 
-    def _tenant_of(self, operator: Operator | None) -> str | None:
+    def _get_confined_tenant(self, operator: Operator | None) -> str | None:
         """Return the tenant whose failures an operator may resolve, None for all."""
         return self._log.tenant_id if operator is not None and operator.confined else None
 
@@ -336,8 +349,8 @@ class Projections:
 
     def check_position(self, position: object) -> None:
         """Raise `InvalidArgument` for a position after the head, which a wait might never reach."""
-        if check_position("position", position) > self._log.head():
-            raise invalid_argument("position", "must not be after the head")
+        if check_position("position", position) > (head := self._log.head()):
+            raise invalid_argument("position", f"must not be after the head: {position} > {head}")
 
     def get_progress(self, name: str) -> Progress:
         """Return the progress of a projection of this log.
@@ -347,16 +360,18 @@ class Projections:
             Conflict: It belongs to another tenant.
             LogIdentityChanged: The log was restored or replaced since it last ran.
         """
-        found = self.find(name)
-        seen = LogIdentity(found.log_id, found.epoch)
-        problem = find_cursor_problem(self._log.store, seen, found.position, found.last_event_id)
+        progress = self.find(name)
+        identity = LogIdentity(progress.log_id, progress.epoch)
+        problem = find_cursor_problem(
+            self._log.store, identity, progress.position, progress.last_event_id
+        )
         if problem is not None:
             msg = (
                 f"projection {name} {problem}: the log was restored or replaced; "
                 f"run seriatim project rebuild {name} to rebuild its read model"
             )
             raise LogIdentityChanged(msg, details={"projection": name})
-        return found
+        return progress
 
     def find(self, name: str) -> Progress:
         """Return the progress of a projection, also if the log was restored since it last ran.
@@ -369,18 +384,18 @@ class Projections:
             for standing in log.projections.status():
                 print(log.projections.find(standing.name).owner)
         """
-        found = self._model(check_name("name", name)).progress(name)
-        if found is None:
-            raise _not_found(name)
-        if found.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
-            msg = f"projection {name} belongs to another tenant"
+        progress = self._model(check_name("name", name)).progress(name)
+        if progress is None:
+            raise _not_found_error(name)
+        if progress.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
+            msg = f"projection {name} belongs to another tenant: open the log of that tenant"
             raise Conflict(msg, details={"projection": name, "tenant_id": self._log.tenant_id})
-        return found
+        return progress
 
     def _model(self, name: str) -> ReadModel:
         model = self._log.read_models.find(self._target)
         if model is None:
-            raise _not_found(name)
+            raise _not_found_error(name)
         return model
 
 
@@ -394,37 +409,89 @@ class AsyncProjections:
         self._execute = executor
 
     async def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
-        """Wait until a projection has reached a position; see `Projections.wait_for`."""
+        """Wait until a projection has reached a position; see `Projections.wait_for`.
+
+        Raises:
+            ProjectionTimeout: The projection did not reach the position in time.
+            NotFound: There is no such projection.
+
+        Example:
+            receipt = await log.aio.append([NewEvent("order.placed", {"total": 12})])
+            try:
+                await log.aio.projections.wait_for("orders", receipt.last_position, 0.1)
+            except (NotFound, ProjectionTimeout) as error:
+                print(error)
+        """
         deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
         await self._execute(self._projections.check_position, position)
         for delay in poll_delays():
             progress = await self._execute(self._projections.get_progress, name)
             if progress.position >= position:
                 return progress
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 break
-            await asyncio.sleep(min(delay, left))
+            await asyncio.sleep(min(delay, remaining))
         raise wait_timeout_error(progress, position, timeout_s)
 
     async def demand(self, name: str, position: int) -> Progress:
-        """Require that a projection has reached a position; see `Projections.demand`."""
+        """Require that a projection has reached a position; see `Projections.demand`.
+
+        Raises:
+            ProjectionOutOfDate: The projection has not reached the position.
+            NotFound: There is no such projection.
+
+        Example:
+            try:
+                await log.aio.projections.demand("orders", 1)
+            except (NotFound, ProjectionOutOfDate) as error:
+                print(error)
+        """
         return await self._execute(self._projections.demand, name, position)
 
     async def status(self) -> list[ProjectionStanding]:
-        """Return the status of every projection; see `Projections.status`."""
+        """Return the status of every projection; see `Projections.status`.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                print(standing.name, standing.position, standing.lag)
+        """
         return await self._execute(self._projections.status)
 
     async def failures(self, name: str) -> list[FailureRecord]:
-        """Return the failures of a projection; see `Projections.failures`."""
+        """Return the failures of a projection; see `Projections.failures`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                print(await log.aio.projections.failures(standing.name))
+        """
         return await self._execute(self._projections.failures, name)
 
     async def pause(self, name: str, *, reason: str = "") -> bool:
-        """Stop a projection at its current position; see `Projections.pause`."""
+        """Stop a projection at its current position; see `Projections.pause`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                await log.aio.projections.pause(standing.name, reason="deploying")
+        """
         return await self._execute(partial(self._projections.pause, name, reason=reason))
 
     async def resume(self, name: str, *, reason: str = "") -> bool:
-        """Resume a paused projection; see `Projections.resume`."""
+        """Resume a paused projection; see `Projections.resume`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                await log.aio.projections.resume(standing.name)
+        """
         return await self._execute(partial(self._projections.resume, name, reason=reason))
 
     async def retry(
@@ -435,12 +502,31 @@ class AsyncProjections:
         expected_count: int | None = None,
         reason: str = "",
     ) -> tuple[int, bool]:
-        """Retry failures in the current run or the next one; see `Projections.retry`."""
+        """Retry failures in the current run or the next one; see `Projections.retry`.
+
+        Raises:
+            NotFound: There is no such projection or failure.
+            Conflict: There are more or fewer failures than expected.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                await log.aio.projections.retry(standing.name, reason="the fold is fixed")
+        """
         call = partial(self._projections.retry, name, position, reason=reason)
         return await self._execute(partial(call, expected_count=expected_count))
 
     async def skip(self, name: str, position: int, *, reason: str = "") -> bool:
-        """Skip a failed event; see `Projections.skip`."""
+        """Skip a failed event; see `Projections.skip`.
+
+        Raises:
+            NotFound: There is no such projection or failure.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                for record in await log.aio.projections.failures(standing.name):
+                    position = record.failure.position
+                    await log.aio.projections.skip(standing.name, position, reason="bad data")
+        """
         return await self._execute(partial(self._projections.skip, name, position, reason=reason))
 
 
@@ -449,28 +535,29 @@ def poll_delays() -> Iterator[float]:
     return (_POLL_BACKOFF.delay_s(attempt) for attempt in count(1))
 
 
-def wait_timeout_error(found: Progress, position: int, seconds: float) -> SeriatimError:
+def wait_timeout_error(progress: Progress, position: int, seconds: float) -> SeriatimError:
     """Return the error for a projection that did not reach a position in time."""
+    activity = "running" if progress.owner else "not running"
     msg = (
-        f"projection {found.name} has reached {found.position}, not {position}, within "
-        f"{seconds:g} s: it is {found.status} and {'running' if found.owner else 'not running'}"
+        f"projection {progress.name} has reached {progress.position}, not {position}, within "
+        f"{seconds:g} s: it is {progress.status} and {activity}"
     )
-    return _lag_error(ProjectionTimeout, msg, found, position)
+    return _lag_error(ProjectionTimeout, msg, progress, position)
 
 
 def _lag_error(
-    kind: type[SeriatimError], msg: str, found: Progress, position: int
+    kind: type[SeriatimError], msg: str, progress: Progress, position: int
 ) -> SeriatimError:
     details = {
-        "projection": found.name,
+        "projection": progress.name,
         "position": position,
-        "reached": found.position,
-        "status": found.status,
+        "reached": progress.position,
+        "status": progress.status,
     }
     return kind(msg, details=details)
 
 
-def _not_found(name: str) -> NotFound:
+def _not_found_error(name: str) -> NotFound:
     msg = (
         f"there is no projection {name!r:.80} in this read model: create it with "
         "seriatim project run"

@@ -55,9 +55,12 @@ def run_query(log: BaseLog, query: Query, window: QueryRange) -> QueryResult:
     """Run a query against the store; see `Log.query`."""
     check_query(query, log.settings.limits)
     size = window.check(log.settings.limits)
+    # The head first: events up to it never change, so that all later statements, and the queries
+    # for further pages, see the same snapshot without a transaction.
     snapshot = log.store.head()
     if window.head is not None and window.head > snapshot:
-        raise invalid_argument("head", "must not be after the log's head")
+        problem = f"must not be after the log's head: {window.head} > {snapshot}"
+        raise invalid_argument("head", problem)
     snapshot = snapshot if window.head is None else window.head
     start = max(query.min_position or 0, window.after or 0)
     end = snapshot if window.until is None else min(window.until, snapshot)

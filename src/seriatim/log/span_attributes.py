@@ -44,13 +44,13 @@ def read_attributes(spec: ReadSpec, page: Page) -> dict[str, Any]:
     }
 
 
-def query_attributes(tenant_id: str, found: QueryResult) -> dict[str, Any]:
+def query_attributes(tenant_id: str, result: QueryResult) -> dict[str, Any]:
     """Return the attributes of a query."""
     return {
         "seriatim.tenant": tenant_id,
-        "seriatim.count": len(found.records),
-        "seriatim.head": found.head,
-        "seriatim.context_version": found.context_version,
+        "seriatim.count": len(result.records),
+        "seriatim.head": result.head,
+        "seriatim.context_version": result.context_version,
     }
 
 
@@ -67,10 +67,12 @@ def add_trace_headers(
     return tuple(_add_headers(event, trace_headers, limits) for event in events)
 
 
-def _add_headers(event: PreparedEvent, carried: Mapping[str, str], limits: Limits) -> PreparedEvent:
+def _add_headers(
+    event: PreparedEvent, trace_headers: Mapping[str, str], limits: Limits
+) -> PreparedEvent:
     if "traceparent" in event.metadata:
         return event
-    metadata = {**event.metadata, **carried}
+    metadata = {**event.metadata, **trace_headers}
     size = sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items())
     if len(metadata) > limits.metadata_entries or size > limits.metadata_bytes:
         return event

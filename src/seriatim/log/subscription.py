@@ -64,10 +64,12 @@ def read_subscription_statuses(
 ) -> list[SubscriptionStatus]:
     """Return one page of subscription statuses by name, after the name `after`."""
     head = store.head()
-    return [_status(store, one, head) for one in store.subscriptions(tenant_id, after, limit)]
+    return [
+        _make_status(store, state, head) for state in store.subscriptions(tenant_id, after, limit)
+    ]
 
 
-def _status(store: ServiceStore, state: SubscriptionState, head: int) -> SubscriptionStatus:
+def _make_status(store: ServiceStore, state: SubscriptionState, head: int) -> SubscriptionStatus:
     query = Query.from_mapping(decode_stored_json(state.query)) if state.query else Query()
     after = max(state.position, query.min_position or 0)
     pending = store.select(state.tenant_id, query, after, head, 1) if after < head else []
@@ -115,8 +117,8 @@ class Tail:
         poll_s: float = 1.0,
         on_scanned: Callable[[int], None] | None = None,
     ) -> None:
-        if position > store.head():
-            raise invalid_argument("after", "must not be after the head")
+        if position > (head := store.head()):
+            raise invalid_argument("after", f"must not be after the head: {position} > {head}")
         self.position = position
         # A restored or replaced log has another event at this position, or none.
         self._last_event_id = _event_id_at(store, position)
@@ -144,6 +146,8 @@ class Tail:
         """Yield each committed append once, in order."""
         idle_since = time.monotonic()
         while not self._stopped.is_set():
+            # The head first: all events up to it are visible by now, so that the position may move
+            # to it after the scan, also past events that do not match.
             head = self._store.head()
             check_same_log(self._store, self._identity, self.position, self._last_event_id, head)
             for batch in iterate_matching_appends(
@@ -162,8 +166,8 @@ class Tail:
             idle = time.monotonic() - idle_since
             if self._idle_timeout is not None and idle >= self._idle_timeout:
                 return
-            left = self._poll_s if self._idle_timeout is None else self._idle_timeout - idle
-            self._store.wait(self.position, min(self._poll_s, left))
+            wait_s = self._poll_s if self._idle_timeout is None else self._idle_timeout - idle
+            self._store.wait(self.position, min(self._poll_s, wait_s))
 
 
 def _event_id_at(store: Store, position: int) -> str:
@@ -294,10 +298,10 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches; requesting the next one confirms that the last was processed."""
-        with self._hold_lease() as held:
-            if held is None:
+        with self._hold_lease() as lease_and_keeper:
+            if lease_and_keeper is None:
                 return
-            lease, keeper = held
+            lease, keeper = lease_and_keeper
             self._lease = lease
             # Another owner may have advanced the cursor while this one waited for the lease.
             self._cursor = self._open_cursor()
@@ -306,6 +310,7 @@ class Subscription:
                 yield batch
                 keeper.check()  # the consumer may have forked: the lease is not the child's
                 self._store_cursor(batch[-1].position, batch[-1].event_id, lease)
+            # At the end even a short skip is worth a write: no later one will include it.
             self._skip_to(self._tail.position, lease, min_skip=1)
 
     @contextmanager
@@ -316,6 +321,7 @@ class Subscription:
             lease = wait_for_lease(
                 lambda: self._claim_lease(owner),
                 stopped=self._stopped.is_set,
+                # So that an owner that died is replaced soon after its lease has expired.
                 interval_s=min(self._poll_s, self._lease_s / 4),
                 sleep=self._stopped.wait,
             )
@@ -362,7 +368,7 @@ class Subscription:
             poll_s=self._poll_s,
             on_scanned=lambda position: self._skip_to(position, lease, min_skip=_STORE_SKIP_FROM),
         )
-        if self._stopped.is_set():
+        if self._stopped.is_set():  # `stop` was called before there was a tail to stop
             tail.stop()
         return tail
 
@@ -376,6 +382,7 @@ class Subscription:
         cursor = msgspec.structs.replace(
             self._cursor, position=position, last_event_id=last_event_id
         )
+        # With the lease, so that the store refuses it from an owner that has been replaced.
         self._store.put_cursor(cursor, lease=lease, reset=False)
         self._cursor = cursor
 
@@ -396,6 +403,7 @@ class Subscription:
             try:
                 return self._run_once(handler)
             except LeaseLost as error:
+                # No delay: the next run begins with waiting for the lease.
                 self._report(error, 0.0)
             except SeriatimError as error:
                 if not _is_transient(error):
@@ -408,9 +416,10 @@ class Subscription:
 
     def _run_once(self, handler: Callable[[Batch], object]) -> None:
         for batch in self:
+            # The lease is renewed in the background, so that the batch stays with this owner.
             while (delay := self._call_handler(handler, batch)) is not None:
                 if self._stopped.wait(delay):
-                    return
+                    return  # without requesting the next batch, which would confirm this one
             self.failures = 0
 
     def _call_handler(self, handler: Callable[[Batch], object], batch: Batch) -> float | None:

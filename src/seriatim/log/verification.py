@@ -184,8 +184,8 @@ class StreamCheck:
             stream=stream,
             after_seq=seq - 2,
         )
-        found = self._store.read(spec)
-        return (found[0].stream_seq or 0, found[0].event_type) if found else None
+        records = self._store.read(spec)
+        return (records[0].stream_seq or 0, records[0].event_type) if records else None
 
     def summarize(self) -> str:
         return f"{self._count:,} streams, each numbered without gaps, none continued after its end"
@@ -226,13 +226,13 @@ class LookupCheck:
 
 
 def _make_query(record: EventRecord) -> Query:
-    one = Filter(
+    query_filter = Filter(
         types=(record.event_type,),
         payload=_make_predicate(record),
         tags=record.tags or None,
         streams=None if record.stream is None else (record.stream,),
     )
-    return Query((one,))
+    return Query((query_filter,))
 
 
 def _make_predicate(record: EventRecord) -> tuple[object, ...] | None:
@@ -326,8 +326,8 @@ def _summarize(
         message = f"the head is {head}, but {events} events were read"
         problems.add(PositionCheck.name, ("error", message))
     for check in checks:
-        found = problems.collect(check.name)
-        yield from found or [Finding("ok", check.name, check.summarize())]
+        findings = problems.collect(check.name)
+        yield from findings or [Finding("ok", check.name, check.summarize())]
 
 
 def _verify_backend(store: Store) -> Iterator[Finding]:
@@ -351,10 +351,10 @@ class _Problems:
             self._findings.setdefault(check, []).append(Finding(level, check, message, cure))
 
     def collect(self, check: str) -> list[Finding]:
-        found = self._findings.get(check, [])
+        findings = self._findings.get(check, [])
         for (name, level), count in self._counts.items():
             if name == check and count > REPORTED_PROBLEMS_MAX:
-                found.append(
+                findings.append(
                     Finding(level, check, f"and {count - REPORTED_PROBLEMS_MAX} more of this kind")
                 )
-        return found
+        return findings

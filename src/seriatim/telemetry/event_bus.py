@@ -62,7 +62,7 @@ class Telemetry:
         self._listeners = (*self._listeners, listener)
 
         def unsubscribe() -> None:
-            self._listeners = tuple(one for one in self._listeners if one is not listener)
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
 
         return unsubscribe
 

@@ -6,11 +6,11 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -25,7 +25,9 @@ REQUEST_FIELDS = ("method", "route", "status", "duration_ms")  # in text: part o
 FIELDS = ("request_id", "tenant", "caller", "error_code", "limit", *REQUEST_FIELDS)
 
 _REDACTED = "redacted: the text looks like a secret"
-_bound: ContextVar[dict[str, str]] = ContextVar("seriatim_log_fields", default={})  # noqa: B039
+_bound_fields: ContextVar[Mapping[str, str]] = ContextVar(
+    "seriatim_log_fields", default=MappingProxyType({})
+)
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -35,22 +37,27 @@ def bind_fields(
 ) -> Iterator[None]:
     """Add fields to every line that this thread or task logs within a block.
 
+    Args:
+        request_id: The id of the request that the block serves.
+        tenant: The tenant that it works for.
+        error_code: The code of an error that it reports.
+
     Example:
         with bind_fields(request_id="r-1", tenant="acme"):
-            log.append(events)
+            log.append([NewEvent("order.placed")])
     """
-    given = {"request_id": request_id, "tenant": tenant, "error_code": error_code}
-    fields = {name: value for name, value in given.items() if value is not None}
-    token = _bound.set(_bound.get() | fields)
+    values = {"request_id": request_id, "tenant": tenant, "error_code": error_code}
+    fields = {name: value for name, value in values.items() if value is not None}
+    token = _bound_fields.set({**_bound_fields.get(), **fields})
     try:
         yield
     finally:
-        _bound.reset(token)
+        _bound_fields.reset(token)
 
 
 def bind_request_id(request_id: str) -> None:
     """Add the request id to every line that the current task logs from now on."""
-    _bound.set({"request_id": request_id})
+    _bound_fields.set({"request_id": request_id})
 
 
 def write_logs(
@@ -65,6 +72,11 @@ def write_logs(
 
     Returns:
         A function that stops writing.
+
+    Example:
+        stop = write_logs("json")
+        log.append([NewEvent("order.placed")])
+        stop()
     """
     handler = _Handler(stream)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
@@ -89,7 +101,7 @@ def write_all_logs(format: LogFormat, *, stream: TextIO | None = None) -> Callab
         A function that restores the previous state.
     """
     root = logging.getLogger()
-    if any(isinstance(one, _Handler) for one in root.handlers):
+    if any(isinstance(existing, _Handler) for existing in root.handlers):
         return lambda: None
     handler = _Handler(stream)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
@@ -135,10 +147,10 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line."""
         fields: dict[str, Any] = {
-            "time": _time(record),
+            "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _message(record),
+            "message": _format_message(record),
             **_context_fields(record),
         }
         if record.exc_info and record.exc_info[1] is not None:
@@ -159,7 +171,9 @@ class TextFormatter(logging.Formatter):
         context = "".join(
             f" {name}={value}" for name, value in fields if name not in REQUEST_FIELDS
         )
-        line = f"{_time(record)} {record.levelname.lower()} {_message(record)}{context}"
+        line = (
+            f"{_format_time(record)} {record.levelname.lower()} {_format_message(record)}{context}"
+        )
         if record.exc_info and record.exc_info[1] is not None:
             error, trace = record.exc_info[1], record.exc_info[2]
             line = "\n  ".join([line, *_stack(trace), summarize_error(error)])
@@ -171,20 +185,21 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__(stream or sys.stderr)
-        self._given = stream
+        self._fixed_stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._given is None:
+        if self._fixed_stream is None:
             self.stream = sys.stderr
         super().emit(record)
 
 
-def _time(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _message(record: logging.LogRecord) -> str:
+def _format_message(record: logging.LogRecord) -> str:
+    # The arguments of a message are only known now, and may come from any library.
     return _redact(record.getMessage())
 
 
@@ -197,7 +212,7 @@ def _redact(text: str) -> str:
 
 def _context_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields of the record, of the enclosing block, and of the current span."""
-    fields: dict[str, Any] = dict(_bound.get())
+    fields: dict[str, Any] = dict(_bound_fields.get())
     fields |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
     fields = {
         name: value if isinstance(value, int | float) else _redact(str(value))
@@ -209,4 +224,6 @@ def _context_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def _stack(trace: TracebackType | None) -> list[str]:
     """Return file, line and function of each frame, without source code or values."""
-    return [f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(trace)]
+    return [
+        f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)
+    ]

@@ -45,15 +45,15 @@ class ObservedLog(Protocol):
 
 
 class LogGauges:
-    """Read the gauges of one log, and cache them for `keep_s` seconds."""
+    """Read the gauges of one log, and cache them for `cache_s` seconds."""
 
     def __init__(
-        self, log: ObservedLog, tenants: Callable[[], Iterable[str]], names_max: int, keep_s: float
+        self, log: ObservedLog, tenants: Callable[[], Iterable[str]], names_max: int, cache_s: float
     ) -> None:
         self._log = log
         self._tenants = tenants
         self._names_max = names_max
-        self._keep_s = keep_s
+        self._cache_s = cache_s
         self._lock = threading.Lock()
         self._heads: deque[tuple[float, int]] = deque()
         self._cached: list[GaugeReading] = []
@@ -63,7 +63,7 @@ class LogGauges:
         """Return all gauges; a log that cannot be read is reported as down."""
         # The lock is held while reading: concurrent scrapes wait for one read and share it.
         with self._lock:
-            if time.monotonic() - self._read_at >= self._keep_s:
+            if time.monotonic() - self._read_at >= self._cache_s:
                 self._cached = self._read()
                 self._read_at = time.monotonic()
             return self._cached
@@ -76,7 +76,7 @@ class LogGauges:
         readings = [
             GaugeReading(metric_families.LOG_UP, (), 1),
             GaugeReading(metric_families.LOG_HEAD, (), head),
-            GaugeReading(metric_families.LOG_GROWTH, (), self._growth(head)),
+            GaugeReading(metric_families.LOG_GROWTH, (), self._compute_growth_rate(head)),
         ]
         for tenant in islice(self._tenants(), self._names_max):
             view = self._log.for_tenant(tenant)
@@ -87,7 +87,7 @@ class LogGauges:
                     continue
         return readings
 
-    def _growth(self, head: int) -> float:
+    def _compute_growth_rate(self, head: int) -> float:
         """Return the mean rate of the last minute, independent of how often metrics are read."""
         now = time.monotonic()
         while self._heads and now - self._heads[0][0] > _WINDOW_S:
@@ -97,16 +97,16 @@ class LogGauges:
         return max(0, head - first) / (now - since) if now > since else 0.0
 
     def _projections(self, view: ObservedLog, tenant: str, _head: int) -> Iterator[GaugeReading]:
-        for one in view.projections.status():
-            labels = tenant, one.name
-            yield GaugeReading(metric_families.PROJECTION_LAG, labels, one.lag)
-            yield GaugeReading(metric_families.PROJECTION_FAILURES, labels, one.failures)
-            yield GaugeReading(metric_families.PROJECTION_RUNNING, labels, int(one.running))
+        for standing in view.projections.status():
+            labels = tenant, standing.name
+            yield GaugeReading(metric_families.PROJECTION_LAG, labels, standing.lag)
+            yield GaugeReading(metric_families.PROJECTION_FAILURES, labels, standing.failures)
+            yield GaugeReading(metric_families.PROJECTION_RUNNING, labels, int(standing.running))
 
     def _consumers(self, view: ObservedLog, tenant: str, head: int) -> Iterator[GaugeReading]:
-        for one in view.store.cursors(tenant, "subscription"):
-            lag = max(0, head - one.position)
-            yield GaugeReading(metric_families.CONSUMER_LAG, (tenant, one.name), lag)
+        for cursor in view.store.cursors(tenant, "subscription"):
+            lag = max(0, head - cursor.position)
+            yield GaugeReading(metric_families.CONSUMER_LAG, (tenant, cursor.name), lag)
 
 
 ListTenants = Callable[[], Iterable[str]]
@@ -148,6 +148,9 @@ class LogMetrics:
 
         Returns:
             A function that stops collecting.
+
+        Example:
+            stop = LogMetrics(Metrics()).observe(log, lambda: ["default", "acme"], cache_s=1.0)
         """
         gauges = LogGauges(log, tenants or (lambda: (DEFAULT_TENANT,)), self._names_max, cache_s)
         stop_functions = (
@@ -176,8 +179,8 @@ class LogMetrics:
             self._reuses.labels(tenant).inc()
         elif event.name == "subscription.exception":
             name = event.metadata["subscription"]
-            known = self._consumers.admit(tenant, name)
-            self._failures.labels(tenant, name if known else OTHER_LABEL).inc()
+            accepted = self._consumers.admit(tenant, name)
+            self._failures.labels(tenant, name if accepted else OTHER_LABEL).inc()
         else:
             self._batches.labels(tenant).inc()
             self._records.labels(tenant).inc(event.measurements["count"])

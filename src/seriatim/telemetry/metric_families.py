@@ -168,5 +168,5 @@ REGISTRY_OUTAGE = MetricFamily(
 )
 
 FAMILIES: tuple[MetricFamily, ...] = tuple(
-    one for one in list(globals().values()) if isinstance(one, MetricFamily)
+    value for value in list(globals().values()) if isinstance(value, MetricFamily)
 )

@@ -26,7 +26,7 @@ class BoundedLabels:
     """Accept the first label values up to a limit; all later ones become `other`."""
 
     def __init__(self, limit: int = LABEL_VALUES_MAX) -> None:
-        self._most = limit
+        self._limit = limit
         self._known: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
 
@@ -40,7 +40,7 @@ class BoundedLabels:
         if names in self._known:
             return True
         with self._lock:
-            if len(self._known) >= self._most:
+            if len(self._known) >= self._limit:
                 return names in self._known
             self._known.add(names)
             return True
@@ -87,21 +87,33 @@ class Metrics:
 
     def __init__(self) -> None:
         self._client = _client()
-        self._own = self._client.CollectorRegistry()
-        self.registry = self._own
+        self._own_registry = self._client.CollectorRegistry()
+        self.registry = self._own_registry
+        # With several processes, a scrape reads the files of all of them, not the registry of one.
         if folder := metrics_folder():
             self.registry = self._client.CollectorRegistry()
             self.registry.register(_MultiprocessCollector(self._client, folder))
 
     def create(self, family: MetricFamily) -> Any:
-        """Create the counter, gauge or histogram of a metric family."""
+        """Create the counter, gauge or histogram of a metric family.
+
+        Example:
+            from seriatim.telemetry.metric_families import MetricFamily
+
+            family = MetricFamily("orders_total", "counter", "Orders by country.", ("country",))
+            Metrics().create(family).labels("DE").inc()
+        """
         kinds = {
             "counter": self._client.Counter,
             "gauge": self._client.Gauge,
             "histogram": self._client.Histogram,
         }
         metric = kinds[family.kind](
-            family.name, family.help, family.labels, registry=self._own, **_OPTIONS[family.kind]
+            family.name,
+            family.help,
+            family.labels,
+            registry=self._own_registry,
+            **_OPTIONS[family.kind],
         )
         return CachedLabels(metric) if family.labels else metric
 
@@ -110,6 +122,12 @@ class Metrics:
 
         Returns:
             A function that removes the reader.
+
+        Example:
+            from seriatim.telemetry.metric_families import LOG_HEAD
+            from seriatim.telemetry.metrics import GaugeReading
+
+            remove = Metrics().register_reader(lambda: [GaugeReading(LOG_HEAD, (), log.head())])
         """
         collector = _Collector(self._client, read)
         self.registry.register(collector)
@@ -118,7 +136,11 @@ class Metrics:
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics as text, and its content type; this may query a database.
 
-        `accept` is the value of an Accept header.
+        Args:
+            accept: The value of an Accept header, which selects the format.
+
+        Example:
+            text, content_type = Metrics().render()
         """
         # The client raises on a malformed version in the header: use the plain format then.
         accepted = "" if _INVALID_VERSION.search(accept) else accept
@@ -131,6 +153,11 @@ class MetricsServer:
 
     Raises:
         InvalidArgument: The address is malformed or in use.
+
+    Example:
+        server = MetricsServer(Metrics(), "127.0.0.1:0")
+        print(server.port)
+        server.close()
     """
 
     def __init__(self, metrics: Metrics, address: str) -> None:
@@ -150,7 +177,11 @@ class MetricsServer:
         return port
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server.
+
+        Example:
+            MetricsServer(Metrics(), "127.0.0.1:0").close()
+        """
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -169,12 +200,12 @@ class _MultiprocessCollector:
             if not _is_alive(process):
                 self._library.mark_process_dead(process, str(self._folder))
         # The library cannot read a file that another process has created and not written yet.
-        files = [str(file) for file in self._folder.glob("*.db") if _size(file)]
+        files = [str(file) for file in self._folder.glob("*.db") if _get_size(file)]
         merged: Iterable[Any] = self._library.MultiProcessCollector.merge(files)
         return merged
 
 
-def _size(file: Path) -> int:
+def _get_size(file: Path) -> int:
     try:
         return file.stat().st_size
     except FileNotFoundError:  # its process has just died
@@ -200,13 +231,13 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         families: dict[str, Any] = {}
-        for one in self._read():
-            family = one.family
+        for reading in self._read():
+            family = reading.family
             if family.name not in families:
                 families[family.name] = self._client.core.GaugeMetricFamily(
                     family.name, family.help, labels=family.labels
                 )
-            families[family.name].add_metric(one.labels, one.value)
+            families[family.name].add_metric(reading.labels, reading.value)
         yield from families.values()
 
 
@@ -226,8 +257,7 @@ def _client() -> ModuleType:
     except ModuleNotFoundError as error:
         msg = "metrics need the Prometheus client: pip install 'seriatim[metrics]'"
         raise BackendFailure(msg, retryable=False) from error
-    found: Any = prometheus_client
-    return found  # type: ignore[no-any-return]
+    return prometheus_client
 
 
 _STATUSES = ("claimed", "expired", "failed", "blocked", "dead", "unknown")
@@ -240,8 +270,8 @@ class JobMetrics:
         self._position = metrics.create(metric_families.JOB_POSITION)
         self._lag = metrics.create(metric_families.JOB_LAG)
         self._pace = metrics.create(metric_families.JOB_PACE)
-        self._done = metrics.create(metric_families.JOB_EVENTS)
-        self._open = metrics.create(metric_families.REGISTRY_EVENTS)
+        self._outcomes = metrics.create(metric_families.JOB_EVENTS)
+        self._unfinished = metrics.create(metric_families.REGISTRY_EVENTS)
         self._outage = metrics.create(metric_families.REGISTRY_OUTAGE)
 
     def set_progress(self, job: str, position: int, lag: int, pace: float) -> None:
@@ -253,7 +283,7 @@ class JobMetrics:
     def set_outcomes(self, job: str, counts: Mapping[str, int]) -> None:
         """Set the number of events by outcome."""
         for outcome, count in counts.items():
-            self._done.labels(job, outcome).set(count)
+            self._outcomes.labels(job, outcome).set(count)
 
     def set_registry(self, handler: str, counts: Mapping[str, int], *, unavailable: bool) -> None:
         """Set the unfinished events of a handler by status, or that the registry is unavailable."""
@@ -261,7 +291,7 @@ class JobMetrics:
         if unavailable:
             return
         for status in _STATUSES:
-            self._open.labels(handler, status).set(counts.get(status, 0))
+            self._unfinished.labels(handler, status).set(counts.get(status, 0))
 
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

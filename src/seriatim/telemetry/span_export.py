@@ -49,6 +49,10 @@ def export_spans(service: str, *, enabled: bool | None = None) -> Iterator[None]
 
     Raises:
         BackendFailure: Export is enabled explicitly and OpenTelemetry is not installed.
+
+    Example:
+        with export_spans("orders", enabled=False):
+            log.append([NewEvent("order.placed")])
     """
     export = tracing_enabled() if enabled is None else enabled
     if not export or tracing.is_active():
@@ -76,7 +80,7 @@ def join_span_export(exporting: SpanExport | None) -> Iterator[None]:
     If that fails, a warning is logged and the task runs without.
     """
     if exporting is not None and _Process.provider is None and not tracing.is_active():
-        adopt_otel_variables(exporting.variables)
+        adopt_otel_variables(exporting.variables)  # first: the SDK reads them when it starts
         try:
             _start(exporting)
         except BackendFailure as error:

@@ -39,8 +39,16 @@ def is_active() -> bool:
 def use_provider(provider: Any) -> Callable[[], None]:
     """Trace with a tracer provider instead of the global one.
 
+    Args:
+        provider: A `TracerProvider` of the OpenTelemetry SDK; None for the global one.
+
     Returns:
         A function that restores the previous provider.
+
+    Example:
+        restore = use_provider(None)
+        log.append([NewEvent("order.placed")])
+        restore()
     """
     previous, _Choice.provider = _Choice.provider, provider
 
@@ -94,7 +102,7 @@ def inject() -> dict[str, str]:
     """Return the W3C headers of the current span; empty if tracing is not set up."""
     carrier: dict[str, str] = {}
     if is_active():
-        _propagator().inject(carrier)
+        _make_propagator().inject(carrier)
     if len(carrier.get("tracestate", "")) > _STATE_MAX:
         del carrier["tracestate"]
     return carrier
@@ -109,9 +117,11 @@ def extract(headers: Mapping[str, str]) -> SpanParent | None:
         return None
     from opentelemetry.context import Context
 
-    found = _propagator().extract(carrier, Context())
-    valid = sys.modules[_API].get_current_span(found).get_span_context().is_valid
-    return found if valid else None
+    # Into an empty context: by default the current span would stay the parent if the headers are
+    # malformed.
+    context = _make_propagator().extract(carrier, Context())
+    valid = sys.modules[_API].get_current_span(context).get_span_context().is_valid
+    return context if valid else None
 
 
 def current_ids() -> tuple[str, str] | None:
@@ -151,11 +161,12 @@ class _RecordedSpan(Span):
                 self._name,
                 context=self._parent,
                 kind=api.SpanKind[self._kind.upper()],
-                attributes=_present(self._attributes),
+                attributes=_omit_none(self._attributes),
             )
         except Exception:
             logger.exception("the tracer failed to start the span %s", self._name)
             return self
+        # Messages of exceptions may quote payloads: `fail` sets a code instead.
         self._entered = api.use_span(
             self._span, record_exception=False, set_status_on_exception=False
         )
@@ -177,7 +188,7 @@ class _RecordedSpan(Span):
 
     def set(self, attributes: Attributes) -> None:
         if self._span is not None:
-            self._span.set_attributes(_present(attributes))
+            self._span.set_attributes(_omit_none(attributes))
 
     def rename(self, name: str) -> None:
         if self._span is not None:
@@ -190,7 +201,7 @@ class _RecordedSpan(Span):
             self._span.set_attribute("error.type", code.partition(":")[0])
 
 
-def _present(attributes: Attributes) -> dict[str, Any]:
+def _omit_none(attributes: Attributes) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
@@ -204,13 +215,14 @@ def _find_tracer() -> Any:
         provider = api.get_tracer_provider()
         if isinstance(provider, api.ProxyTracerProvider):  # no provider is set up
             return None
+    # Compared each time, since a program may set another provider at any time.
     cached = _Choice.cached
     if cached[0] is not provider:
         cached = _Choice.cached = (provider, provider.get_tracer("seriatim"))
     return cached[1]
 
 
-def _propagator() -> Any:
+def _make_propagator() -> Any:
     from opentelemetry.trace.propagation import tracecontext
 
     return tracecontext.TraceContextTextMapPropagator()

@@ -44,6 +44,7 @@ class WireRecord(msgspec.Struct, frozen=True, gc=False):
     tags: list[str]
 
 
+# One call for all fields: most of the work of a response is the conversion of its records.
 _get_record_fields = attrgetter(*EventRecord.__struct_fields__)
 _get_wire_fields = attrgetter(*WireRecord.__struct_fields__)
 _PAYLOAD = WireRecord.__struct_fields__.index("payload")
@@ -118,7 +119,7 @@ def to_wire_event(event: PreparedEvent) -> WireEvent:
         event.event_id,
         event.event_version,
         event.occurred_at,
-        None,
+        None,  # the tenant is named once, in a header of the request
         event.producer_id,
         event.source_system,
         event.source_subsystem,

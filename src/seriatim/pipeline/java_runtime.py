@@ -82,9 +82,9 @@ def find_java() -> Path:
         if version >= MIN_JAVA_VERSION:
             return java
         rejected.append(f"{origin} is Java {version}" if version else f"{origin} does not run")
-    found = f" ({'; '.join(rejected)})" if rejected else ""
+    versions = f" ({'; '.join(rejected)})" if rejected else ""
     raise BackendFailure(
-        f"Spark needs Java {MIN_JAVA_VERSION} or later{found}: install a JDK or pip install "
+        f"Spark needs Java {MIN_JAVA_VERSION} or later{versions}: install a JDK or pip install "
         "'seriatim[java]'",
         details={"part": "java"},
         retryable=False,

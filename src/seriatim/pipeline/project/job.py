@@ -108,7 +108,7 @@ class ProjectionJob:
             "columns": encode_names(dataframes.required_columns(self.projection))
             if as_records
             else None,
-            "packed": "true" if as_records else None,
+            "records": "true" if as_records else None,
         }
         return {name: value for name, value in given.items() if value is not None}
 

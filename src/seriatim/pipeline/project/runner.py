@@ -107,7 +107,7 @@ class LiveStream:
             **job.options,
             startingPosition=str(position),
             maxEventsPerBatch=str(min(job.batch_events, DRIVER_FOLD_MAX_EVENTS)),
-            marks="true",
+            watermarks="true",
         )
         events = reader.load()
         if not job.projection.is_frame:
@@ -278,7 +278,7 @@ class Runner:
             lambda: self._job.model.claim(self._name, self._owner, self._lease_s),
             stopped=lambda: self._loop.stopped,
             interval_s=min(_POLL_S, self._lease_s / 4),
-            on_wait=lambda: self._progress.waiting("waiting for another runner"),
+            on_wait=lambda: self._progress.report_wait("waiting for another runner"),
         )
 
     def _report(self, position: int) -> None:

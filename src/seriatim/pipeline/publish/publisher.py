@@ -445,7 +445,7 @@ class Publisher:
             ),
             stopped=lambda: loop.stopped,
             interval_s=min(_POLL_S, self._lease_s / 4),
-            on_wait=lambda: self._progress.waiting("waiting for another publisher"),
+            on_wait=lambda: self._progress.report_wait("waiting for another publisher"),
         )
 
     def _keep_lease(self, lease: Lease) -> LeaseKeeper:

@@ -135,7 +135,7 @@ def _read_log(
     options = {"url": url, "endingPosition": str(until), "columns": ",".join(_EVENT_COLUMNS)}
     if tenant_id is not None:
         options["tenant"] = tenant_id
-    reader = spark.read.format("seriatim").options(**options, packed="true")
+    reader = spark.read.format("seriatim").options(**options, records="true")
     # Tasks need the template alone: do not send them the client settings, which may hold secrets.
     bare = Target(target.servers, target.topic_template)
     return reader.load().mapInArrow(_ExpectedMessages(bare, log, zero_based), _EVENT_SCHEMA)

@@ -241,7 +241,7 @@ class Worker:
         if reason is None:
             return False
         if live and reason.startswith("paused"):
-            self._progress.waiting(reason)
+            self._progress.report_wait(reason)
             return True
         raise handler_stopped_error(self._handler, reason)
 

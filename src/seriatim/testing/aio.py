@@ -128,7 +128,7 @@ class AsyncContract:
         """B13, E7: every method of the log has an awaitable form with the same results."""
         run_coroutine(_call_lookups(log))
 
-    def test_a_block_closes_the_log(self, log: Log) -> None:
+    def test_async_with_closes_the_log(self, log: Log) -> None:
         """B13: `async with` closes the log on exit."""
 
         async def use() -> None:
@@ -141,7 +141,7 @@ class AsyncContract:
 
         run_coroutine(use())
 
-    def test_append_read_and_query(self, log: Log) -> None:
+    def test_appends_reads_and_queries_work_with_asyncio(self, log: Log) -> None:
         """B1: appends, reads and queries work with asyncio."""
 
         async def act() -> None:
@@ -163,7 +163,7 @@ class AsyncContract:
         run_coroutine(act())
         log.append([event(stream=("case", "1"), stream_seq=0)])
 
-    def test_everything_an_append_takes(self, log: Log) -> None:
+    def test_conditions_keys_and_commands_work_with_asyncio(self, log: Log) -> None:
         """B8, C4, C5: conditions, keys and commands work with asyncio."""
 
         async def act() -> None:
@@ -181,8 +181,8 @@ class AsyncContract:
         run_coroutine(act())
         assert log.head() == 5
 
-    def test_errors_are_the_same(self, log: Log) -> None:
-        """L3: invalid arguments are refused with the same errors, before anything runs."""
+    def test_invalid_arguments_raise_the_errors_of_the_sync_log(self, log: Log) -> None:
+        """L3: invalid arguments raise the same errors as in the sync log, before anything runs."""
 
         async def act() -> None:
             wrong: list[dict[str, Any]] = [{"limit": 0}, {"limit": -1}, {"after": 2, "until": 1}]
@@ -198,7 +198,7 @@ class AsyncContract:
             run_coroutine(log.aio.append([event("")]))
         run_coroutine(act())
 
-    def test_many_at_once(self, log: Log) -> None:
+    def test_tasks_and_threads_leave_no_gaps(self, log: Log) -> None:
         """B9: tasks and threads share the committer, and positions have no gaps."""
 
         async def act() -> list[Any]:
@@ -212,7 +212,7 @@ class AsyncContract:
         assert sorted(result.first_position for result in results) == list(range(1, 51))
         assert [r.stream_seq for r in log.read_stream(("s", "1"))] == list(range(1, 51))
 
-    def test_one_racing_task_wins(self, log: Log) -> None:
+    def test_one_of_several_racing_tasks_wins(self, log: Log) -> None:
         """B9: exactly one of several racing tasks wins."""
 
         async def act() -> list[Any]:
@@ -224,7 +224,7 @@ class AsyncContract:
         assert {error.code for error in errors} == {"conditional_append_conflict"}
         assert (len(errors), log.head()) == (19, 1)
 
-    def test_cancelled_before_the_send(self, log: Log) -> None:
+    def test_append_cancelled_before_the_send_stores_nothing(self, log: Log) -> None:
         """B13: an append that is cancelled before it was sent stores nothing."""
         store = GatedStore(log.store)
 
@@ -247,7 +247,7 @@ class AsyncContract:
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
-    def test_cancelled_after_the_send(self, log: Log) -> None:
+    def test_append_cancelled_after_the_send_is_found_by_a_retry(self, log: Log) -> None:
         """B13: an append that is cancelled after it was sent may be stored; a retry finds it."""
         store = GatedStore(log.store)
 
@@ -265,7 +265,7 @@ class AsyncContract:
 
         assert log.head() == 2
 
-    def test_timeouts(self, log: Log) -> None:
+    def test_timeout_is_ambiguous_only_after_the_send(self, log: Log) -> None:
         """B13: a timeout before the send stores nothing; after it the outcome is ambiguous."""
         store = GatedStore(log.store)
 
@@ -283,7 +283,7 @@ class AsyncContract:
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
-    def test_async_tails_and_subscriptions(self, log: Log) -> None:
+    def test_async_tails_and_subscriptions_deliver_whole_appends(self, log: Log) -> None:
         """E5: async tails and subscriptions deliver whole appends, first stored ones, then live."""
         log.append(events(2))
 
@@ -390,7 +390,7 @@ class AsyncContract:
         assert log.head() == 1
 
     def test_reading_rules_counts_towards_the_timeout(self, log: Log) -> None:
-        """B13: so does reading rules that were declared meanwhile."""
+        """B13: reading rules that were declared meanwhile counts towards the timeout."""
         store = GatedLookupStore(log.store)
 
         async def act(slow: Log) -> None:

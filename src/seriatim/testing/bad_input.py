@@ -79,8 +79,8 @@ class BadInputContract:
     def _something(self, log: Log) -> None:
         log.append([event(stream=("s", "1"), event_id="e-1", idempotency_key="k-1")])
 
-    def test_fields_of_wrong_types(self, log: Log) -> None:
-        """B2: every field of the envelope is checked and named."""
+    def test_fields_of_wrong_types_are_named(self, log: Log) -> None:
+        """B2: a field of a wrong type is refused, and the error names it."""
         bad = "invalid_event"
         cases: dict[str, tuple[Any, ...]] = {}
         texts: list[Any] = [7, b"x", ["x"], "a\0b", "\ud800", "x" * 513]
@@ -133,7 +133,7 @@ class BadInputContract:
         cases["number without a stream"] = (event(stream_seq=1), bad, "stream_seq")
         assert_all_refused(log, lambda given: log.append([given]), cases)
 
-    def test_hostile_ids(self, log: Log) -> None:
+    def test_invalid_ids_are_refused_in_every_field(self, log: Log) -> None:
         """A4: an invalid id is refused, never altered, in every field that holds an id."""
         cases: dict[str, tuple[Any, ...]] = {}
         for name, wrong in HOSTILE_IDS.items():
@@ -146,8 +146,8 @@ class BadInputContract:
                 cases[f"{field}: {name}"] = (event(**fields), "invalid_event", field)
         assert_all_refused(log, lambda given: log.append([given]), cases)
 
-    def test_white_space_beyond_ascii_is_kept(self, log: Log) -> None:
-        """A4: only ASCII white space and control characters are refused at the ends."""
+    def test_white_space_beyond_ascii_is_accepted(self, log: Log) -> None:
+        """A4: at the ends of an id, only ASCII white space and control characters are refused."""
         ids = ["\u00a0foo", "foo\u2003", "\u200bfoo", "\ufeff", "🦆", "x" * 512, "é" * 256]
         for name in ids:
             log.append([event(stream=("s", name), event_id=name)])
@@ -198,7 +198,7 @@ class BadInputContract:
         with assert_refused(log, "limit_exceeded", limit="payload_depth", index=0):
             log.append([event(payload=endless)])
 
-    def test_plain_subclasses_pass(self, log: Log) -> None:
+    def test_subclasses_are_stored_as_plain_values(self, log: Log) -> None:
         """A2: subclasses of str, int, float and dict are stored as their plain values."""
         given = OrderedDict(
             b=StrSubclass("text"), a=[FloatSubclass(1.5), IntSubclass(7), LevelEnum.HIGH, (1, 2)]
@@ -208,7 +208,7 @@ class BadInputContract:
 
         assert list(log.read())[-1].payload_json == '{"a":[1.5,7,1,[1,2]],"b":"text"}'
 
-    def test_mappings_with_wrong_fields(self, log: Log) -> None:
+    def test_wrong_fields_of_a_dictionary_are_named(self, log: Log) -> None:
         """B2: unknown, missing, reserved and duplicate fields of a dictionary are named."""
         bad = "invalid_event"
         assert_all_refused(

@@ -50,13 +50,13 @@ class CommandContract:
         assert again.response == first.response
         assert again.records == first.records
 
-    def test_the_request_is_compared_by_value(self, log: Log) -> None:
-        """C5: the hash is of the canonical JSON, so the order of keys does not matter."""
+    def test_requests_are_compared_by_value(self, log: Log) -> None:
+        """C5: requests are compared by canonical JSON, so the order of keys does not matter."""
         log.append(events(1), command=command(request={"a": 1, "b": [2]}))
 
         assert log.append(events(1), command=command(request={"b": [2], "a": 1})).replayed
 
-    def test_another_request_under_the_key(self, log: Log) -> None:
+    def test_another_request_under_a_known_key_is_refused(self, log: Log) -> None:
         """C5: the same key with a different request is `idempotency_key_reuse`."""
         log.append(events(1), command=command())
 
@@ -85,7 +85,7 @@ class CommandContract:
 
         assert log.append(given, condition, command=command()).replayed
 
-    def test_a_refused_append_leaves_no_command(self, log: Log) -> None:
+    def test_refused_append_stores_no_command(self, log: Log) -> None:
         """C5: a command whose append failed may run again."""
         with assert_refused(log, "event_sequence_invalid"):
             log.append(events(1), ExpectedSeq(("s", "1"), 1), command=command())
@@ -106,7 +106,7 @@ class CommandContract:
         assert sum(not one.replayed for one in results) == 1
         assert len({one.response["by"] for one in results}) == 1
 
-    def test_no_request_and_no_response(self, log: Log) -> None:
+    def test_request_and_response_are_optional(self, log: Log) -> None:
         """C5: request and response are optional, and a response is any JSON value."""
         for key, response in (("a", None), ("b", [1, "x"]), ("c", "text"), ("d", False)):
             given = command(key=key, request=None, response=response)
@@ -138,8 +138,8 @@ class CommandContract:
         assert not log.append(events(1), command=command(request="other")).replayed
         assert log.head() == 2
 
-    def test_a_bad_command_is_refused(self, log: Log) -> None:
-        """C5: a command's names, key, request and response are checked."""
+    def test_invalid_command_is_refused(self, log: Log) -> None:
+        """C5: a command with an invalid name, key, request or response is refused."""
         bad = "invalid_argument"
         assert_all_refused(
             log,

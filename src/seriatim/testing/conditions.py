@@ -33,14 +33,14 @@ SEAT = Query([Filter(types=["seat.reserved"], payload=[{"seat": "12A"}])])
 class ConditionContract:
     """Conditions are checked atomically with the append."""
 
-    def test_a_stream_that_must_not_exist(self, log: Log) -> None:
+    def test_expecting_none_requires_a_new_stream(self, log: Log) -> None:
         """B8: None means that the stream must not exist."""
         log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
 
         with assert_refused(log, "event_sequence_invalid", expected=None, actual=1):
             log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
 
-    def test_the_last_number_of_a_stream(self, log: Log) -> None:
+    def test_expected_number_is_the_last_of_the_stream(self, log: Log) -> None:
         """B8: the expected number is the last sequence number of the stream."""
         log.append([event(stream=("s", "1")), event(stream=("s", "1"))])
 
@@ -50,8 +50,8 @@ class ConditionContract:
         log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 2))
         assert stream_seqs(log, ("s", "1")) == [1, 2, 3]
 
-    def test_a_stream_from_zero(self, log: Log) -> None:
-        """B8: a stream numbered from 0 and one that is absent are not the same."""
+    def test_stream_numbered_from_zero_differs_from_a_missing_stream(self, log: Log) -> None:
+        """B8: a stream whose last number is 0 is not the same as a missing stream."""
         log.append(trace("t")[:1])
 
         with assert_refused(log, "event_sequence_invalid", expected=None, actual=0):
@@ -60,12 +60,12 @@ class ConditionContract:
             log.append(events(1), ExpectedSeq(("trace", "u"), 0))
         log.append(events(1), ExpectedSeq(("trace", "t"), 0))
 
-    def test_a_number_before_the_first(self, log: Log) -> None:
+    def test_expecting_zero_does_not_mean_a_missing_stream(self, log: Log) -> None:
         """B8: expecting 0 of a stream numbered from 1 does not mean that it must not exist."""
         with assert_refused(log, "event_sequence_invalid", expected=0, actual=None):
             log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 0))
 
-    def test_two_expectations_of_one_stream(self, log: Log) -> None:
+    def test_two_expected_numbers_of_one_stream_never_hold(self, log: Log) -> None:
         """B8: all conditions must hold, so two different numbers for one stream never do."""
         log.append([event(stream=("s", "1"))])
 
@@ -77,7 +77,7 @@ class ConditionContract:
         log.append([event(stream=("s", "1"))], [ExpectedSeq(("s", "1"), 1)] * 2)
         assert stream_seqs(log, ("s", "1")) == [1, 2]
 
-    def test_the_expected_stream_need_not_be_touched(self, log: Log) -> None:
+    def test_condition_on_another_stream_is_checked(self, log: Log) -> None:
         """B8: a condition may be on a stream that the batch does not append to."""
         log.append([event(stream=("s", "1"))])
 
@@ -139,7 +139,7 @@ class ConditionContract:
             log.append(events(1), ExpectedContext(everything, after=8))
         log.append([event(stream=("s", "1"))], [ExpectedContext(everything, after=9)])
 
-    def test_after_a_position_beyond_the_head(self, log: Log) -> None:
+    def test_condition_after_a_position_beyond_the_head_is_refused(self, log: Log) -> None:
         """D7, E5: a position beyond the head is `invalid_argument`, and nothing is stored."""
         log.append(events(2))
 
@@ -166,7 +166,7 @@ class ConditionContract:
             with assert_refused(log, "invalid_argument"):
                 log.append(events(1), wrong)
 
-    def test_races_after_a_position(self, log: Log) -> None:
+    def test_one_of_several_racing_appends_after_a_position_wins(self, log: Log) -> None:
         """D7, B9: exactly one of several racing appends on one context wins."""
         log.append(events(3))
         seat = event("seat.reserved", payload={"seat": "12A"})
@@ -180,7 +180,7 @@ class ConditionContract:
         )
         assert log.head() == 5
 
-    def test_retry_after_a_position(self, log: Log) -> None:
+    def test_retry_of_an_append_after_a_position_is_replayed(self, log: Log) -> None:
         """D7, B4: a retry of a stored append returns its receipt, whatever was appended since."""
         seat = event("seat.reserved", payload={"seat": "12A"})
         first = log.append([seat], ExpectedContext(SEAT, after=0), "key")
@@ -191,8 +191,8 @@ class ConditionContract:
         assert again.replayed
         assert again.first_position == first.first_position
 
-    def test_absent_equals_absent_only(self, log: Log) -> None:
-        """D5: a version for a context that has none is a conflict."""
+    def test_version_for_a_context_without_events_is_a_conflict(self, log: Log) -> None:
+        """D5: a version is a conflict for a context that has no event."""
         log.append(events(1))
 
         with assert_refused(log, "conditional_append_conflict", expected=1, actual=None):

@@ -22,7 +22,7 @@ def cursor(log: Log, position: int, name: str = "p", **fields: Any) -> Cursor:
 class CursorContract:
     """E5: cursors only advance, and leases fence them."""
 
-    def test_cursors_are_kept(self, log: Log) -> None:
+    def test_stored_cursor_has_position_identity_and_time(self, log: Log) -> None:
         """E5: a stored cursor has its position, the identity of its log and a time."""
         log.append(events(2))
         log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
@@ -45,7 +45,7 @@ class CursorContract:
         assert (first.position, second.position) == (1, 1)
 
     def test_cursors_are_listed_by_name(self, log: Log) -> None:
-        """E5: the cursors of one tenant and purpose, in the order of their names."""
+        """E5: cursors are listed for one tenant and purpose, in the order of their names."""
         for name in ("b", "a", "B"):
             log.store.put_cursor(cursor(log, 0, name), lease=None, reset=False)
         log.subscribe("c")
@@ -98,7 +98,7 @@ class CursorContract:
         log.store.release_lease(held)
         assert claim("default", "job", "three", 60.0) is None
 
-    def test_the_same_owner_claims_again(self, log: Log) -> None:
+    def test_new_claim_of_an_owner_voids_its_old_token(self, log: Log) -> None:
         """E5: an owner that claims again gets a new token, and its old one is void."""
         first = log.store.claim_lease("default", "job", "one", 60.0)
         second = log.store.claim_lease("default", "job", "one", 60.0)
@@ -108,7 +108,7 @@ class CursorContract:
         assert second.token > first.token
         assert not log.store.renew_lease(first, 60.0)
 
-    def test_an_expired_lease_is_free(self, log: Log) -> None:
+    def test_expired_lease_can_be_claimed(self, log: Log) -> None:
         """E5: an expired lease can be claimed; until then its owner can still renew it."""
         held = log.store.claim_lease("default", "job", "one", 0.01)
         assert held is not None

@@ -108,7 +108,7 @@ class DecisionContract:
 
         assert decider.runs == 2
 
-    def test_another_request_under_the_command(self, log: Log) -> None:
+    def test_another_request_under_a_known_command_is_refused(self, log: Log) -> None:
         """C8, C5: a command key with a different request is refused before the decider runs."""
         decider = TakeLastPiece()
         log.decide(STOCK, decider, command=command())
@@ -247,7 +247,7 @@ class DecisionContract:
         assert other.find_append("k-1") is None
         assert other.find_command(actor="u-1", endpoint="POST /orders", key="c-1") is None
 
-    def test_a_large_append_is_found_whole(self, log: Log) -> None:
+    def test_large_append_is_found_complete(self, log: Log) -> None:
         """C8: a large append is found complete, in order, and without other events."""
         log.append(events(3, "before"))
         stored = log.append(events(300), ExpectedSeq(("s", "1"), None), "k-1", command=command())

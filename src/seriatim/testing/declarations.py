@@ -36,7 +36,7 @@ SCHEMA: dict[str, Any] = {
 class DeclarationContract:
     """A5, A8: a declaration holds for all clients and cannot be changed."""
 
-    def test_a_kind_numbers_from_zero(self, log: Log) -> None:
+    def test_kind_declares_first_number_and_numbering(self, log: Log) -> None:
         """A5: a kind declares its first number and whether the log or the caller numbers."""
         log.declare(
             StreamKind(name="zero", first_seq=0),
@@ -51,14 +51,14 @@ class DeclarationContract:
         with assert_refused(log, "event_sequence_invalid", expected=2, actual=3):
             log.append([event(stream=("mine", "1"), stream_seq=3)])
 
-    def test_an_undeclared_kind_follows_aggregate(self, log: Log) -> None:
+    def test_undeclared_kind_has_the_default_rules(self, log: Log) -> None:
         """A8: an undeclared kind starts at 1, is numbered by the log and has an open catalogue."""
         log.append([event("anything", stream=("new kind", "1"))])
         log.append([event("anything", stream=("aggregate", "1"))])
 
         assert stream_seqs(log, ("new kind", "1")) == stream_seqs(log, ("aggregate", "1")) == [1]
 
-    def test_a_kind_declared_after_its_streams_began(self, log: Log) -> None:
+    def test_kind_declared_later_does_not_renumber_streams(self, log: Log) -> None:
         """A8: existing streams keep their numbering and are listed; new ones follow the kind."""
         log.append([event(stream=("zero", "old"))])
         log.declare(StreamKind(name="zero", first_seq=0))
@@ -68,7 +68,7 @@ class DeclarationContract:
         assert stream_seqs(log, ("zero", "new")) == [0]
         assert [one.stream_id for one in log.streams()] == ["old", "new"]
 
-    def test_declaring_the_same_again(self, log: Log) -> None:
+    def test_repeated_declaration_changes_nothing(self, log: Log) -> None:
         """A8: repeating a declaration changes nothing, also for built-in kinds."""
         kind = StreamKind(name="case", closing_types=("won", "lost"), opening_type="opened")
         entry = EventType(event_type="paid", kind="case", schema=SCHEMA)
@@ -82,7 +82,7 @@ class DeclarationContract:
         with open_on_same_store(log) as other:
             other.declare(kind, entry)
 
-    def test_declaring_with_other_rules(self, log: Log) -> None:
+    def test_different_rules_under_a_declared_name_are_a_conflict(self, log: Log) -> None:
         """A8: different rules under a declared name or version are a conflict."""
         log.declare(StreamKind(name="case"), EventType(event_type="paid", schema=SCHEMA))
         others: list[Any] = [
@@ -118,7 +118,7 @@ class DeclarationContract:
             log.append([event("paid", event_version=3, payload={"total": 1})])
         log.append([event("undeclared", event_version=9)])
 
-    def test_a_schema_is_enforced(self, log: Log) -> None:
+    def test_payload_that_breaks_its_schema_is_refused(self, log: Log) -> None:
         """A8: a payload that breaks its schema is refused with its JSON path."""
         log.declare(EventType(event_type="paid", schema=SCHEMA))
         log.append([event("paid", payload={"total": 0, "more": "is fine"})])
@@ -137,7 +137,7 @@ class DeclarationContract:
         log.for_tenant(INFRASTRUCTURE_TENANT).append([event(stream=("node", "1"))])
         assert list(log.read()) == []
 
-    def test_a_closed_catalogue(self, log: Log) -> None:
+    def test_closed_catalogue_accepts_declared_types_only(self, log: Log) -> None:
         """A5: a kind with a closed catalogue accepts only its declared types."""
         log.declare(
             StreamKind(name="case", catalogue="closed"),
@@ -181,7 +181,7 @@ class DeclarationContract:
         log.append([event(stream=("case", "1"))])
         assert stream_seqs(log, ("case", "1")) == [kinds[winners.pop()].first_seq]
 
-    def test_declarations_while_others_append(self, log: Log) -> None:
+    def test_append_with_outdated_rules_is_validated_again(self, log: Log) -> None:
         """A8: an append that was validated with outdated rules is validated again."""
 
         def act(number: int) -> None:
@@ -229,7 +229,7 @@ class DeclarationContract:
         assert len(log.query(Query([either])).records) == 16
         assert verify(log.store).ok
 
-    def test_a_condition_on_a_declared_path(self, log: Log) -> None:
+    def test_one_of_several_racing_appends_on_an_indexed_path_wins(self, log: Log) -> None:
         """B9, D5: exactly one of several racing appends on a payload context wins."""
         log.declare(PayloadIndex("seat", "seat"))
         seat = Query([Filter(types=["seat"], payload=[{"seat": "12A"}])])
@@ -253,7 +253,7 @@ class DeclarationContract:
         log.declare(PayloadIndex("other", "a.b"), PayloadIndex("seat", "a"))
         assert log.store.rules().version == version + 2
 
-    def test_indexes_declared_while_others_append(self, log: Log) -> None:
+    def test_new_index_covers_appends_of_other_processes(self, log: Log) -> None:
         """A8: events of other processes are indexed as soon as an index is declared."""
         with open_on_same_store(log) as other:
             other.append([event("seat", payload={"n": 0})])
@@ -274,7 +274,7 @@ class DeclarationContract:
             assert len(log.query(query).records) == 3
         assert verify(log.store).ok
 
-    def test_bad_declarations(self, log: Log) -> None:
+    def test_invalid_declarations_are_refused(self, log: Log) -> None:
         """A8: invalid names, numbers and schemas are refused, and the error names them."""
         bad = "invalid_argument"
         version = log.store.rules().version

@@ -90,7 +90,7 @@ class IdempotencyContract:
         assert [record.event_id for record in log.read()] == list(ids)
 
     def test_ids_that_share_an_index_key_in_one_append(self, log: Log) -> None:
-        """C3, C4: also within one batch, and in appends of other tenants."""
+        """C3, C4: ids that share an index key are distinct in one batch and between tenants."""
         both = [event(event_id=HASHED, n=1), event(event_id=UUID_OF_HASH, n=2)]
         assert log.append(both).count == 2
         assert log.append(both).replayed
@@ -134,7 +134,7 @@ class IdempotencyContract:
             log.append([_base(idempotency_key="k", payload={}, actor_id="x", tags=())])
 
     @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
-    def test_fields_that_are_not_compared(self, log: Log, by: str) -> None:
+    def test_differences_in_other_fields_are_ignored(self, log: Log, by: str) -> None:
         """C2: differences in number, id, times, request id, scopes and metadata are ignored."""
         first = log.append([_base(**{by: "k"})])
 
@@ -144,8 +144,8 @@ class IdempotencyContract:
             assert again.replayed, name
             assert again.records == first.records, name
 
-    def test_another_event_id_under_a_known_key(self, log: Log) -> None:
-        """C2: the event id is not compared: the key decides."""
+    def test_event_id_is_not_compared_under_a_known_key(self, log: Log) -> None:
+        """C2: under a known key the event id is not compared."""
         log.append([_base(idempotency_key="k", event_id="e-1")])
 
         again = log.append([_base(idempotency_key="k", event_id="e-2")])
@@ -153,7 +153,7 @@ class IdempotencyContract:
         assert [record.event_id for record in again.records] == ["e-1"]
 
     def test_keys_belong_to_their_producer(self, log: Log) -> None:
-        """C1: the same key of two producers is two events; no producer is a producer, too."""
+        """C1: the same key of two producers is two events, also if one event names no producer."""
         for producer in ("a", "b", None):
             log.append([event(producer_id=producer, idempotency_key="k")])
         assert log.head() == 3
@@ -181,7 +181,7 @@ class IdempotencyContract:
             assert log.append([event(idempotency_key=key)]).replayed
         assert log.head() == len(keys)
 
-    def test_a_key_has_bounds(self, log: Log) -> None:
+    def test_key_has_1_to_200_bytes(self, log: Log) -> None:
         """C1: a key has 1 to 200 UTF-8 bytes and no NUL."""
         for key in ("", "x" * 201, "é" * 101, "a\0b", "\ud800", 7):
             with assert_refused(log, "invalid_event", index=0, field="idempotency_key"):
@@ -196,7 +196,7 @@ class IdempotencyContract:
             assert again.replayed
             assert again.records == first.records
 
-    def test_a_key_and_an_id_of_two_records(self, log: Log) -> None:
+    def test_key_and_id_of_different_records_are_a_conflict(self, log: Log) -> None:
         """C3: a key and an id of two different records are a conflict."""
         log.append([event(idempotency_key="k-1", event_id="e-1")])
         log.append([event(idempotency_key="k-2", event_id="e-2")])
@@ -204,7 +204,7 @@ class IdempotencyContract:
         with assert_refused(log, "idempotency_conflict", index=0, fields=["event_id"]):
             log.append([event(idempotency_key="k-1", event_id="e-2")])
 
-    def test_a_known_id_under_a_new_key(self, log: Log) -> None:
+    def test_known_id_under_a_new_key_is_a_retry(self, log: Log) -> None:
         """C3: a stored id with the same content is a retry, also with a new key."""
         log.append([event(event_id="e-1", idempotency_key="k-1")])
 
@@ -242,7 +242,7 @@ class IdempotencyContract:
         }
 
     def test_concurrent_identical_batches_store_one_append(self, log: Log) -> None:
-        """C4: the same holds for batches, with event ids or with one key."""
+        """C4: concurrent identical batches store one append, with event ids or with one key."""
         by_id = [event(event_id=f"e-{number}", n=number) for number in range(3)]
         for given, key in ((by_id, None), (events(3), "whole")):
             answers = run_concurrently(lambda _, g=given, k=key: log.append(g, None, k), 8)  # type: ignore[misc]
@@ -250,7 +250,7 @@ class IdempotencyContract:
             assert sum(not answer.replayed for answer in answers) == 1  # type: ignore[union-attr]
         assert log.head() == 6
 
-    def test_a_batch_is_retried_whole(self, log: Log) -> None:
+    def test_retry_of_a_batch_returns_its_receipt(self, log: Log) -> None:
         """C4: a batch whose keys are all stored and match returns the first receipt."""
         given = [event(idempotency_key=f"k-{number}", n=number) for number in range(3)]
         first = log.append(given)
@@ -304,7 +304,7 @@ class IdempotencyContract:
             log.append([event(), event(event_id="e"), event(event_id="e")])
         log.append([event(idempotency_key="k"), event(idempotency_key="k", producer_id="p")])
 
-    def test_a_key_for_the_whole_append(self, log: Log) -> None:
+    def test_key_of_an_append_derives_keys_of_its_events(self, log: Log) -> None:
         """C4: the key k of an append gives its events the keys k/0, k/1 and so on."""
         log.append(events(3), idempotency_key="k")
         assert [record.idempotency_key for record in log.read()] == ["k/0", "k/1", "k/2"]
@@ -315,7 +315,7 @@ class IdempotencyContract:
         with assert_refused(log, "idempotency_conflict", index=0, fields=["event_type"]):
             log.append(events(3, "other"), idempotency_key="k")
 
-    def test_a_whole_key_has_bounds(self, log: Log) -> None:
+    def test_derived_keys_obey_the_length_limit(self, log: Log) -> None:
         """C4: derived keys obey the length limit, and exclude keys of single events."""
         for key in ("", "x" * 199, "a\0", 7):
             with assert_refused(log, "invalid_argument", argument="idempotency_key"):
@@ -326,7 +326,7 @@ class IdempotencyContract:
             log.append(events(11), idempotency_key="x" * 198)
         log.append(events(10), idempotency_key="x" * 198)
 
-    def test_a_retry_after_a_refusal_is_new(self, log: Log) -> None:
+    def test_refused_append_leaves_its_key_unused(self, log: Log) -> None:
         """C4: a refused append leaves its key unused."""
         bad = event(idempotency_key="k", stream=("s", "1"), stream_seq=7)
         with assert_refused(log, "event_sequence_invalid"):

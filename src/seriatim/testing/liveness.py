@@ -84,7 +84,7 @@ class FaultyStore(SharedStore):
 class LivenessContract:
     """B13, L2: bounded queues, timeouts, close, forks and store failures."""
 
-    def test_a_full_queue_refuses(self, log: Log) -> None:
+    def test_append_to_a_full_queue_is_refused(self, log: Log) -> None:
         """B13: an append to a full queue is refused with a retryable `limit_exceeded`."""
         store = GatedStore(log.store)
         bounds = Limits(queue_events=3)
@@ -107,7 +107,7 @@ class LivenessContract:
 
         assert log.head() == 8
 
-    def test_a_full_queue_in_bytes(self, log: Log) -> None:
+    def test_queue_is_limited_in_bytes(self, log: Log) -> None:
         """B13: the queue is also limited in bytes."""
         store = GatedStore(log.store)
         bounds = Limits(queue_bytes=2000)
@@ -150,7 +150,7 @@ class LivenessContract:
         assert store.groups == [1, 8]
         assert [record.stream_seq for record in log.read_stream(("s", "1"))] == [1, 2, 3, 4, 5]
 
-    def test_members_of_a_group_see_each_other(self, log: Log) -> None:
+    def test_appends_of_one_group_are_checked_against_each_other(self, log: Log) -> None:
         """C4: keys, conditions and numbers are checked between appends of one group."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
@@ -169,7 +169,7 @@ class LivenessContract:
         assert sorted(one.replayed for one in ids) == [False, True, True, True]
         assert log.head() == 4
 
-    def test_a_timeout_before_the_send(self, log: Log) -> None:
+    def test_timeout_before_the_send_stores_nothing(self, log: Log) -> None:
         """B13: an append that times out in the queue stores nothing and raises `TimedOut`."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1) as slow, ThreadPoolExecutor(1) as pool:
@@ -184,7 +184,7 @@ class LivenessContract:
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
-    def test_a_timeout_after_the_send(self, log: Log) -> None:
+    def test_timeout_after_the_send_is_ambiguous(self, log: Log) -> None:
         """B13: an append that times out after the send is ambiguous; a retry finds its copy."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1) as slow:
@@ -208,7 +208,7 @@ class LivenessContract:
         assert len(store.left) == 1
         assert store.left[0] <= WAIT_TIMEOUT_S - store.takes_s
 
-    def test_the_timeout_is_a_setting(self, log: Log) -> None:
+    def test_timeout_is_an_argument_or_a_setting(self, log: Log) -> None:
         """B13: every call has a timeout, given or from the settings."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1, timeout_s=0.05) as slow:
@@ -238,13 +238,13 @@ class LivenessContract:
 
         assert sorted(answers) == [1, 2, 3, 4, 5]
 
-    def test_closing_twice(self, log: Log) -> None:
+    def test_closed_log_can_be_closed_again(self, log: Log) -> None:
         """B13: a closed log can be closed again."""
         with open_on_same_store(log) as other:
             other.close()
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-    def test_a_fork_has_its_own_committer(self, log: Log) -> None:
+    def test_parent_and_child_append_after_a_fork(self, log: Log) -> None:
         """B13: after a fork under load, both child and parent can append and read."""
         log.append(events(1))
         stop = threading.Event()
@@ -271,7 +271,7 @@ class LivenessContract:
         found = positions(list(log.read()))
         assert found == list(range(1, len(found) + 1))
 
-    def test_a_failing_store_is_a_failure(self, log: Log) -> None:
+    def test_backend_failure_is_never_reported_as_another_outcome(self, log: Log) -> None:
         """L2: a backend failure is never reported as success, as an empty result or a conflict."""
         acts: dict[str, Any] = {
             "append": lambda broken: broken.append(events(1)),

@@ -159,7 +159,6 @@ class _RestoreRun:
         """Add an event to the current group; flush the group first where it must end."""
         row = dict(zip(EVENT_COLUMNS, values, strict=True))
         begins = row["append_position"] == row["position"]
-
         full = len(self._group) >= GROUP_EVENTS or self._bytes >= GROUP_BYTES
         if (begins and full) or (self._starts and self._starts[0] < row["position"]):
             self._flush()

@@ -53,7 +53,7 @@ class AppendContract:
 
     def test_any_iterable_is_accepted_as_a_batch(self, log: Log) -> None:
         """B1: a generator of events is accepted as a batch."""
-        assert log.append(one for one in events(2)).count == 2
+        assert log.append(new_event for new_event in events(2)).count == 2
 
     def test_events_in_dictionary_form_are_accepted(self, log: Log) -> None:
         """B1: an event in dictionary form is stored like a `NewEvent`."""
@@ -129,19 +129,19 @@ class AppendContract:
     def test_no_reader_sees_a_gap(self, log: Log) -> None:
         """B3: a reader always sees a prefix of the log while others append."""
 
-        def act(number: int) -> int:
+        def operation(number: int) -> int:
             if number:
                 for _ in range(10):
                     log.append(events(2))
                 return 0
             seen = 0
             while seen < 60:
-                found = positions(log.page(after=seen).records)
-                assert found == list(range(seen + 1, seen + 1 + len(found)))
-                seen += len(found)
+                page_positions = positions(log.page(after=seen).records)
+                assert page_positions == list(range(seen + 1, seen + 1 + len(page_positions)))
+                seen += len(page_positions)
             return seen
 
-        assert run_concurrently(act, 4)[0] == 60
+        assert run_concurrently(operation, 4)[0] == 60
 
     def test_the_key_comes_before_the_json(self, log: Log) -> None:
         """B4: given an invalid key and invalid JSON, the key is reported."""
@@ -171,13 +171,13 @@ class AppendContract:
     def test_reuse_comes_before_the_condition(self, log: Log) -> None:
         """B4: a retry of an append that succeeded never conflicts with itself."""
         condition = ExpectedSeq(("s", "1"), None)
-        given = [event(stream=("s", "1"), stream_seq=1, idempotency_key="k")]
-        first = log.append(given, condition)
+        batch = [event(stream=("s", "1"), stream_seq=1, idempotency_key="k")]
+        first = log.append(batch, condition)
 
-        again = log.append(given, condition)
+        retry = log.append(batch, condition)
 
-        assert again.replayed
-        assert again.records == first.records
+        assert retry.replayed
+        assert retry.records == first.records
 
     def test_the_condition_comes_before_the_sequence(self, log: Log) -> None:
         """B4: given a failed condition and a wrong number, the condition is reported."""
@@ -229,12 +229,12 @@ class AppendContract:
     def test_opening_type_occurs_only_once(self, log: Log) -> None:
         """B6: the opening type is accepted for the first number of a stream and no other."""
         start = trace_event("TraceStarted", "t", 0)
-        again = trace_event("TraceStarted", "t", 1)
+        second_start = trace_event("TraceStarted", "t", 1)
         with assert_refused(log, "event_sequence_invalid", index=1):
-            log.append([start, again])
+            log.append([start, second_start])
         log.append([start])
         with assert_refused(log, "event_sequence_invalid", index=0):
-            log.append([again])
+            log.append([second_start])
 
     def test_declared_kind_has_its_own_opening_type(self, log: Log) -> None:
         """B6: a declared kind that is numbered by the log obeys its own opening type."""
@@ -279,10 +279,10 @@ class AppendContract:
         """B7: an exact retry of stored events returns them, even if the stream is closed."""
         first = log.append(trace("t"))
 
-        again = log.append(trace("t"))
+        retry = log.append(trace("t"))
 
-        assert again.replayed
-        assert again.records == first.records
+        assert retry.replayed
+        assert retry.records == first.records
 
     def test_event_of_another_tenant_is_refused(self, log: Log) -> None:
         """B8: an event of another tenant is refused; one that names its own is accepted."""
@@ -315,12 +315,12 @@ class AppendContract:
     def test_ambiguous_append_is_resolved_by_a_retry(self, log: Log) -> None:
         """B10: an append without a response is ambiguous; a repeat finds it by key or ids."""
         with open_on_same_store(log, LostResponseStore(log.store)) as cut:
-            for given in ([event(idempotency_key="k")], [event(event_id="e", n=2)]):
+            for batch in ([event(idempotency_key="k")], [event(event_id="e", n=2)]):
                 with pytest.raises(BackendFailure) as caught:
-                    cut.append(given)
+                    cut.append(batch)
                 assert caught.value.ambiguous
                 assert caught.value.retryable
-                assert log.append(given).replayed
+                assert log.append(batch).replayed
 
         assert log.head() == 2
 

@@ -170,14 +170,14 @@ class ConditionContract:
         """D7, B9: exactly one of several racing appends on one context wins."""
         log.append(events(3))
         seat = event("seat.reserved", payload={"seat": "12A"})
-        mine = [event("other"), seat]
+        batch = [event("other"), seat]
 
-        outcomes = run_concurrently(lambda _: log.append(mine, ExpectedContext(SEAT, after=3)), 8)
+        outcomes = run_concurrently(lambda _: log.append(batch, ExpectedContext(SEAT, after=3)), 8)
 
-        assert sum(isinstance(one, AppendResult) for one in outcomes) == 1
-        assert all(isinstance(one, AppendResult | ConditionalAppendConflict) for one in outcomes), (
-            outcomes
-        )
+        assert sum(isinstance(outcome, AppendResult) for outcome in outcomes) == 1
+        assert all(
+            isinstance(outcome, AppendResult | ConditionalAppendConflict) for outcome in outcomes
+        ), outcomes
         assert log.head() == 5
 
     def test_retry_of_an_append_after_a_position_is_replayed(self, log: Log) -> None:
@@ -186,10 +186,10 @@ class ConditionContract:
         first = log.append([seat], ExpectedContext(SEAT, after=0), "key")
         log.append([seat])
 
-        again = log.append([seat], ExpectedContext(SEAT, after=0), "key")
+        retry = log.append([seat], ExpectedContext(SEAT, after=0), "key")
 
-        assert again.replayed
-        assert again.first_position == first.first_position
+        assert retry.replayed
+        assert retry.first_position == first.first_position
 
     def test_version_for_a_context_without_events_is_a_conflict(self, log: Log) -> None:
         """D5: a version is a conflict for a context that has no event."""
@@ -230,22 +230,22 @@ class ConditionContract:
 
     def test_context_excludes_the_events_of_the_append(self, log: Log) -> None:
         """D5: the context is evaluated without the append's own events."""
-        both = [event("seat.reserved", payload={"seat": "12A"})] * 2
+        seats = [event("seat.reserved", payload={"seat": "12A"})] * 2
 
-        assert log.append(both, ExpectedContext(SEAT, None)).count == 2
+        assert log.append(seats, ExpectedContext(SEAT, None)).count == 2
 
     def test_one_racing_append_wins_a_stream(self, log: Log) -> None:
         """B9: exactly one of several racing appends on one stream wins, in every round."""
         for last in (None, 1, 2, 3):
 
-            def act(number: int, last: int | None = last) -> AppendResult:
+            def operation(number: int, last: int | None = last) -> AppendResult:
                 return log.append(
                     [event(stream=("s", "1"), n=number)], ExpectedSeq(("s", "1"), last)
                 )
 
-            answers = run_concurrently(act, 12)
-            winners = [one for one in answers if isinstance(one, AppendResult)]
-            losers = [one for one in answers if isinstance(one, EventSequenceInvalid)]
+            outcomes = run_concurrently(operation, 12)
+            winners = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+            losers = [outcome for outcome in outcomes if isinstance(outcome, EventSequenceInvalid)]
             assert (len(winners), len(losers)) == (1, 11)
         assert stream_seqs(log, ("s", "1")) == [1, 2, 3, 4]
 
@@ -253,26 +253,32 @@ class ConditionContract:
         """B9: exactly one of several racing appends on one context wins, in every round."""
         for _ in range(4):
             seen = log.query(SEAT).context_version
-            given = [event("seat.reserved", payload={"seat": "12A"})]
+            batch = [event("seat.reserved", payload={"seat": "12A"})]
 
-            def act(number: int, seen: int | None = seen) -> AppendResult:
+            def operation(number: int, seen: int | None = seen) -> AppendResult:
                 del number
-                return log.append(given, ExpectedContext(SEAT, seen))  # noqa: B023 - same each time
+                return log.append(batch, ExpectedContext(SEAT, seen))  # noqa: B023 - same each time
 
-            answers = run_concurrently(act, 12)
-            winners = [one for one in answers if isinstance(one, AppendResult)]
-            losers = [one for one in answers if isinstance(one, ConditionalAppendConflict)]
+            outcomes = run_concurrently(operation, 12)
+            winners = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+            losers = [
+                outcome for outcome in outcomes if isinstance(outcome, ConditionalAppendConflict)
+            ]
             assert (len(winners), len(losers)) == (1, 11)
         assert log.head() == 4
 
     def test_appends_on_different_contexts_all_succeed(self, log: Log) -> None:
         """B9: appends on different contexts do not conflict."""
 
-        def act(number: int) -> AppendResult:
-            mine = Query([Filter(payload=[{"n": number}])])
-            return log.append([event(n=number)], ExpectedContext(mine, None))
+        def operation(number: int) -> AppendResult:
+            query = Query([Filter(payload=[{"n": number}])])
+            return log.append([event(n=number)], ExpectedContext(query, None))
 
-        assert not [one for one in run_concurrently(act, 12) if isinstance(one, SeriatimError)]
+        assert not [
+            outcome
+            for outcome in run_concurrently(operation, 12)
+            if isinstance(outcome, SeriatimError)
+        ]
         assert log.head() == 12
 
     def test_two_logs_on_one_store_race(self, log: Log) -> None:
@@ -282,27 +288,27 @@ class ConditionContract:
             for round_number in range(6):
                 target = ("s", str(round_number))
 
-                def act(number: int, target: tuple[str, str] = target) -> AppendResult:
+                def operation(number: int, target: tuple[str, str] = target) -> AppendResult:
                     return logs[number % 2].append(
                         [event(stream=target)], ExpectedSeq(target, None)
                     )
 
-                answers = run_concurrently(act, 6)
-                assert sum(isinstance(one, AppendResult) for one in answers) == 1
+                outcomes = run_concurrently(operation, 6)
+                assert sum(isinstance(outcome, AppendResult) for outcome in outcomes) == 1
 
     def test_expected_values_are_validated(self, log: Log) -> None:
         """B8, D6: a version is absent or a position from 1, a number absent or from 0."""
         wrong: list[Any] = [-1, True, "1", 1.0, 2**63]
         cases: dict[str, tuple[Any, ...]] = {}
-        for given in (0, *wrong):
-            cases[f"version {given!r}"] = (
-                ExpectedContext(SEAT, given),
+        for value in (0, *wrong):
+            cases[f"version {value!r}"] = (
+                ExpectedContext(SEAT, value),
                 "invalid_argument",
                 "expected_version",
             )
-        for given in wrong:
-            cases[f"number {given!r}"] = (
-                ExpectedSeq(("s", "1"), given),
+        for value in wrong:
+            cases[f"number {value!r}"] = (
+                ExpectedSeq(("s", "1"), value),
                 "invalid_argument",
                 "condition.seq",
             )
@@ -327,7 +333,9 @@ class ConditionContract:
                 attempts=100,
             )
 
-        assert not [one for one in run_concurrently(add, 6) if isinstance(one, SeriatimError)]
+        assert not [
+            outcome for outcome in run_concurrently(add, 6) if isinstance(outcome, SeriatimError)
+        ]
         assert [record.payload["n"] for record in log.read()] == list(range(6))
 
     def test_decide_on_a_context(self, log: Log) -> None:

@@ -18,6 +18,7 @@ from seriatim.testing.factories import (
     assert_refused,
     event,
     open_on_same_store,
+    positions,
     run_concurrently,
     stream_seqs,
 )
@@ -66,7 +67,7 @@ class DeclarationContract:
 
         assert stream_seqs(log, ("zero", "old")) == [1, 2]
         assert stream_seqs(log, ("zero", "new")) == [0]
-        assert [one.stream_id for one in log.streams()] == ["old", "new"]
+        assert [summary.stream_id for summary in log.streams()] == ["old", "new"]
 
     def test_repeated_declaration_changes_nothing(self, log: Log) -> None:
         """A8: repeating a declaration changes nothing, also for built-in kinds."""
@@ -170,28 +171,28 @@ class DeclarationContract:
         """A8: of two concurrent declarations of a kind with different rules, one wins."""
         kinds = [StreamKind(name="case", first_seq=0), StreamKind(name="case", first_seq=1)]
 
-        def act(number: int) -> int:
+        def operation(number: int) -> int:
             log.declare(kinds[number % 2])
             return number % 2
 
-        answers = run_concurrently(act, 8)
-        winners = {answer for answer in answers if isinstance(answer, int)}
+        outcomes = run_concurrently(operation, 8)
+        winners = {outcome for outcome in outcomes if isinstance(outcome, int)}
         assert len(winners) == 1
-        assert sum(isinstance(answer, Conflict) for answer in answers) == 4
+        assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 4
         log.append([event(stream=("case", "1"))])
         assert stream_seqs(log, ("case", "1")) == [kinds[winners.pop()].first_seq]
 
     def test_append_with_outdated_rules_is_validated_again(self, log: Log) -> None:
         """A8: an append that was validated with outdated rules is validated again."""
 
-        def act(number: int) -> None:
+        def operation(number: int) -> None:
             for round_number in range(5):
                 if number == 0:
                     log.declare(EventType(event_type=f"type-{round_number}"))
                 else:
                     log.append([event(stream=("s", str(number)))])
 
-        assert run_concurrently(act, 4) == [None] * 4
+        assert run_concurrently(operation, 4) == [None] * 4
         assert log.head() == 15
 
     def test_payload_indexes_do_not_change_results(self, log: Log) -> None:
@@ -219,8 +220,8 @@ class DeclarationContract:
 
         records = [record for record in log.read() if record.event_type == "seat"]
         for predicate, numbers_found in predicates:
-            found = log.query(Query([Filter(types=["seat"], payload=[predicate])])).records
-            assert [record.position for record in found] == [
+            matches = log.query(Query([Filter(types=["seat"], payload=[predicate])])).records
+            assert positions(matches) == [
                 record.position
                 for number, record in enumerate(records)
                 if number % len(payloads) in numbers_found
@@ -234,15 +235,15 @@ class DeclarationContract:
         log.declare(PayloadIndex("seat", "seat"))
         seat = Query([Filter(types=["seat"], payload=[{"seat": "12A"}])])
 
-        def act(number: int) -> int:
+        def operation(number: int) -> int:
             reserved = event("seat", payload={"seat": "12A", "by": number})
             return log.append([reserved], ExpectedContext(seat, None)).first_position
 
-        won = [answer for answer in run_concurrently(act, 4) if isinstance(answer, int)]
+        won = [outcome for outcome in run_concurrently(operation, 4) if isinstance(outcome, int)]
         assert won == [1]
         assert log.query(seat).context_version == 1
         with assert_refused(log, "conditional_append_conflict", expected=None, actual=1):
-            act(9)
+            operation(9)
 
     def test_an_index_is_declared_once(self, log: Log) -> None:
         """A8: declaring the same path again changes nothing, however it is spelled."""
@@ -258,14 +259,14 @@ class DeclarationContract:
         with open_on_same_store(log) as other:
             other.append([event("seat", payload={"n": 0})])
 
-            def act(number: int) -> None:
+            def operation(number: int) -> None:
                 for round_number in range(1, 6):
                     if number == 0:
                         log.declare(PayloadIndex("seat", "n" * round_number))
                     else:
                         other.append([event("seat", payload={"n": number, "nn": round_number})])
 
-            assert run_concurrently(act, 4) == [None] * 4
+            assert run_concurrently(operation, 4) == [None] * 4
         for number in range(4):
             query = Query([Filter(types=["seat"], payload=[{"n": number}])])
             assert len(log.query(query).records) == (5 if number else 1)
@@ -313,7 +314,7 @@ class DeclarationContract:
         }
         assert_all_refused(
             log,
-            lambda one: log.declare(one),  # noqa: PLW0108 - only the declaration
-            {name: (one, bad, field) for name, (one, field) in cases.items()},
+            lambda declaration: log.declare(declaration),  # noqa: PLW0108 - only the declaration
+            {name: (declaration, bad, field) for name, (declaration, field) in cases.items()},
         )
         assert log.store.rules().version == version

@@ -20,16 +20,16 @@ STREAM = ("s", "1")
 
 def find_deciding_step(explanation: Explanation) -> tuple[str, int | None]:
     """Return the step that replayed or refused an append, and its number."""
-    [found] = [one for one in explanation.steps if one.result in ("replayed", "refused")]
-    return found.step, found.index
+    [decisive_step] = [step for step in explanation.steps if step.result in ("replayed", "refused")]
+    return decisive_step.step, decisive_step.index
 
 
-def explain_refused(log: Log, given: Any, **options: Any) -> Explanation:
+def explain_refused(log: Log, batch: Any, **options: Any) -> Explanation:
     """Explain an append that is refused, and check that the append fails with the same error."""
     with assert_unchanged(log):
-        explanation = log.explain(given, **options)
+        explanation = log.explain(batch, **options)
         with pytest.raises(SeriatimError) as refusal:
-            log.append(given, **options)
+            log.append(batch, **options)
     assert explanation.outcome == "refused"
     assert explanation.error is not None
     assert explanation.error.as_dict() == refusal.value.as_dict()
@@ -42,16 +42,16 @@ class ExplanationContract:
     def test_accepted_append_is_explained_without_storing_it(self, log: Log) -> None:
         """B1: an explanation has the numbers that the append would get, and stores nothing."""
         log.append([event(stream=STREAM)])
-        given = [event(stream=STREAM), event(), event(stream=STREAM)]
+        batch = [event(stream=STREAM), event(), event(stream=STREAM)]
         with assert_unchanged(log):
-            explanation = log.explain(given, ExpectedSeq(STREAM, 1), "k")
-        result = log.append(given, ExpectedSeq(STREAM, 1), "k")
+            explanation = log.explain(batch, ExpectedSeq(STREAM, 1), "k")
+        result = log.append(batch, ExpectedSeq(STREAM, 1), "k")
 
         assert (explanation.outcome, explanation.error) == ("accepted", None)
         assert explanation.first_position == result.first_position == 2
         assert explanation.stream_seqs == (2, None, 3)
-        assert {one.result for one in explanation.steps} == {"passed"}
-        assert [one.step for one in explanation.steps] == [
+        assert {step.result for step in explanation.steps} == {"passed"}
+        assert [step.step for step in explanation.steps] == [
             *("arguments", "envelope", "json", "schema", "limits", "guard"),
             *("command", "idempotency", "conditions", "sequence"),
         ]
@@ -127,7 +127,7 @@ class ExplanationContract:
         assert positions(numbered.events) == [3]
 
     @pytest.mark.parametrize(
-        ("step", "given"),
+        ("step", "batch"),
         [
             ("arguments", []),
             ("envelope", [NewEvent(" ")]),
@@ -139,20 +139,20 @@ class ExplanationContract:
             ("guard", [NewEvent("a", {"password": "hunter2"})]),
         ],
     )
-    def test_validation_problem_names_its_step(self, log: Log, step: str, given: Any) -> None:
+    def test_validation_problem_names_its_step(self, log: Log, step: str, batch: Any) -> None:
         """A2, A5, K1, K3: an explanation names the step that refuses an event."""
         log.declare(EventType(event_type="paid", schema={"required": ["total"]}))
-        explanation = explain_refused(log, given)
+        explanation = explain_refused(log, batch)
 
         assert find_deciding_step(explanation) == (step, None)
-        results = [one.result for one in explanation.steps]
+        results = [step.result for step in explanation.steps]
         assert set(results[results.index("refused") + 1 :]) == {"skipped"}
 
     def test_other_tenants_are_invisible(self, log: Log) -> None:
         """K2: keys, ids, streams and commands of other tenants do not affect an explanation."""
         command = Command(actor="u", endpoint="POST /x", key="c")
-        made = event(stream=STREAM, event_id="e")
-        log.append([made], idempotency_key="k", command=command)
+        stored = event(stream=STREAM, event_id="e")
+        log.append([stored], idempotency_key="k", command=command)
         other = log.for_tenant("other")
         explanation = other.explain(
             [event(stream=STREAM, event_id="e", n=9)],

@@ -228,10 +228,10 @@ class BatchCollector:
 
     def records(self, count: int) -> list[EventRecord]:
         """Wait until at least `count` records have arrived, and return them."""
-        found: list[EventRecord] = []
-        while len(found) < count:
-            found.extend(self.next())
-        return found
+        records: list[EventRecord] = []
+        while len(records) < count:
+            records.extend(self.next())
+        return records
 
     @property
     def empty(self) -> bool:

@@ -12,10 +12,10 @@ from seriatim.testing.factories import assert_refused, event, events, positions,
 
 def read_newest_first(log: Log, **filters: Any) -> list[int]:
     """Return the positions of a descending read; check that pages and batches agree."""
-    whole = positions(list(log.read(newest_first=True, **filters)))
-    assert whole == positions(list(log.read(**filters)))[::-1]
+    all_positions = positions(list(log.read(newest_first=True, **filters)))
+    assert all_positions == positions(list(log.read(**filters)))[::-1]
     batches = log.read_batches(batch_size=2, newest_first=True, **filters)
-    assert [position for batch in batches for position in positions(batch)] == whole
+    assert [position for batch in batches for position in positions(batch)] == all_positions
     paged: list[int] = []
     after, until = filters.get("after", 0), filters.get("until", log.head())
     while until > after:
@@ -23,8 +23,8 @@ def read_newest_first(log: Log, **filters: Any) -> list[int]:
         paged += positions(page.records)
         assert page.last_scanned <= until or not page.records
         until = page.last_scanned - 1
-    assert paged == whole
-    return whole
+    assert paged == all_positions
+    return all_positions
 
 
 class NewestFirstContract:
@@ -68,8 +68,8 @@ class NewestFirstContract:
         self._fill(log)
         stream = ("s", "1")
 
-        found = [record.stream_seq for record in log.read_stream(stream, newest_first=True)]
-        assert found == stream_seqs(log, stream)[::-1] == [6, 5, 4, 3, 2, 1]
+        seqs = [record.stream_seq for record in log.read_stream(stream, newest_first=True)]
+        assert seqs == stream_seqs(log, stream)[::-1] == [6, 5, 4, 3, 2, 1]
         assert read_newest_first(log, stream=stream) == [12, 10, 8, 6, 4, 2]
         assert read_newest_first(log, stream=stream, until=9) == [8, 6, 4, 2]
         assert read_newest_first(log, stream=stream, since_seq=3) == [12, 10, 8]
@@ -117,12 +117,14 @@ class NewestFirstContract:
             ([Filter(types=["t1"]), Filter(streams=[("s", "1")])], [12, 11, 10, 8, 6, 5, 4, 2]),
         ):
             query = Query(filters)
-            whole = log.query(query, newest_first=True, head=12)
-            assert positions(whole.records) == expected_positions
-            assert whole.context_version == max(expected_positions)
-            assert not whole.more
+            result = log.query(query, newest_first=True, head=12)
+            assert positions(result.records) == expected_positions
+            assert result.context_version == max(expected_positions)
+            assert not result.more
             part = log.query(query, newest_first=True, after=4, until=8)
-            assert positions(part.records) == [one for one in expected_positions if 4 < one <= 8]
+            assert positions(part.records) == [
+                position for position in expected_positions if 4 < position <= 8
+            ]
             paged: list[int] = []
             page = log.query(query, newest_first=True, limit=2, head=12)
             log.append([event("t1", payload={"n": 1}, tags=("even",), stream=("s", "1"))])
@@ -150,14 +152,14 @@ class RelationContract:
     """E7: reads by `correlation_id`, `causation_id` and `actor_id`."""
 
     def _fill(self, log: Log) -> None:
-        made = [
+        batch = [
             NewEvent("a", {}, correlation_id="c-1", stream=("s", "1"), actor_id="p"),
             NewEvent("b", {}, correlation_id="c-1", causation_id="x", stream=("s", "2")),
             NewEvent("a", {}, correlation_id="c-2", causation_id="x"),
             NewEvent("a", {}, actor_id="p"),
             NewEvent("b.c", {}, correlation_id="c-1", causation_id="y", stream=("s", "1")),
         ]
-        log.append(made)
+        log.append(batch)
         related = NewEvent("a", {}, correlation_id="c-1", causation_id="x", actor_id="p")
         log.for_tenant("other").append([related])
 
@@ -195,6 +197,6 @@ class RelationContract:
         """E3: an invalid id is refused."""
         for name in ("correlation_id", "causation_id", "actor_id"):
             for wrong in ("\x00", "\ud800", 7):
-                given: dict[str, Any] = {name: wrong}
+                filters: dict[str, Any] = {name: wrong}
                 with assert_refused(log, "invalid_argument", argument=name):
-                    list(log.read(**given))
+                    list(log.read(**filters))

@@ -67,17 +67,19 @@ class PatternContract:
         log.append([event("seat.sold", payload={"n": 1}, tags=("t",)), event("late", tags=("t",))])
 
         for names, expected_positions in NAMED:
-            found = log.query(Query([Filter(types=names)], min_position=0), until=8)
-            assert positions(found.records) == expected_positions, names
-            found = log.query(Query([Filter(types=names, streams=[("s", "1")])]))
-            assert positions(found.records) == expected_positions, names
-            assert found.context_version == (expected_positions[-1] if expected_positions else None)
-        for one in (
+            result = log.query(Query([Filter(types=names)], min_position=0), until=8)
+            assert positions(result.records) == expected_positions, names
+            result = log.query(Query([Filter(types=names, streams=[("s", "1")])]))
+            assert positions(result.records) == expected_positions, names
+            assert result.context_version == (
+                expected_positions[-1] if expected_positions else None
+            )
+        for combined in (
             Filter(types=["seat.*"], tags=["t"]),
             Filter(types=["seat.*"], payload=[{"n": 1}]),
             Filter(types=["seat.*"], payload=[{"n": 1}], tags=["t"]),
         ):
-            assert positions(log.query(Query([one])).records) == [10]
+            assert positions(log.query(Query([combined])).records) == [10]
         assert positions(log.query(Query([Filter(types=["*"], tags=["t"])])).records) == [10, 11]
 
     def test_pattern_matches_any_number_of_types(self, log: Log) -> None:

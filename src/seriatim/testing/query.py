@@ -121,15 +121,15 @@ class QueryContract:
 
     def test_all_parts_of_a_filter_are_anded(self, log: Log) -> None:
         """D2: types, tags, streams and predicates of a filter must all match."""
-        whole: dict[str, Any] = {"stream": ("s", "1"), "tags": ("t",), "payload": {"n": 1}}
-        log.append([event("a", **whole)])
+        fields: dict[str, Any] = {"stream": ("s", "1"), "tags": ("t",), "payload": {"n": 1}}
+        log.append([event("a", **fields)])
         lacks: list[dict[str, Any]] = [{"stream": None}, {"tags": ()}, {"payload": {}}]
         for lacking in lacks:
-            log.append([event("a", **(whole | lacking))])
-        log.append([event("b", **whole)])
-        one = Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])
+            log.append([event("a", **(fields | lacking))])
+        log.append([event("b", **fields)])
+        complete = Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])
 
-        assert find_positions(log, one) == [1]
+        assert find_positions(log, complete) == [1]
 
     def test_a_query_is_within_its_tenant(self, log: Log) -> None:
         """D1: records and version cover only the events of the tenant."""
@@ -175,7 +175,7 @@ class QueryContract:
         """D6: limits and paging never change the set of matches."""
         log.append([event("a" if number % 3 else "b", n=number) for number in range(30)])
         query = Query([Filter(types=["a"])], min_position=4)
-        whole = log.query(query)
+        result = log.query(query)
 
         for size in (1, 2, 7, 19, 20):
             pages: list[int] = []
@@ -186,8 +186,8 @@ class QueryContract:
                     query, limit=size, after=page.last_returned_position, head=page.head
                 )
                 pages += positions(page.records)
-            assert pages == positions(whole.records)
-            assert page.context_version == whole.context_version
+            assert pages == positions(result.records)
+            assert page.context_version == result.context_version
 
     def test_invalid_query_is_refused_with_its_location(self, log: Log) -> None:
         """D6: a query of invalid shape is `invalid_query` with the location, and is not run."""
@@ -374,9 +374,9 @@ class PredicateContract:
 
     def test_predicates_of_one_filter_are_ored(self, payloads: Log) -> None:
         """D3: predicates of one filter are OR-ed, whatever their types."""
-        one = Filter(payload=[1, None, {"a": "1"}, [[]]])
+        combined = Filter(payload=[1, None, {"a": "1"}, [[]]])
 
-        assert find_positions(payloads, one) == [6, 12, 14]
+        assert find_positions(payloads, combined) == [6, 12, 14]
 
     def test_predicate_of_another_type_matches_nothing(self, payloads: Log) -> None:
         """D3: a predicate with a value of another type matches nothing."""

@@ -19,12 +19,12 @@ from seriatim.testing.factories import (
 
 def read_positions(log: Log, **filters: Any) -> list[int]:
     """Return the positions of a read; check that its pages and batches agree."""
-    whole = positions(list(log.read(**filters)))
-    assert positions(log.page(**filters).records) == whole
+    all_positions = positions(list(log.read(**filters)))
+    assert positions(log.page(**filters).records) == all_positions
     assert [p for batch in log.read_batches(batch_size=2, **filters) for p in positions(batch)] == (
-        whole
+        all_positions
     )
-    return whole
+    return all_positions
 
 
 class ReadContract:
@@ -151,16 +151,16 @@ class ReadContract:
 
     def test_all_filters_are_anded(self, log: Log) -> None:
         """E1: a read returns the events that match every filter."""
-        whole: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "event_type": "a",
             "stream": ("s", "1"),
             "app_id": "app",
             "env_id": "env",
             "occurred_at": "2024-01-01T00:00:00Z",
         }
-        log.append([event(**whole), event(**(whole | {"event_type": "b"}))])
-        log.append([event(**(whole | {"app_id": None})), event(**(whole | {"env_id": "e"}))])
-        log.append([event(**(whole | {"stream": ("s", "2")})), event(**whole)])
+        log.append([event(**fields), event(**(fields | {"event_type": "b"}))])
+        log.append([event(**(fields | {"app_id": None})), event(**(fields | {"env_id": "e"}))])
+        log.append([event(**(fields | {"stream": ("s", "2")})), event(**fields)])
         filters: dict[str, Any] = {
             "types": ["a"],
             "stream": ("s", "1"),
@@ -210,8 +210,8 @@ class ReadContract:
         log.append(events(7))
 
         for limit in (1, 2, 3, 6, 7, 8, 100):
-            found = positions(list(log.read(limit=limit, batch_size=3, after=1)))
-            assert found == [2, 3, 4, 5, 6, 7][:limit]
+            result = positions(list(log.read(limit=limit, batch_size=3, after=1)))
+            assert result == [2, 3, 4, 5, 6, 7][:limit]
         assert positions(log.page(limit=3).records) == [1, 2, 3]
 
     def test_stream_is_read_by_number(self, log: Log) -> None:
@@ -264,7 +264,7 @@ class ReadContract:
         assert (first.stream_type, first.stream_id) == ("s", "2")
         assert (first.first_position, first.last_position) == (1, 5)
         assert (first.last_seq, first.last_type) == (2, "d")
-        assert [one.stream_id for one in (second, third)] == ["1", "1"]
+        assert [summary.stream_id for summary in (second, third)] == ["1", "1"]
         assert log.streams("s") == [first, second]
         assert log.streams(limit=1) == [first]
         assert log.streams(after=first.first_position, limit=1) == [second]
@@ -337,18 +337,18 @@ class ReadContract:
 
     def test_sizes_are_bounded(self, log: Log) -> None:
         """E3: limits and batch sizes lie between 1 and the maximum."""
-        acts: dict[str, Any] = {
+        operations: dict[str, Any] = {
             "page": lambda size: log.page(limit=size),
             "batches": lambda size: log.read_batches(batch_size=size),
             "read": lambda size: log.read(batch_size=size),
             "streams": lambda size: log.streams(limit=size),
         }
-        for act in acts.values():
+        for operation in operations.values():
             cases = {
                 repr(size): (size, "invalid_argument", "limit")
                 for size in (0, -1, 10_001, "1", 1.0, True)
             }
-            assert_all_refused(log, act, cases)
+            assert_all_refused(log, operation, cases)
         assert_all_refused(
             log,
             lambda limit: log.read(limit=limit),
@@ -359,12 +359,12 @@ class ReadContract:
     def test_invalid_ids_are_refused(self, log: Log) -> None:
         """A4: an invalid id in a read is refused, never altered."""
         wrong: list[Any] = ["", " a", "a\n", "\ud800", "x" * 513, 1]
-        acts: dict[str, Any] = {
+        operations: dict[str, Any] = {
             "event_id": log.event,
             "stream": lambda name: log.last_event(("s", name)),
             "tenant_id": log.for_tenant,
             "stream_type": log.streams,
         }
-        for field, act in acts.items():
+        for field, operation in operations.items():
             cases = {repr(name): (name, "invalid_argument", field) for name in wrong}
-            assert_all_refused(log, act, cases)
+            assert_all_refused(log, operation, cases)

@@ -114,9 +114,9 @@ class GuardContract:
             else:
                 strict.append([event(payload={"a": AWS})])
         with type(log)(SharedStore(log.store), guard=BUILT_IN_GUARDS["personal"]) as personal:
-            given = [event(payload={"a": "jane@example.com"})]
+            batch = [event(payload={"a": "jane@example.com"})]
             with assert_refused(log, "pii_policy_violation", path="$.a"):
-                personal.append(given)
+                personal.append(batch)
 
 
 QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
@@ -158,15 +158,15 @@ class TenantContract:
 
     def test_queries_are_limited_to_the_tenant(self, log: Log, other: Log) -> None:
         """K2: queries and contexts are within their tenant."""
-        for one in (
+        for selected in (
             Filter(types=["a"]),
             Filter(tags=["t"]),
             Filter(streams=[("s", "1")]),
             Filter(payload=[{"n": 1}]),
         ):
-            assert log.query(Query([one])).records == []
-            assert log.query(Query([one])).context_version is None
-            assert other.query(Query([one])).context_version == 1
+            assert log.query(Query([selected])).records == []
+            assert log.query(Query([selected])).context_version is None
+            assert other.query(Query([selected])).context_version == 1
         log.append(events(1), ExpectedContext(Query(), None))
 
     def test_subscriptions_are_limited_to_the_tenant(self, log: Log, other: Log) -> None:

@@ -94,9 +94,9 @@ class SubscriptionContract:
         log.append([event("a"), event("b"), event("a")])
         log.append(events(2500))
 
-        whole = [[1, 2, 3], [4], [5, 6, 7], list(range(8, 2508))]
-        assert drain_subscription(log, "s") == whole
-        assert [positions(batch) for batch in log.tail(after=0, **QUICK)] == whole
+        expected_batches = [[1, 2, 3], [4], [5, 6, 7], list(range(8, 2508))]
+        assert drain_subscription(log, "s") == expected_batches
+        assert [positions(batch) for batch in log.tail(after=0, **QUICK)] == expected_batches
         assert drain_subscription(log, "a", ONLY_A) == [[5, 7]]
         assert [positions(batch) for batch in log.tail(ONLY_A, after=0, **QUICK)] == [[5, 7]]
 
@@ -136,11 +136,11 @@ class SubscriptionContract:
         subscription = log.subscribe("s", poll_s=0.02)
         running.append((subscription, subscription.start(collector)))
 
-        def act(number: int) -> None:
+        def operation(number: int) -> None:
             for _ in range(8):
                 log.append(events(number + 1))
 
-        run_concurrently(act, 3)
+        run_concurrently(operation, 3)
         expected = 3 + 8 * (1 + 2 + 3)
         records = collector.records(expected)
 
@@ -239,8 +239,8 @@ class SubscriptionContract:
         assert caplog.text.count("subscription 'mailer'") == 2
         assert "no mail server" in caplog.text
         assert token not in caplog.text
-        failed = [one for one in reported if one.name == "subscription.exception"]
-        assert [one.measurements["failures"] for one in failed] == [1, 2]
+        failed = [emitted for emitted in reported if emitted.name == "subscription.exception"]
+        assert [emitted.measurements["failures"] for emitted in failed] == [1, 2]
         assert failed[0].metadata["subscription"] == "mailer"
         assert failed[0].metadata["tenant_id"] == log.tenant_id
         first, second = listed
@@ -264,10 +264,16 @@ class SubscriptionContract:
         log.for_tenant("other").subscribe("c")
         log.append([event("y"), event("y")])
 
-        assert [(one.name, one.lag_events) for one in log.subscriptions()] == [("a", 0), ("b", 0)]
+        assert [(status.name, status.lag_events) for status in log.subscriptions()] == [
+            ("a", 0),
+            ("b", 0),
+        ]
         log.append([event("x"), event("y")])
-        assert [(one.name, one.lag_events) for one in log.subscriptions()] == [("a", 2), ("b", 2)]
-        assert [one.name for one in log.for_tenant("other").subscriptions()] == ["c"]
+        assert [(status.name, status.lag_events) for status in log.subscriptions()] == [
+            ("a", 2),
+            ("b", 2),
+        ]
+        assert [status.name for status in log.for_tenant("other").subscriptions()] == ["c"]
         assert log.for_tenant("third").subscriptions() == []
 
     def test_a_lost_lease_stores_no_failure(self, log: Log) -> None:
@@ -276,14 +282,16 @@ class SubscriptionContract:
         lost = log.store.claim_lease(log.tenant_id, "subscription:s", "one", 60.0)
         assert lost is not None
         log.store.release_lease(lost)
-        held = log.store.claim_lease(log.tenant_id, "subscription:s", "two", 60.0)
-        assert held is not None
+        lease = log.store.claim_lease(log.tenant_id, "subscription:s", "two", 60.0)
+        assert lease is not None
 
         log.store.record_failure(lost, "s", 1, "lost")
-        assert [(one.owner, one.last_error) for one in log.subscriptions()] == [("two", None)]
-        log.store.record_failure(held, "s", 7, "held")
-        [one] = log.subscriptions()
-        assert (one.failures, one.last_error) == (7, "held")
+        assert [(status.owner, status.last_error) for status in log.subscriptions()] == [
+            ("two", None)
+        ]
+        log.store.record_failure(lease, "s", 7, "held")
+        [status] = log.subscriptions()
+        assert (status.failures, status.last_error) == (7, "held")
 
     def test_backoff_grows(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         """E5: each failure waits longer than the one before, up to a cap."""
@@ -361,17 +369,17 @@ class SubscriptionContract:
     ) -> None:
         """E5: of two owners one waits, and takes over without a gap or duplicate."""
         first, second = BatchCollector(), BatchCollector()
-        one = log.subscribe("s", poll_s=0.02)
-        running.append((one, one.start(first)))
+        first_owner = log.subscribe("s", poll_s=0.02)
+        running.append((first_owner, first_owner.start(first)))
         log.append(events(1))
         assert positions(first.next()) == [1]
         two = log.subscribe("s", poll_s=0.02)
         running.append((two, two.start(second)))
         log.append(events(1))
         assert positions(first.next()) == [2]
-        wait_for(lambda: one.position == 2)
+        wait_for(lambda: first_owner.position == 2)
 
-        one.stop()
+        first_owner.stop()
         running[0][1].join(WAIT_TIMEOUT_S)
         log.append(events(1))
 

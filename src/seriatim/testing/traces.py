@@ -149,7 +149,7 @@ class TraceContract:
             for event_type, paths in REQUIRED.items()
             for path in paths
         }
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
 
     def test_value_of_a_wrong_type_is_refused(self, log: Log) -> None:
         """T1: a number where a string, object or list belongs is refused with its JSON path."""
@@ -163,7 +163,7 @@ class TraceContract:
             for path in paths
             if path[-1] not in ("old_value", "new_value")
         }
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
 
     def test_enumerated_strings_are_enforced(self, log: Log) -> None:
         """T1: enumerated strings are enforced; every allowed value is accepted."""
@@ -173,9 +173,9 @@ class TraceContract:
         for (event_type, path), allowed in ENUMS.items():
             for wrong in ("", "other", allowed[0].upper(), None):
                 payload = change_payload(event_type, path, wrong)
-                given = trace_event(event_type, "t", 0, payload=payload)
+                candidate = trace_event(event_type, "t", 0, payload=payload)
                 cases[f"{event_type} {format_json_path(path)} {wrong!r}"] = (
-                    given,
+                    candidate,
                     "schema_violation",
                     format_json_path(path),
                 )
@@ -190,7 +190,7 @@ class TraceContract:
                         ),
                     ]
                 )
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
         log.append([started])
 
     def test_extra_keys_are_allowed(self, log: Log) -> None:
@@ -241,16 +241,16 @@ class TraceContract:
         with assert_refused(log, "schema_violation", index=0, field="$.score[1].x"):
             log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
-        whole = change_payload("TraceStarted", ("score",), [1, 10**30, "1.5"])
-        log.append([trace_event("TraceStarted", "t", 0, payload=whole)])
+        payload = change_payload("TraceStarted", ("score",), [1, 10**30, "1.5"])
+        log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
     def test_envelope_fields_are_required(self, log: Log) -> None:
         """A7: a trace's event carries id, number, time, producer, source, actor and key."""
-        for profile_code, act in (
-            ("invalid_event", lambda given: log.append([given])),
+        for profile_code, operation in (
+            ("invalid_event", lambda candidate: log.append([candidate])),
             (
                 "invalid_argument",
-                lambda given: log.append_draft(log.draft(TRACES_PROFILE, [given])),
+                lambda candidate: log.append_draft(log.draft(TRACES_PROFILE, [candidate])),
             ),
         ):
             cases: dict[str, tuple[Any, ...]] = {}
@@ -275,9 +275,9 @@ class TraceContract:
                 ("stream_seq", -1),
                 ("event_version", 0),
             ):
-                given = trace_event("TraceStarted", "t", 0, **{field: wrong})
-                cases[f"{field} {wrong!r}"] = (given, profile_code, field)
-            assert_all_refused(log, act, cases)
+                candidate = trace_event("TraceStarted", "t", 0, **{field: wrong})
+                cases[f"{field} {wrong!r}"] = (candidate, profile_code, field)
+            assert_all_refused(log, operation, cases)
 
     def test_actor_type_is_enumerated(self, log: Log) -> None:
         """T1: an actor is an agent, a person, a role or a system."""
@@ -293,7 +293,7 @@ class TraceContract:
         bad, violation = "invalid_argument", "schema_violation"
         assert_all_refused(
             log,
-            lambda given: log.append_draft(log.draft(TRACES_PROFILE, [given])),
+            lambda candidate: log.append_draft(log.draft(TRACES_PROFILE, [candidate])),
             {
                 "NaN": (_with(float("nan")), bad, "$.x"),
                 "infinity": (_with(float("inf")), bad, "$.x"),

@@ -60,6 +60,9 @@ def java_home(folder: Path, java: Path | None = None) -> Path:
 
     Raises:
         BackendFailure: There is no Java that is new enough.
+
+    Example:
+        os.environ["JAVA_HOME"] = str(java_home(Path("build/java")))
     """
     java = java or find_java()
     shim = folder / "bin" / "java"

@@ -94,7 +94,14 @@ _SECRET = re.compile(r"password|secret|\.pem$|\.key$|oauthbearer\.config|token",
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A Kafka cluster and the template of the topics that events go to."""
+    """A Kafka cluster and the template of the topics that events go to.
+
+    Attributes:
+        servers: The bootstrap servers, `host:port` separated by commas.
+        topic_template: The topic; it may contain `{tenant}` and `{stream_type}`.
+        settings: Settings of the client, which may contain secrets.
+
+    """
 
     servers: str
     topic_template: str = DEFAULT_TOPIC

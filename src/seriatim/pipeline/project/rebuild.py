@@ -100,7 +100,16 @@ _PART_EVENTS = 2_000_000  # the most events per task, if keys are evenly distrib
 
 
 class RowDifference(msgspec.Struct, frozen=True):
-    """The first row in which a read model and its log differ; None stands for a missing row."""
+    """The first row in which a read model and its log differ.
+
+    Attributes:
+        table: The name of the table.
+        tenant_id: The tenant of the row.
+        key: The key of the row.
+        stored: The row of the read model, None if it is missing.
+        expected: The row that the log produces, None if there is none.
+
+    """
 
     table: str
     tenant_id: str
@@ -112,7 +121,15 @@ class RowDifference(msgspec.Struct, frozen=True):
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a rebuild or a verification: digests of both tables at one position.
 
-    `stored_digest` is None if there were no comparable live tables.
+    Attributes:
+        projection: The name of the projection.
+        position: The position at which the tables were compared.
+        rows: The number of rows that the log produces.
+        digest: The digest of these rows.
+        stored_digest: The digest of the live tables, None if there were none to compare with.
+        difference: The first row that differs, None if there is none.
+        switched: Whether the rebuilt tables have replaced the live ones.
+
     """
 
     projection: str

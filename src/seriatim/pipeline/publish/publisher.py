@@ -198,10 +198,14 @@ _BACKOFF = Backoff(first_s=0.5, cap_s=30.0)
 
 
 class PublishReport(msgspec.Struct):
-    """What a publisher has done since its start.
+    """The result of a run of a publisher.
 
-    `position` is the position of its checkpoint, `skipped` counts events that a lookback did not
-    send again.
+    Attributes:
+        position: The position of the last checkpoint.
+        sent: The number of events sent.
+        skipped: The number of events that a lookback did not send again.
+        steps: The number of checkpoints written.
+
     """
 
     position: int = 0

@@ -91,6 +91,9 @@ def reconcile(
     Returns:
         Counts and examples of every kind of difference.
 
+    Raises:
+        BackendFailure: Kafka, Spark or the database failed.
+
     Example:
         report = reconcile(spark, "sqlite:///app.db", parse_target("kafka://localhost:9092/events"))
         assert report.equal

@@ -34,7 +34,7 @@ def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS
         _bar(axes, row + BAR / 2, figure.events_per_s or 0.0, "Seriatim", OURS)
         _bar(axes, row - BAR / 2, figure.against_per_s or 0.0, figure.against or "", OTHERS)
     axes.set_yticks(
-        range(len(compared)), [one.name.partition(" / ")[0] for one in compared], fontsize=8
+        range(len(compared)), [figure.name.partition(" / ")[0] for figure in compared], fontsize=8
     )
     axes.set_ylim(-0.8, len(compared) - 0.2)
     axes.set_xlabel("events per second", fontsize=8)

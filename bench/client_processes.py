@@ -65,9 +65,9 @@ class ClientProcesses:
             pipe.send((method, callers // PROCESSES, shape, seconds))
         samples: list[Sample] = [pipe.recv() for pipe in self._pipes]
         return Sample(
-            sum(one.events for one in samples),
-            max(one.seconds for one in samples),
-            [latency for one in samples for latency in one.latencies_s],
+            sum(sample.events for sample in samples),
+            max(sample.seconds for sample in samples),
+            [latency for sample in samples for latency in sample.latencies_s],
         )
 
 

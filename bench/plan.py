@@ -27,7 +27,7 @@ class BenchmarkPlan:
     quick: bool = False
 
     @property
-    def whole(self) -> bool:
+    def is_publishable(self) -> bool:
         """Whether the results of this run may replace the published ones."""
         return not self.quick and set(self.only) >= set(self.sections) - {GROWTH}
 

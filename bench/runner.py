@@ -82,7 +82,7 @@ def publish_results(
 ) -> None:
     """Print the table and write the results; only a full run replaces the published ones."""
     published = list(figures)
-    if plan.whole and not plan.large:
+    if plan.is_publishable and not plan.large:
         published += carry_over_figures(
             name, published, lambda figure: format_count(plan.large_events) in figure
         )
@@ -94,6 +94,6 @@ def publish_results(
         print(
             f"Figures at {format_count(plan.large_events)} events are measured only with --large."
         )
-    path = write_results(name, conditions, published, RESULTS if plan.whole else PARTIAL)
-    chart = draw(f"bench-{name}", title, published, ASSETS if plan.whole else PARTIAL)
+    path = write_results(name, conditions, published, RESULTS if plan.is_publishable else PARTIAL)
+    chart = draw(f"bench-{name}", title, published, ASSETS if plan.is_publishable else PARTIAL)
     print(f"{path}\n{chart}\n{conditions['seconds']} s in total")

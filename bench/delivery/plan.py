@@ -26,9 +26,9 @@ class DeliveryPlan(BenchmarkPlan):
     seconds: float = 10.0
 
     @property
-    def whole(self) -> bool:
+    def is_publishable(self) -> bool:
         """Whether the results of this run, at full size, may replace the published ones."""
-        return super().whole and self.events >= DeliveryPlan.events
+        return super().is_publishable and self.events >= DeliveryPlan.events
 
 
 def parse_plan(arguments: list[str] | None = None) -> DeliveryPlan:

@@ -30,8 +30,8 @@ def publish(environment: DeliveryEnvironment) -> list[Figure]:
         checkpoints = environment.home / uuid.uuid4().hex
         with Publisher(
             environment.spark, environment.url, target, str(checkpoints), settings=settings
-        ) as one:
-            one.run()
+        ) as publisher:
+            publisher.run()
         return _check_sent(target, count)
 
     def run_producer() -> int:

@@ -51,7 +51,7 @@ def registry(environment: DeliveryEnvironment) -> list[Figure]:
 def growth(environment: DeliveryEnvironment) -> list[Figure]:
     """Measure the effect of many rows in the registry on batched and single claims."""
     before = interleave(
-        {"on Spark": _on_spark(environment), "one by one": _one_by_one(environment)},
+        {"on Spark": _on_spark(environment), "one by one": _claim_singly(environment)},
         rounds=environment.plan.rounds,
         seconds=environment.plan.seconds,
         report=environment.report,
@@ -62,7 +62,7 @@ def growth(environment: DeliveryEnvironment) -> list[Figure]:
         session.execute(f"vacuum analyze {_SCHEMA}.seriatim_handled")
         session.execute("checkpoint")
     after = interleave(
-        {"on Spark": _on_spark(environment), "one by one": _one_by_one(environment)},
+        {"on Spark": _on_spark(environment), "one by one": _claim_singly(environment)},
         rounds=environment.plan.rounds,
         seconds=environment.plan.seconds,
         report=environment.report,
@@ -107,10 +107,12 @@ def _on_spark(environment: DeliveryEnvironment) -> Subject:
     start = environment.plan.events - environment.plan.handled
 
     def run() -> int:
-        one = handler(f"idle-{uuid.uuid4().hex[:8]}", effect="keyed", start=start)(_do_nothing)
+        idle_handler = handler(f"idle-{uuid.uuid4().hex[:8]}", effect="keyed", start=start)(
+            _do_nothing
+        )
         with Worker(
             environment.spark,
-            one,
+            idle_handler,
             url=environment.url,
             registry=_registry_url(environment),
             batch_events=environment.plan.handled,
@@ -122,24 +124,24 @@ def _on_spark(environment: DeliveryEnvironment) -> Subject:
     return timed(run)
 
 
-def _one_by_one(environment: DeliveryEnvironment) -> Subject:
+def _claim_singly(environment: DeliveryEnvironment) -> Subject:
     """Return a subject that claims and completes events one at a time."""
 
     def run(seconds: float) -> Sample:
-        opened = open_registry(_registry_url(environment))
-        one, count, watch = _make_handler(), 0, Stopwatch()
+        registry = open_registry(_registry_url(environment))
+        idle_handler, count, watch = _make_handler(), 0, Stopwatch()
         while watch.seconds < seconds:
-            _claim_and_complete(opened, one, count)
+            _claim_and_complete(registry, idle_handler, count)
             count += 1
-        opened.close()
+        registry.close()
         return Sample(count, watch.seconds)
 
     return run
 
 
-def _claim_and_complete(opened: Registry, one: Handler, number: int) -> None:
+def _claim_and_complete(registry: Registry, idle_handler: Handler, number: int) -> None:
     event = Delivery(event_id=str(uuid.uuid4()), position=number)
-    opened.mark_done(one, opened.claim_all(one, [event]))
+    registry.mark_done(idle_handler, registry.claim_all(idle_handler, [event]))
 
 
 def _bare(environment: DeliveryEnvironment) -> Subject:
@@ -171,20 +173,20 @@ def _bare(environment: DeliveryEnvironment) -> Subject:
 
 def _round_trips(environment: DeliveryEnvironment) -> Figure:
     """Count the statements sent to the server per event that is claimed singly."""
-    opened = open_registry(_registry_url(environment))
+    registry = open_registry(_registry_url(environment))
     sent = 0
-    original = opened.engine.autocommit
+    original = registry.engine.autocommit
 
     def count_and_call() -> Any:
         nonlocal sent
         sent += 1
         return original()
 
-    opened.engine.autocommit = count_and_call  # type: ignore[method-assign]
-    one = _make_handler()
+    registry.engine.autocommit = count_and_call  # type: ignore[method-assign]
+    idle_handler = _make_handler()
     for number in range(100):
-        _claim_and_complete(opened, one, number)
-    opened.close()
+        _claim_and_complete(registry, idle_handler, number)
+    registry.close()
     return Figure(
         name="registry, round trips an event, unbatched",
         measured=sent / 100,

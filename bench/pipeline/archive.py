@@ -92,10 +92,10 @@ def _check_log_not_read(environment: PipelineEnvironment) -> Iterator[None]:
 
 def _rows_read(url: str) -> int:
     with psycopg.connect(url) as session:
-        found = session.execute(
+        row = session.execute(
             "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables "
             "where schemaname = 'seriatim' and relname = 'events'"
         ).fetchone()
-    assert found is not None
-    count: int = found[0]
+    assert row is not None
+    count: int = row[0]
     return count

@@ -95,17 +95,17 @@ class RateSourceBaseline:
 
     def _poll_rows(self, count: int) -> list[float]:
         """Poll for rows; the first one includes the start of the stream and is not counted."""
-        found: list[float] = []
-        seen, watch = -1, Stopwatch()
-        while len(found) <= count:
+        delays: list[float] = []
+        last_position, watch = -1, Stopwatch()
+        while len(delays) <= count:
             assert watch.seconds < TIMEOUT_S + 2 * count, "no rows arrive from the rate source"
             rows = self._observer.execute(
                 "select value, extract(epoch from due_at)::float8 from public.rate_floor "
                 "where value > %s order by value",
-                (seen,),
+                (last_position,),
             ).fetchall()
             now = time.time()
-            found += [now - due for _, due in rows]
-            seen = rows[-1][0] if rows else seen
+            delays += [now - due for _, due in rows]
+            last_position = rows[-1][0] if rows else last_position
             time.sleep(POLL_S)
-        return found[1 : count + 1]
+        return delays[1 : count + 1]

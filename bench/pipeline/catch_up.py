@@ -15,7 +15,7 @@ def catch_up(environment: PipelineEnvironment) -> list[Figure]:
     """Stream the log and discard it, then read it in one batch, in rounds."""
     plan = environment.plan
     memory = DriverMemory(environment.spark)
-    held: list[float] = []  # MiB after each read; the first one includes lasting caches
+    memory_mib: list[float] = []  # MiB after each read; the first one includes lasting caches
 
     def run_stream() -> int:
         count = stream(environment.spark, environment.url, plan.batch_events, environment.home)
@@ -26,7 +26,7 @@ def catch_up(environment: PipelineEnvironment) -> list[Figure]:
         {
             f"stream, {format_count(plan.batch_events)} a batch": timed(run_stream),
             "batch read": memory.after(
-                timed(lambda: read_all(environment.spark, environment.url, plan.events)), held
+                timed(lambda: read_all(environment.spark, environment.url, plan.events)), memory_mib
             ),
         },
         rounds=plan.rounds,
@@ -34,15 +34,15 @@ def catch_up(environment: PipelineEnvironment) -> list[Figure]:
         report=environment.report,
     ).values()
     name = f"catch-up at {format_count(plan.batch_events)} a batch / batch read"
-    environment.report(f"    driver holds {', '.join(f'{one:.0f}' for one in held)} MiB")
+    environment.report(f"    driver holds {', '.join(f'{mib:.0f}' for mib in memory_mib)} MiB")
     return [
         ratio(name, ours, floor, against="batch read", goal=GOAL),
         Figure(
             name=f"driver memory growth over {plan.rounds} reads and catch-ups of {plan.size}",
-            measured=held[-1] - held[0],
+            measured=memory_mib[-1] - memory_mib[0],
             goal=MEMORY_GOAL_MIB,
             unit="MiB",
             at_most=True,
-            rounds=tuple(held),
+            rounds=tuple(memory_mib),
         ),
     ]

@@ -102,10 +102,10 @@ class TransactionPerEventProjector:
         with self._session.transaction(), self._session.cursor() as cursor:
             _insert(cursor, "nodes", nodes)
             _insert(cursor, "edges", edges)
-            found = cursor.execute(
+            row = cursor.execute(
                 "select state from rival.traces where trace_id = %s", (event.stream_id,)
             ).fetchone()
-            trace = apply_to_trace(_decode_trace(found[0]) if found else None, event)
+            trace = apply_to_trace(_decode_trace(row[0]) if row else None, event)
             cursor.execute(
                 "insert into rival.traces values (%s, %s) "
                 "on conflict (trace_id) do update set state = excluded.state",

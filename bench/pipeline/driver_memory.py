@@ -17,12 +17,12 @@ class DriverMemory:
         self._spark = spark
         self._python = psutil.Process()
 
-    def after(self, subject: Subject, held: list[float]) -> Subject:
-        """Return a subject that runs `subject` and then appends the memory in use to `held`."""
+    def after(self, subject: Subject, memory_mib: list[float]) -> Subject:
+        """Return a subject that runs `subject`, then adds the memory in use to `memory_mib`."""
 
         def run(seconds: float) -> Sample:
             sample = subject(seconds)
-            held.append(self.settled_mib())
+            memory_mib.append(self.settled_mib())
             return sample
 
         return run

@@ -34,7 +34,7 @@ def growth(environment: PipelineEnvironment) -> list[Figure]:
     memory = DriverMemory(environment.spark)
 
     sizes = {SMALL: plan.small_events, LARGE: plan.large_events}
-    found = interleave(
+    series = interleave(
         {
             f"{job}, {format_count(sizes[name])}": memory.after(subject, memory_mib[name])
             for name, url in urls.items()
@@ -48,7 +48,7 @@ def growth(environment: PipelineEnvironment) -> list[Figure]:
         report=environment.report,
         warm_up=False,
     )
-    small_read, small_rebuild, large_read, large_rebuild = found.values()
+    small_read, small_rebuild, large_read, large_rebuild = series.values()
     return [
         _cost(environment, "batch read", small_read, large_read),
         _cost(environment, "rebuild", small_rebuild, large_rebuild),
@@ -77,5 +77,8 @@ def _cost(environment: PipelineEnvironment, job: str, small: Series, large: Seri
         events_per_s=large.rate,
         against=f"at {format_count(environment.plan.small_events)}",
         against_per_s=small.rate,
-        rounds=tuple(one / other for one, other in zip(small.rates, large.rates, strict=True)),
+        rounds=tuple(
+            small_rate / large_rate
+            for small_rate, large_rate in zip(small.rates, large.rates, strict=True)
+        ),
     )

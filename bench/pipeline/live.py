@@ -41,7 +41,7 @@ def live(environment: PipelineEnvironment) -> list[Figure]:
             at_most=True,
             p50_ms=statistics.median(ours),
             against=f"rate source {statistics.median(floors):.0f} ms",
-            rounds=tuple(one / other for one, other in rounds),
+            rounds=tuple(rate / reference_rate for rate, reference_rate in rounds),
         )
     ]
 
@@ -59,7 +59,7 @@ def _round(
 
 def _latencies(log: SeriatimLog, count: int) -> list[float]:
     chance = random.Random(count)
-    found: list[float] = []
+    seconds: list[float] = []
     with psycopg.connect(log.url, autocommit=True) as observer:
         _wait_for_table(observer)
         for _ in range(count + 1):  # the first one includes the start of the stream
@@ -69,8 +69,8 @@ def _latencies(log: SeriatimLog, count: int) -> list[float]:
             watch = Stopwatch()
             log.log.append([event])
             _wait_for_row(observer, event.stream[1], watch)
-            found.append(watch.seconds)
-    return found[1:]
+            seconds.append(watch.seconds)
+    return seconds[1:]
 
 
 def _event() -> NewEvent:

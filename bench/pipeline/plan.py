@@ -30,9 +30,9 @@ class PipelinePlan(BenchmarkPlan):
     seconds: float = 20.0  # for the competitor that is too slow to finish
 
     @property
-    def whole(self) -> bool:
+    def is_publishable(self) -> bool:
         """Whether the results of this run, at full size, may replace the published ones."""
-        return super().whole and self.events >= PipelinePlan.events
+        return super().is_publishable and self.events >= PipelinePlan.events
 
 
 def parse_plan(arguments: list[str] | None = None) -> PipelinePlan:

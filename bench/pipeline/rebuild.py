@@ -34,9 +34,9 @@ def count_differences(url: str, schema: str) -> int:
     columns = ", ".join(["tenant_id", "stream_id", *ORDER_COLUMNS, "position"])
     ours, theirs = f"select {columns} from {schema}.orders", f"select {columns} from loop_orders"
     with psycopg.connect(url) as session:
-        found = session.execute(
+        row = session.execute(
             f"select count(*) from (({ours} except {theirs}) union all ({theirs} except {ours})) d"
         ).fetchone()
-    assert found is not None
-    count: int = found[0]
+    assert row is not None
+    count: int = row[0]
     return count

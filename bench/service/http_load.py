@@ -74,8 +74,8 @@ class HttpConnection:
 
         """
         self._received += self._socket.recv(1 << 18)
-        head, found, body = self._received.partition(_END)
-        if not found:
+        head, separator, body = self._received.partition(_END)
+        if not separator:
             return False
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
         if len(body) < length:

@@ -67,22 +67,22 @@ def isolation(environment: ServiceEnvironment) -> list[Figure]:
 def _measure(environment: ServiceEnvironment, backend: str) -> list[Figure]:
     folder = environment.home / f"isolation-{backend}-{time.monotonic_ns()}"
     folder.mkdir()
-    with run_service(_url(environment, backend, folder), folder) as one:
+    with run_service(_url(environment, backend, folder), folder) as service:
         scale = LoadScale(few=environment.plan.quick)
-        _fill(one)
+        _fill(service)
         seconds = environment.plan.seconds
-        quiet = [_p99(one, kind, seconds) for kind in (_append, _health)]
-        before = one.process.memory_info().rss
+        quiet = [_p99(service, kind, seconds) for kind in (_append, _health)]
+        before = service.process.memory_info().rss
         samples: list[tuple[int, int]] = [(before, 0)]
         with (
-            _run_load(one, scale, 3 * seconds + 2) as stored,
-            _sample_memory(one, stored, samples),
+            _run_load(service, scale, 3 * seconds + 2) as stored,
+            _sample_memory(service, stored, samples),
         ):
-            loud = [_p99(one, kind, seconds) for kind in (_append, _health)]
+            loud = [_p99(service, kind, seconds) for kind in (_append, _health)]
             began = time.monotonic()
-            one.process.send_signal(signal.SIGTERM)
+            service.process.send_signal(signal.SIGTERM)
             with suppress(psutil.TimeoutExpired):
-                one.process.wait(2 * GRACE_S)
+                service.process.wait(2 * GRACE_S)
             ended_s = time.monotonic() - began
     budget = ServiceSettings().tenant_memory_bytes // MIB
     return [
@@ -113,15 +113,19 @@ def _measure(environment: ServiceEnvironment, backend: str) -> list[Figure]:
 def _memory_figures(backend: str, samples: list[tuple[int, int]], goal: int) -> list[Figure]:
     """Return the memory growth; the events that a log in memory stores have their own figure."""
     in_memory = backend == "memory"
-    growth = max(grown - (kept if in_memory else 0) for grown, kept in samples)
+    growth = max(grown - (stored_bytes if in_memory else 0) for grown, stored_bytes in samples)
     name = f"memory growth by a tenant at its bounds, {backend}"
-    found = Figure(name=name, measured=max(0.01, growth / MIB), goal=goal, unit="MiB", at_most=True)
+    figure = Figure(
+        name=name, measured=max(0.01, growth / MIB), goal=goal, unit="MiB", at_most=True
+    )
     if not in_memory:
-        return [found]
+        return [figure]
     total = max(grown for grown, _ in samples)
-    kept = max(kept for _, kept in samples)
+    stored_bytes = max(stored_bytes for _, stored_bytes in samples)
     return [
-        dataclasses.replace(found, against=f"without the log's own events, {kept / MIB:.0f} MiB"),
+        dataclasses.replace(
+            figure, against=f"without the log's own events, {stored_bytes / MIB:.0f} MiB"
+        ),
         Figure(name=f"{name}, with the log's own events", measured=total / MIB, unit="MiB"),
     ]
 
@@ -148,24 +152,24 @@ def run_service(url: str, folder: Path) -> Iterator[ServiceProcess]:
     ) as process:
         assert process.stderr is not None
         try:
-            found = next(match for line in process.stderr if (match := _AT.search(line)))
+            match = next(match for line in process.stderr if (match := _AT.search(line)))
             drain = threading.Thread(target=process.stderr.read, daemon=True)
             drain.start()
-            yield ServiceProcess(psutil.Process(process.pid), int(found[1]), loud, calm)
+            yield ServiceProcess(psutil.Process(process.pid), int(match[1]), loud, calm)
         finally:
             process.kill()
             drain.join()
 
 
-def _fill(one: ServiceProcess) -> None:
+def _fill(service: ServiceProcess) -> None:
     filler = "x" * 1_000_000
     numbers = [f"v{n}" for n in range(4000)]
-    with socket.create_connection(("127.0.0.1", one.port)) as link:
+    with socket.create_connection(("127.0.0.1", service.port)) as link:
         for n in range(STORED):
-            _send(link, _events(one.loud, {"n": n, "a": filler}))
+            _send(link, _events(service.loud, {"n": n, "a": filler}))
         for _ in range(STORED):
-            _send(link, _events(one.loud, {"b": numbers}))
-        _send(link, _events(one.calm, {"n": 1}))
+            _send(link, _events(service.loud, {"b": numbers}))
+        _send(link, _events(service.calm, {"n": 1}))
 
 
 def _events(token: str, payload: Any) -> bytes:
@@ -189,25 +193,25 @@ def _send(link: socket.socket, request: bytes) -> bytes:
     return head
 
 
-def _append(one: ServiceProcess) -> bytes:
-    return _events(one.calm, {"n": 2})
+def _append(service: ServiceProcess) -> bytes:
+    return _events(service.calm, {"n": 2})
 
 
 def _health(_: ServiceProcess) -> bytes:
     return b"GET /health HTTP/1.1\r\nhost: bench\r\n\r\n"
 
 
-def _p99(one: ServiceProcess, kind: Callable[[ServiceProcess], bytes], seconds: float) -> float:
-    ask = load(one.port, 1, lambda: kind(one))
+def _p99(service: ServiceProcess, kind: Callable[[ServiceProcess], bytes], seconds: float) -> float:
+    ask = load(service.port, 1, lambda: kind(service))
     samples = [ask(seconds)]
     while not any(sample.latencies_s for sample in samples) and len(samples) < TRIES:
-        samples.append(ask(5 * seconds))  # on a busy describe_machine one answer may take as long
-    return max(Series.of([one]).p99_ms or 0.0 for one in samples)
+        samples.append(ask(5 * seconds))  # on a busy machine one response may take as long
+    return max(Series.of([sample]).p99_ms or 0.0 for sample in samples)
 
 
 @contextmanager
 def _sample_memory(
-    one: ServiceProcess, stored: Any, samples: list[tuple[int, int]]
+    service: ServiceProcess, stored: Any, samples: list[tuple[int, int]]
 ) -> Iterator[None]:
     """Sample the resident memory of the service and the bytes stored in it during the block."""
     ended = threading.Event()
@@ -215,8 +219,10 @@ def _sample_memory(
     def sample() -> None:
         while not ended.wait(0.05):
             with suppress(psutil.Error):
-                kept = stored.value  # read first: events stored later only add to the memory
-                samples.append((one.process.memory_info().rss, kept))
+                stored_bytes = (
+                    stored.value
+                )  # read first: events stored later only add to the memory
+                samples.append((service.process.memory_info().rss, stored_bytes))
 
     sampler = threading.Thread(target=sample)
     sampler.start()
@@ -228,12 +234,12 @@ def _sample_memory(
 
 
 @contextmanager
-def _run_load(one: ServiceProcess, scale: LoadScale, seconds: float) -> Iterator[Any]:
+def _run_load(service: ServiceProcess, scale: LoadScale, seconds: float) -> Iterator[Any]:
     """Run the load of the loud tenant in its own process; yield the bytes that it stored."""
     context = multiprocessing.get_context("spawn")
     started, stored = context.Event(), context.Value("Q")
     process = context.Process(
-        target=generate_load, args=(one.port, one.loud, scale, seconds, started, stored)
+        target=generate_load, args=(service.port, service.loud, scale, seconds, started, stored)
     )
     process.start()
     started.wait(60)
@@ -275,16 +281,16 @@ def generate_load(
             )
             for at in range(scale.of(3 * FLOOD) if scale.few else FLOOD)
         ]
-        for one in threads:
-            one.start()
+        for thread in threads:
+            thread.start()
         started.set()
         while time.monotonic() < until:
             time.sleep(0.1)
 
 
 def _unfinished(token: str) -> bytes:
-    whole = request_bytes("/v1/events", token, b" " * (17 * MIB - 1024))
-    return whole[:-1]
+    request = request_bytes("/v1/events", token, b" " * (17 * MIB - 1024))
+    return request[:-1]
 
 
 def _unread(token: str, at: int) -> bytes:

@@ -32,9 +32,9 @@ class ServicePlan(BenchmarkPlan):
     tail_rate: int = 1000  # events per second over all tails
 
     @property
-    def whole(self) -> bool:
+    def is_publishable(self) -> bool:
         """Whether the results of this run, at full size, may replace the published ones."""
-        return super().whole and self.events >= ServicePlan.events
+        return super().is_publishable and self.events >= ServicePlan.events
 
 
 def parse_plan(arguments: list[str] | None = None) -> ServicePlan:

@@ -91,7 +91,7 @@ def test_columns_variants_and_marks_cross_too(
     assert frame.columns == ["payload", "position"]
     numbers = frame.selectExpr("variant_get(payload, '$.n', 'int') as n").collect()
     assert sorted(row.n for row in numbers) == list(range(90))
-    marks = spark.read.format("seriatim").options(url=log_url, archive=sealed, marks="true")
+    marks = spark.read.format("seriatim").options(url=log_url, archive=sealed, watermarks="true")
     rows = marks.option("types", "none").load().orderBy("position").collect()
     covered = [(row.append_position, row.position) for row in rows]
     assert covered == [(0, 25), (25, 50), (50, 60), (60, 90)]

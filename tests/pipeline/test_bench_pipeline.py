@@ -116,9 +116,9 @@ def test_the_projector_makes_the_graph(postgres_url: str) -> None:
 
 def test_a_smaller_run_never_replaces_the_kept_results() -> None:
     """Only the full sizes are kept."""
-    assert parse_plan([]).whole
-    assert parse_plan(["--large"]).whole
-    assert not parse_plan(["--quick"]).whole
-    assert not parse_plan(["--only", "read"]).whole
-    assert not parse_plan(["--events", "100000"]).whole
+    assert parse_plan([]).is_publishable
+    assert parse_plan(["--large"]).is_publishable
+    assert not parse_plan(["--quick"]).is_publishable
+    assert not parse_plan(["--only", "read"]).is_publishable
+    assert not parse_plan(["--events", "100000"]).is_publishable
     assert parse_plan(["--events", "100000"]).batch_events == 20_000

@@ -121,7 +121,7 @@ def test_the_rate_counts_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None
     progress.start(1000)
     now[0] += 2.0
     report = progress.advance("run", 1500, 2000)
-    progress.waiting("waiting for another runner")
+    progress.report_wait("waiting for another runner")
 
     assert reports == [
         RunReport("seats", "run", 1500, 2000, 250.0),

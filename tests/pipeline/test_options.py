@@ -19,7 +19,7 @@ def test_options_come_in_any_case() -> None:
             "streamtype": "x,y",
             "streamId": "a,b",
             "occurredafter": "1970-01-01T00:00:01Z",
-            "MARKS": "true",
+            "WATERMARKS": "true",
         }
     )
     assert (found.starting_position, found.max_batch_events, found.watermarks) == (7, 100, True)
@@ -54,7 +54,7 @@ def test_a_list_may_be_json() -> None:
         ({"occurredAfter": "yesterday"}, "occurredAfter must be an RFC 3339"),
         ({"payload": "xml"}, "payload must be json or variant"),
         ({"tenant": ""}, "tenant must not be empty"),
-        ({"marks": "maybe"}, "marks must be true or false"),
+        ({"watermarks": "maybe"}, "watermarks must be true or false"),
         ({"url": ""}, "url is required"),
         ({"url": "memory:"}, "another process's memory"),
         ({"url": "postgresql://u:p@h/x?schema=a;b"}, "schema must be a plain name"),

@@ -63,7 +63,7 @@ def test_a_schema_chooses_columns(
     fill(*make_varied_events(5))
     reader = spark.read.format("seriatim").option("url", log_url)
     assert reader.schema(build_spark_schema(("event_type", "position"))).load().count() == 5
-    with pytest.raises(PySparkException, match="not a schema of events"):
+    with pytest.raises(PySparkException, match="'other' of type bigint, which is no column of events"):
         reader.schema(StructType([StructField("other", LongType())])).load().count()
 
 
@@ -167,7 +167,7 @@ def test_payloads_as_variants(read: Read, fill: Fill) -> None:
 def test_marker_rows_report_the_covered_range(read: Read, fill: Fill) -> None:
     """J1: a consumer of filtered events learns the range that each part covered."""
     fill(*make_varied_events(30))
-    rows = read(types="none", marks="true", partitions=3).orderBy("position").collect()
+    rows = read(types="none", watermarks="true", partitions=3).orderBy("position").collect()
     assert [(r.append_position, r.position) for r in rows] == [(0, 10), (10, 20), (20, 30)]
     assert {(r.event_type, r.payload, r.stream_id, tuple(r.tags)) for r in rows} == {
         ("", "{}", None, ())

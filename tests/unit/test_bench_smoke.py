@@ -153,10 +153,10 @@ def test_prefilled_events_are_as_the_conditions_say() -> None:
 
 def test_a_partial_run_never_replaces_the_kept_results() -> None:
     """Quick runs and single sections are written elsewhere."""
-    assert parse_plan([]).whole
-    assert parse_plan(["--large"]).whole
-    assert not parse_plan(["--quick"]).whole
-    assert not parse_plan(["--only", SECTIONS[0]]).whole
+    assert parse_plan([]).is_publishable
+    assert parse_plan(["--large"]).is_publishable
+    assert not parse_plan(["--quick"]).is_publishable
+    assert not parse_plan(["--only", SECTIONS[0]]).is_publishable
     with pytest.raises(SystemExit):
         parse_plan(["--rounds", "2"])
     assert format_count(1_000_000) == "1 M"

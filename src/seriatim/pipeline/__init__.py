@@ -3,5 +3,5 @@
 `seriatim.spark` is its public API. This package imports nothing, because Spark's workers import it
 with every task. Packages import only packages to their left: the modules of this package; `scan`;
 `archive` and `sink`; `source`; `project`, `audit` and `lake`; `publish` and `work`. `kafka` and
-`shipped` import none of them.
+`builtin_projections` import none of them.
 """

@@ -58,6 +58,10 @@ def compute_graph_digests(
 
     Returns:
         The digests by name; anyone can recompute them from the rows.
+
+    Example:
+        with projector.model.snapshot() as snapshot:
+            digests = compute_graph_digests(snapshot)
     """
 
     def rows(name: str, kind: Any) -> Iterator[Any]:

@@ -37,6 +37,7 @@ def digest_batch(batch: pa.RecordBatch) -> int:
     """Return the digest of the events of a batch, which must have the `DIGEST_COLUMNS`."""
     if not batch.num_rows:
         return 0
+    # Hot path: Arrow builds all texts at once, so that Python only calls SHA-256 for each event.
     texts = _build_texts(batch).to_pylist()
     total = sum(int.from_bytes(sha256(text).digest()) for text in texts)
     return total % _MODULUS
@@ -104,14 +105,15 @@ def build_event_hash() -> Column:
     return f.sha2(f.concat_ws(_SEPARATOR, *parts), 256)
 
 
-def build_word_sums(hashed: Column) -> list[Column]:
+def build_word_sums(hashes: Column) -> list[Column]:
     """Return aggregates that sum each 32-bit word of hexadecimal hashes.
 
     Spark has no 256-bit integers; `combine_word_sums` computes the digest from these sums.
     """
+    # The sum of 32-bit words fits a bigint for 2**31 events in one group.
     size = _WORD_BITS // 4
     return [
-        f.sum(f.conv(f.substring(hashed, 1 + size * word, size), 16, 10).cast("bigint"))
+        f.sum(f.conv(f.substring(hashes, 1 + size * word, size), 16, 10).cast("bigint"))
         for word in range(_WORDS)
     ]
 
@@ -119,6 +121,6 @@ def build_word_sums(hashed: Column) -> list[Column]:
 def combine_word_sums(sums: Iterable[int | None]) -> int:
     """Return the digest from the sums of the words, the most significant word first."""
     total = 0
-    for each in sums:
-        total = (total << _WORD_BITS) + (each or 0)
+    for word_sum in sums:
+        total = (total << _WORD_BITS) + (word_sum or 0)
     return total % _MODULUS

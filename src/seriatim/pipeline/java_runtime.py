@@ -60,6 +60,9 @@ def java_home(folder: Path, java: Path | None = None) -> Path:
 
     Raises:
         BackendFailure: There is no Java that is new enough.
+
+    Example:
+        os.environ["JAVA_HOME"] = str(java_home(Path("build/java")))
     """
     java = java or find_java()
     shim = folder / "bin" / "java"
@@ -82,9 +85,9 @@ def find_java() -> Path:
         if version >= MIN_JAVA_VERSION:
             return java
         rejected.append(f"{origin} is Java {version}" if version else f"{origin} does not run")
-    found = f" ({'; '.join(rejected)})" if rejected else ""
+    versions = f" ({'; '.join(rejected)})" if rejected else ""
     raise BackendFailure(
-        f"Spark needs Java {MIN_JAVA_VERSION} or later{found}: install a JDK or pip install "
+        f"Spark needs Java {MIN_JAVA_VERSION} or later{versions}: install a JDK or pip install "
         "'seriatim[java]'",
         details={"part": "java"},
         retryable=False,

@@ -70,7 +70,7 @@ class ProgressReporter:
         self._callback(report)
         return report
 
-    def waiting(self, reason: str) -> None:
+    def report_wait(self, reason: str) -> None:
         """Report that a run waits, with its reason as the activity."""
         self._callback(RunReport(self._name, reason, 0, 0, 0.0))
 
@@ -138,13 +138,13 @@ class JobLoop:
 
     def pause(self, seconds: float) -> None:
         """Wait for a number of seconds, but at most 0.2 s after the job is stopped."""
-        ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0 and not self.stopped:
-            time.sleep(min(_STOP_CHECK_S, left))
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0 and not self.stopped:
+            time.sleep(min(_STOP_CHECK_S, remaining))
 
     def _back_off(self, error: SeriatimError) -> None:
         self._failures += 1
         delay = self._backoff.delay_s(self._failures)
         logger.warning("%s retries in %.1f s: %s", self._subject, delay, error.message)
-        self._progress.waiting(f"retrying in {delay:.0f} s ({error.code})")
+        self._progress.report_wait(f"retrying in {delay:.0f} s ({error.code})")
         self.pause(delay)

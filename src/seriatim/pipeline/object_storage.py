@@ -21,10 +21,10 @@ from obstore.store import S3Store
 
 from seriatim import config
 from seriatim.core.errors import BackendFailure, InvalidArgument, NotFound
+from seriatim.factory import redact_url
 
-PARTIAL_SUFFIX = (
-    ".part"  # suffix of unfinished files in a folder; a bucket shows only complete objects
-)
+# The suffix of unfinished files in a folder; a bucket shows only complete objects.
+PARTIAL_SUFFIX = ".part"
 _CHUNK_BYTES = 8 * 1024 * 1024
 _CONCURRENT_UPLOADS = 4
 _RETRY_CONFIG: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
@@ -92,7 +92,10 @@ def open_storage(at: str | ObjectStorage) -> ObjectStorage:
         return FolderStorage(unquote(parts.path))
     if not parts.scheme and at:
         return FolderStorage(str(Path(at).absolute()))
-    msg = "a storage location must be a path, file:///path or s3://bucket/prefix"
+    msg = (
+        f"a storage location must be a path, file:///path or s3://bucket/prefix, not "
+        f"{redact_url(at)!r:.120}"
+    )
     raise InvalidArgument(msg, details={"argument": "at"})
 
 
@@ -155,6 +158,7 @@ class FolderStorage(msgspec.Struct, frozen=True):
         target = self._resolve(name)
         with _translate_errors(name), self._open_partial(target) as (part, sink):
             yield sink
+            # In this order, no crash leaves the final name with incomplete contents.
             _sync_file(sink)
             part.replace(target)
             _sync_folder(target.parent)
@@ -221,6 +225,7 @@ class BucketStorage(msgspec.Struct, frozen=True):
         """Store a small object unless its name exists, by a conditional put."""
         with _translate_errors(name):
             try:
+                # In one request, because the condition must hold for the whole object.
                 obstore.put(self._store, name, data, mode="create", use_multipart=False)
             except AlreadyExistsError:
                 return False
@@ -255,6 +260,7 @@ class BucketStorage(msgspec.Struct, frozen=True):
                 self._store, name, buffer_size=_CHUNK_BYTES, max_concurrency=_CONCURRENT_UPLOADS
             )
             yield sink
+            # Not in a finally clause: an upload that failed is never closed, and never visible.
             sink.close()
 
     @contextmanager

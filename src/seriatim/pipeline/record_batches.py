@@ -18,6 +18,7 @@ RECORD_COLUMN = "record"  # name of the column that holds whole encoded records
 _encode_into = msgspec.msgpack.Encoder().encode_into
 
 
+# gc=False: records contain no cycles, and the collector would visit each of them.
 class _EncodedRecord(EventRecord, frozen=True, array_like=True, gc=False):
     """A record whose MessagePack form is an array, without field names."""
 
@@ -77,10 +78,10 @@ def _get_values(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
 
 def _find_column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     """Return a column, None if it was not read or has only nulls."""
-    at = batch.schema.get_field_index(name)
-    if at < 0:
+    index = batch.schema.get_field_index(name)
+    if index < 0:
         return None
-    column = batch.column(at)
+    column = batch.column(index)
     return None if column.null_count == batch.num_rows else column
 
 
@@ -93,13 +94,13 @@ def _format_occurred(batch: pa.RecordBatch) -> Iterable[str | None]:
     if text is None:
         return _format_times(times)
     pairs = zip(text.to_pylist(), _format_times(times), strict=True)
-    return [given or recorded_at for given, recorded_at in pairs]
+    return [occurred or recorded_at for occurred, recorded_at in pairs]
 
 
 def _format_times(times: pa.Array) -> list[str]:
     """Format timestamps; each distinct one once, since the events of a commit share theirs."""
     distinct = times.view(pa.int64()).dictionary_encode()
-    texts = [format_us(each) for each in distinct.dictionary.to_pylist()]
+    texts = [format_us(microseconds) for microseconds in distinct.dictionary.to_pylist()]
     return [texts[index] for index in distinct.indices.to_pylist()]
 
 

@@ -124,11 +124,14 @@ def to_seriatim_error(error: BaseException) -> SeriatimError:
     if (own := _find_own_error(text)) is not None:
         return own
     # An exception that the task raised is the cause, even if its process died afterwards.
-    raised = _find_raised(text)
+    raised = _find_raised_error(text)
     if raised is not None:
         return BackendFailure(f"a Spark task failed with {raised}"[:_MESSAGE_MAX], retryable=False)
     if any(sign in text for sign in _CRASHED):
-        msg = "Spark failed: a worker's Python process was killed, or crashed"
+        msg = (
+            "Spark failed: a Python worker process was killed or crashed: check the memory of the "
+            "machine, then run the job again"
+        )
         return BackendFailure(msg, retryable=True)
     return BackendFailure(f"Spark failed: {_find_reason(text)}"[:_MESSAGE_MAX], retryable=False)
 
@@ -142,29 +145,31 @@ def _find_own_error(text: str) -> SeriatimError | None:
             continue
         if (kind := _BY_CODE.get(note.code)) is not None:
             return kind(note.message, details=dict(note.details), retryable=note.retryable)
-    found = [match for match in _OWN_ERROR.findall(text) if match[0] in _BY_NAME]
-    if not found:
+    matches = [match for match in _OWN_ERROR.findall(text) if match[0] in _BY_NAME]
+    if not matches:
         return None
-    name, message = found[-1]
+    name, message = matches[-1]
     return _BY_NAME[name](message[:_MESSAGE_MAX])
 
 
-def _find_raised(text: str) -> str | None:
+def _find_raised_error(text: str) -> str | None:
     """Return type and message of the error that ended the last Python traceback in a text."""
-    _, found, last = text.rpartition(_TRACEBACK)
-    if not found:
+    _, separator, traceback = text.rpartition(_TRACEBACK)
+    if not separator:
         return None
-    lines = iter(last.splitlines()[1:])
+    lines = iter(traceback.splitlines()[1:])
     for line in lines:
-        raised = _RAISED.match(line)
-        if raised is not None:
-            more = []
-            for later in lines:
-                if not later.strip() or later.startswith(("\tat ", " SQLSTATE", "Driver stack")):
+        match = _RAISED.match(line)
+        if match is not None:
+            message_lines = []
+            for continuation in lines:
+                if not continuation.strip() or continuation.startswith(
+                    ("\tat ", " SQLSTATE", "Driver stack")
+                ):
                     break
-                more.append(later.strip())
-            name = raised[1].rpartition(".")[2]
-            message = " ".join([raised[2] or "", *more]).strip()
+                message_lines.append(continuation.strip())
+            name = match[1].rpartition(".")[2]
+            message = " ".join([match[2] or "", *message_lines]).strip()
             return summarize_message(name, message)
     return None
 

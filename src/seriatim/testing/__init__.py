@@ -29,7 +29,6 @@ _MODULES = (
     "declarations",
     "explanations",
     "factories",
-    "guards",
     "idempotency",
     "identity",
     "limits",
@@ -39,9 +38,9 @@ _MODULES = (
     "query",
     "reads",
     "records",
+    "safety",
     "subscriptions",
     "telemetry",
-    "tenants",
     "traces",
 )
 

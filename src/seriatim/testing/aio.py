@@ -53,16 +53,18 @@ async def _call_lookups(log: Log) -> None:
     last = await aio.last_event(("s", "1"))
     assert last is not None
     assert last.event_id == "e-1"
-    assert [one.stream_id for one in await aio.streams()] == ["1"]
+    assert [summary.stream_id for summary in await aio.streams()] == ["1"]
     assert await aio.identity() == log.identity()
-    assert [positions(one) async for one in aio.read_batches(batch_size=1)] == [[1], [2]]
+    assert [positions(summary) async for summary in aio.read_batches(batch_size=1)] == [[1], [2]]
     down = [record.position async for record in aio.read(newest_first=True)]
     assert down == [2, 1]
     down = [record.position async for record in aio.read_stream(("s", "1"), newest_first=True)]
     assert down == [1]
     await aio.declare(StreamKind(name="case"))
     await aio.reset_subscription("mailer", 1)
-    assert [(one.name, one.position) for one in await aio.subscriptions()] == [("mailer", 1)]
+    assert [(summary.name, summary.position) for summary in await aio.subscriptions()] == [
+        ("mailer", 1)
+    ]
     other = aio.for_tenant("other")
     assert [record async for record in other.read()] == []
     with pytest.raises(SeriatimError):
@@ -118,7 +120,11 @@ async def _first(batches: AsyncIterator[Batch]) -> Batch:
 
 
 def _following_threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("seriatim-following")]
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith("seriatim-following")
+    ]
 
 
 class AsyncContract:
@@ -128,7 +134,7 @@ class AsyncContract:
         """B13, E7: every method of the log has an awaitable form with the same results."""
         run_coroutine(_call_lookups(log))
 
-    def test_a_block_closes_the_log(self, log: Log) -> None:
+    def test_async_with_closes_the_log(self, log: Log) -> None:
         """B13: `async with` closes the log on exit."""
 
         async def use() -> None:
@@ -141,10 +147,10 @@ class AsyncContract:
 
         run_coroutine(use())
 
-    def test_append_read_and_query(self, log: Log) -> None:
+    def test_appends_reads_and_queries_work_with_asyncio(self, log: Log) -> None:
         """B1: appends, reads and queries work with asyncio."""
 
-        async def act() -> None:
+        async def scenario() -> None:
             aio = log.aio
             result = await aio.append(events(3))
             assert (result.first_position, result.count) == (1, 3)
@@ -156,17 +162,17 @@ class AsyncContract:
             assert [r async for r in aio.read_stream(("s", "1"), since=1)] == []
             page = await aio.page(after=1, limit=2)
             assert (positions(page.records), page.last_scanned) == ([2, 3], 3)
-            found = await aio.query(Query([Filter(types=["a"])]))
-            assert (positions(found.records), found.context_version) == ([4], 4)
+            matches = await aio.query(Query([Filter(types=["a"])]))
+            assert (positions(matches.records), matches.context_version) == ([4], 4)
             await aio.call(log.declare, StreamKind(name="case", first_seq=0))
 
-        run_coroutine(act())
+        run_coroutine(scenario())
         log.append([event(stream=("case", "1"), stream_seq=0)])
 
-    def test_everything_an_append_takes(self, log: Log) -> None:
+    def test_conditions_keys_and_commands_work_with_asyncio(self, log: Log) -> None:
         """B8, C4, C5: conditions, keys and commands work with asyncio."""
 
-        async def act() -> None:
+        async def scenario() -> None:
             aio = log.aio
             await aio.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
             with pytest.raises(EventSequenceInvalid):
@@ -178,13 +184,13 @@ class AsyncContract:
             await aio.append(events(1), command=command)
             assert (await aio.append(events(1), command=command)).response == {"ok": True}
 
-        run_coroutine(act())
+        run_coroutine(scenario())
         assert log.head() == 5
 
-    def test_errors_are_the_same(self, log: Log) -> None:
-        """L3: invalid arguments are refused with the same errors, before anything runs."""
+    def test_invalid_arguments_raise_the_errors_of_the_sync_log(self, log: Log) -> None:
+        """L3: invalid arguments raise the same errors as in the sync log, before anything runs."""
 
-        async def act() -> None:
+        async def scenario() -> None:
             wrong: list[dict[str, Any]] = [{"limit": 0}, {"limit": -1}, {"after": 2, "until": 1}]
             for bad in wrong:
                 with pytest.raises(InvalidArgument):
@@ -196,39 +202,41 @@ class AsyncContract:
 
         with assert_refused(log, "invalid_event", index=0, field="event_type"):
             run_coroutine(log.aio.append([event("")]))
-        run_coroutine(act())
+        run_coroutine(scenario())
 
-    def test_many_at_once(self, log: Log) -> None:
+    def test_tasks_and_threads_leave_no_gaps(self, log: Log) -> None:
         """B9: tasks and threads share the committer, and positions have no gaps."""
 
-        async def act() -> list[Any]:
+        async def scenario() -> list[Any]:
             return await asyncio.gather(
                 *(log.aio.append([event(stream=("s", "1"))]) for _ in range(40)),
                 *(asyncio.to_thread(log.append, [event(stream=("s", "1"))]) for _ in range(10)),
             )
 
-        results = run_coroutine(act())
+        results = run_coroutine(scenario())
 
         assert sorted(result.first_position for result in results) == list(range(1, 51))
         assert [r.stream_seq for r in log.read_stream(("s", "1"))] == list(range(1, 51))
 
-    def test_one_racing_task_wins(self, log: Log) -> None:
+    def test_one_of_several_racing_tasks_wins(self, log: Log) -> None:
         """B9: exactly one of several racing tasks wins."""
 
-        async def act() -> list[Any]:
+        async def scenario() -> list[Any]:
             racers = (log.aio.append(events(1), ExpectedContext(Query(), None)) for _ in range(20))
             return await asyncio.gather(*racers, return_exceptions=True)
 
-        errors = [one for one in run_coroutine(act()) if isinstance(one, SeriatimError)]
+        errors = [
+            outcome for outcome in run_coroutine(scenario()) if isinstance(outcome, SeriatimError)
+        ]
 
         assert {error.code for error in errors} == {"conditional_append_conflict"}
         assert (len(errors), log.head()) == (19, 1)
 
-    def test_cancelled_before_the_send(self, log: Log) -> None:
+    def test_append_cancelled_before_the_send_stores_nothing(self, log: Log) -> None:
         """B13: an append that is cancelled before it was sent stores nothing."""
         store = GatedStore(log.store)
 
-        async def act(slow: Log) -> None:
+        async def scenario(slow: Log) -> None:
             taken = asyncio.create_task(slow.aio.append(events(1)))
             await asyncio.to_thread(store.wait_for_group)
             waiting = asyncio.create_task(slow.aio.append(events(2)))
@@ -243,15 +251,15 @@ class AsyncContract:
             await slow.aio.append(events(1))
 
         with open_on_same_store(log, store, writers=1) as slow:
-            run_coroutine(act(slow))
+            run_coroutine(scenario(slow))
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
-    def test_cancelled_after_the_send(self, log: Log) -> None:
+    def test_append_cancelled_after_the_send_is_found_by_a_retry(self, log: Log) -> None:
         """B13: an append that is cancelled after it was sent may be stored; a retry finds it."""
         store = GatedStore(log.store)
 
-        async def act(slow: Log) -> None:
+        async def scenario(slow: Log) -> None:
             sent = asyncio.create_task(slow.aio.append(events(2), idempotency_key="k"))
             await asyncio.to_thread(store.wait_for_group)
             sent.cancel()
@@ -261,15 +269,15 @@ class AsyncContract:
             assert (await slow.aio.append(events(2), idempotency_key="k")).replayed
 
         with open_on_same_store(log, store, writers=1) as slow:
-            run_coroutine(act(slow))
+            run_coroutine(scenario(slow))
 
         assert log.head() == 2
 
-    def test_timeouts(self, log: Log) -> None:
+    def test_timeout_is_ambiguous_only_after_the_send(self, log: Log) -> None:
         """B13: a timeout before the send stores nothing; after it the outcome is ambiguous."""
         store = GatedStore(log.store)
 
-        async def act(slow: Log) -> None:
+        async def scenario(slow: Log) -> None:
             with pytest.raises(BackendFailure) as caught:
                 await slow.aio.append(events(1), timeout=0.05)
             assert caught.value.ambiguous
@@ -279,15 +287,15 @@ class AsyncContract:
             await slow.aio.append(events(1))
 
         with open_on_same_store(log, store, writers=1) as slow:
-            run_coroutine(act(slow))
+            run_coroutine(scenario(slow))
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
-    def test_async_tails_and_subscriptions(self, log: Log) -> None:
+    def test_async_tails_and_subscriptions_deliver_whole_appends(self, log: Log) -> None:
         """E5: async tails and subscriptions deliver whole appends, first stored ones, then live."""
         log.append(events(2))
 
-        async def act() -> None:
+        async def scenario() -> None:
             seen: list[list[int]] = []
             async for batch in log.aio.tail(after=0, poll_s=0.02):
                 seen.append(positions(batch))
@@ -298,7 +306,7 @@ class AsyncContract:
             durable = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
             assert [positions(batch) async for batch in durable] == [[1, 2], [3], [4, 5]]
 
-        run_coroutine(act())
+        run_coroutine(scenario())
         assert log.subscribe("s").position == 5
 
     def test_closing_a_subscription_releases_its_lease(self, log: Log) -> None:
@@ -306,38 +314,38 @@ class AsyncContract:
         log.append(events(1))
         log.append(events(1))
 
-        async def act() -> list[list[int]]:
+        async def scenario() -> list[list[int]]:
             following = log.aio.subscribe("s", poll_s=0.02)
             assert positions(await anext(following)) == [1]
             assert positions(await anext(following)) == [2]
             await following.aclose()  # type: ignore[attr-defined]
             del following
-            again = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
-            return [positions(batch) async for batch in again]
+            second = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
+            return [positions(batch) async for batch in second]
 
-        assert run_coroutine(act()) == [[2]]
+        assert run_coroutine(scenario()) == [[2]]
 
     def test_idle_tails_do_not_occupy_threads(self, log: Log) -> None:
         """E5: idle tails do not occupy threads of the executor."""
 
-        async def act() -> None:
+        async def scenario() -> None:
             following = [log.aio.tail(poll_s=0.05) for _ in range(20)]
             following += [log.aio.subscribe(f"s-{n}", poll_s=0.05) for n in range(20)]
-            waiting = [asyncio.create_task(_first(one)) for one in following]
+            waiting = [asyncio.create_task(_first(tail)) for tail in following]
             await asyncio.sleep(0.05)
             assert await log.aio.head() == 0
             assert await asyncio.to_thread(log.head) == 0
             await log.aio.append(events(2))
             assert {tuple(positions(batch)) for batch in await asyncio.gather(*waiting)} == {(1, 2)}
 
-        run_coroutine(act())
+        run_coroutine(scenario())
         wait_for(lambda: not _following_threads())
 
     def test_release_of_a_lease_does_not_block_the_loop(self, log: Log) -> None:
         """E5: a lease is released in the subscription's own thread, not on the event loop."""
         store = GatedLookupStore(log.store)
 
-        async def left(other: Log) -> None:
+        async def leave_block(other: Log) -> None:
             following = _follow(other)
             await anext(following)
             leaving = asyncio.create_task(following.aclose())
@@ -362,7 +370,7 @@ class AsyncContract:
             store.gate.set()
 
         log.append(events(1))
-        for leave in (left, broken, cancelled):
+        for leave in (leave_block, broken, cancelled):
             store.gate.clear()
             with open_on_same_store(log, store) as other:
                 run_coroutine(leave(other))
@@ -376,7 +384,7 @@ class AsyncContract:
         condition = ExpectedContext(Query(), None)
         store = GatedLookupStore(log.store)
 
-        async def act(slow: Log) -> None:
+        async def scenario(slow: Log) -> None:
             began = time.monotonic()
             with pytest.raises(TimedOut):
                 await slow.aio.append(events(1), condition, timeout=0.1)
@@ -385,21 +393,21 @@ class AsyncContract:
             assert (await slow.aio.append(events(1), condition)).first_position == 1
 
         with open_on_same_store(log, store, writers=1) as slow:
-            run_coroutine(act(slow))
+            run_coroutine(scenario(slow))
 
         assert log.head() == 1
 
     def test_reading_rules_counts_towards_the_timeout(self, log: Log) -> None:
-        """B13: so does reading rules that were declared meanwhile."""
+        """B13: reading rules that were declared meanwhile counts towards the timeout."""
         store = GatedLookupStore(log.store)
 
-        async def act(slow: Log) -> None:
+        async def scenario(slow: Log) -> None:
             store.stale = True
             with pytest.raises(TimedOut):
                 await slow.aio.append(events(1), timeout=0.1)
             store.gate.set()
 
         with open_on_same_store(log, store, writers=1) as slow:
-            run_coroutine(act(slow))
+            run_coroutine(scenario(slow))
 
         assert log.head() == 0

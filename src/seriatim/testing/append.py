@@ -39,7 +39,7 @@ class LostResponseStore(SharedStore):
 class AppendContract:
     """B1 to B11: an append is atomic and gets one range of positions."""
 
-    def test_a_batch_has_one_range(self, log: Log) -> None:
+    def test_positions_of_a_batch_are_consecutive(self, log: Log) -> None:
         """B1: positions are consecutive, from 1, and part of the receipt."""
         first = log.append(events(3))
         second = log.append(events(2))
@@ -51,12 +51,12 @@ class AppendContract:
         assert positions(list(log.read())) == [1, 2, 3, 4, 5]
         assert log.head() == 5
 
-    def test_any_iterable_is_a_batch(self, log: Log) -> None:
+    def test_any_iterable_is_accepted_as_a_batch(self, log: Log) -> None:
         """B1: a generator of events is accepted as a batch."""
-        assert log.append(one for one in events(2)).count == 2
+        assert log.append(new_event for new_event in events(2)).count == 2
 
-    def test_events_may_be_mappings(self, log: Log) -> None:
-        """B1: an event in dictionary form is the same event."""
+    def test_events_in_dictionary_form_are_accepted(self, log: Log) -> None:
+        """B1: an event in dictionary form is stored like a `NewEvent`."""
         log.append(
             [
                 {
@@ -129,19 +129,19 @@ class AppendContract:
     def test_no_reader_sees_a_gap(self, log: Log) -> None:
         """B3: a reader always sees a prefix of the log while others append."""
 
-        def act(number: int) -> int:
+        def operation(number: int) -> int:
             if number:
                 for _ in range(10):
                     log.append(events(2))
                 return 0
             seen = 0
             while seen < 60:
-                found = positions(log.page(after=seen).records)
-                assert found == list(range(seen + 1, seen + 1 + len(found)))
-                seen += len(found)
+                page_positions = positions(log.page(after=seen).records)
+                assert page_positions == list(range(seen + 1, seen + 1 + len(page_positions)))
+                seen += len(page_positions)
             return seen
 
-        assert run_concurrently(act, 4)[0] == 60
+        assert run_concurrently(operation, 4)[0] == 60
 
     def test_the_key_comes_before_the_json(self, log: Log) -> None:
         """B4: given an invalid key and invalid JSON, the key is reported."""
@@ -171,13 +171,13 @@ class AppendContract:
     def test_reuse_comes_before_the_condition(self, log: Log) -> None:
         """B4: a retry of an append that succeeded never conflicts with itself."""
         condition = ExpectedSeq(("s", "1"), None)
-        given = [event(stream=("s", "1"), stream_seq=1, idempotency_key="k")]
-        first = log.append(given, condition)
+        batch = [event(stream=("s", "1"), stream_seq=1, idempotency_key="k")]
+        first = log.append(batch, condition)
 
-        again = log.append(given, condition)
+        retry = log.append(batch, condition)
 
-        assert again.replayed
-        assert again.records == first.records
+        assert retry.replayed
+        assert retry.records == first.records
 
     def test_the_condition_comes_before_the_sequence(self, log: Log) -> None:
         """B4: given a failed condition and a wrong number, the condition is reported."""
@@ -211,7 +211,7 @@ class AppendContract:
             with assert_refused(log, "event_sequence_invalid", index=0, expected=1, actual=size):
                 log.append(falling)
 
-    def test_the_caller_numbers_its_streams(self, log: Log) -> None:
+    def test_caller_numbered_event_must_have_the_next_number(self, log: Log) -> None:
         """B5: a caller-numbered event must carry the next number."""
         log.append(trace("t")[:2])
 
@@ -221,23 +221,23 @@ class AppendContract:
         log.append([trace_event("EntityObserved", "t", 2)])
         assert stream_seqs(log, ("trace", "t")) == [0, 1, 2]
 
-    def test_only_the_opening_type_opens(self, log: Log) -> None:
-        """B6: the first number belongs to the opening type."""
+    def test_first_event_has_the_opening_type(self, log: Log) -> None:
+        """B6: the first event of a stream must have the opening type of its kind."""
         with assert_refused(log, "event_sequence_invalid", index=0):
             log.append([trace_event("InputObserved", "t", 0)])
 
-    def test_the_opening_type_only_opens(self, log: Log) -> None:
-        """B6: the opening type has the first number and no other, in one batch or two."""
+    def test_opening_type_occurs_only_once(self, log: Log) -> None:
+        """B6: the opening type is accepted for the first number of a stream and no other."""
         start = trace_event("TraceStarted", "t", 0)
-        again = trace_event("TraceStarted", "t", 1)
+        second_start = trace_event("TraceStarted", "t", 1)
         with assert_refused(log, "event_sequence_invalid", index=1):
-            log.append([start, again])
+            log.append([start, second_start])
         log.append([start])
         with assert_refused(log, "event_sequence_invalid", index=0):
-            log.append([again])
+            log.append([second_start])
 
-    def test_a_declared_kind_opens_too(self, log: Log) -> None:
-        """B6: a user's kind that is numbered by the log obeys its own opening type."""
+    def test_declared_kind_has_its_own_opening_type(self, log: Log) -> None:
+        """B6: a declared kind that is numbered by the log obeys its own opening type."""
         log.declare(StreamKind(name="case", opening_type="case.opened"))
 
         with assert_refused(log, "event_sequence_invalid", index=0):
@@ -246,8 +246,8 @@ class AppendContract:
         with assert_refused(log, "event_sequence_invalid", index=0):
             log.append([event("case.opened", stream=("case", "1"))])
 
-    def test_a_closed_stream_takes_no_more(self, log: Log) -> None:
-        """B7: the next number is a conflict, any other number is an invalid sequence."""
+    def test_closed_stream_refuses_events(self, log: Log) -> None:
+        """B7: in a closed stream the next number is a conflict, others are an invalid sequence."""
         log.append(trace("t"))
 
         with assert_refused(log, "conflict", index=0):
@@ -255,14 +255,14 @@ class AppendContract:
         with assert_refused(log, "event_sequence_invalid", index=0, expected=10, actual=11):
             log.append([trace_event("EntityObserved", "t", 11)])
 
-    def test_a_stream_closes_within_a_batch(self, log: Log) -> None:
-        """B7: events after a closing event in the same batch are refused, too."""
+    def test_events_after_a_closing_event_of_the_same_batch_are_refused(self, log: Log) -> None:
+        """B7: events after a closing event of the same batch are refused, too."""
         late = trace_event("EntityObserved", "t", 10)
 
         with assert_refused(log, "conflict", index=10):
             log.append([*trace("t"), late])
 
-    def test_a_log_numbered_stream_closes(self, log: Log) -> None:
+    def test_unnumbered_event_to_a_closed_stream_is_a_conflict(self, log: Log) -> None:
         """B7: an event without a number to a closed stream is a conflict."""
         log.declare(StreamKind(name="case", closing_types=("case.won", "case.lost")))
         log.append(
@@ -275,25 +275,25 @@ class AppendContract:
             log.append([event("case.won", stream=("case", "1"))])
         log.append([event("case.noted", stream=("case", "2"))])
 
-    def test_a_retry_passes_the_closing_lock(self, log: Log) -> None:
+    def test_retry_on_a_closed_stream_returns_the_stored_events(self, log: Log) -> None:
         """B7: an exact retry of stored events returns them, even if the stream is closed."""
         first = log.append(trace("t"))
 
-        again = log.append(trace("t"))
+        retry = log.append(trace("t"))
 
-        assert again.replayed
-        assert again.records == first.records
+        assert retry.replayed
+        assert retry.records == first.records
 
-    def test_one_append_is_for_one_tenant(self, log: Log) -> None:
-        """B8: an event of another tenant is refused; one that names its own is not."""
+    def test_event_of_another_tenant_is_refused(self, log: Log) -> None:
+        """B8: an event of another tenant is refused; one that names its own is accepted."""
         with assert_refused(log, "invalid_argument", argument="tenant_id"):
             log.append([event(tenant_id="other")])
 
         log.append([event(tenant_id=log.tenant_id)])
         assert log.head() == 1
 
-    def test_a_batch_may_touch_many_streams(self, log: Log) -> None:
-        """B9: each stream of a batch has its own numbers, and one invalid one refuses all."""
+    def test_batch_appends_to_several_streams(self, log: Log) -> None:
+        """B9: each stream of a batch has its own numbers; an invalid one refuses the batch."""
         log.append([event(stream=("s", str(number % 5))) for number in range(20)])
         with assert_refused(log, "event_sequence_invalid", index=20):
             log.append(
@@ -312,19 +312,19 @@ class AppendContract:
         assert [record.stream_seq for record in records] == list(range(1, 25))
         assert sorted(record.payload["n"] for record in records) == list(range(24))
 
-    def test_an_unknown_outcome_resolves_by_a_retry(self, log: Log) -> None:
-        """B10: a lost response is ambiguous; a repeat with the same key or ids finds the copy."""
+    def test_ambiguous_append_is_resolved_by_a_retry(self, log: Log) -> None:
+        """B10: an append without a response is ambiguous; a repeat finds it by key or ids."""
         with open_on_same_store(log, LostResponseStore(log.store)) as cut:
-            for given in ([event(idempotency_key="k")], [event(event_id="e", n=2)]):
+            for batch in ([event(idempotency_key="k")], [event(event_id="e", n=2)]):
                 with pytest.raises(BackendFailure) as caught:
-                    cut.append(given)
+                    cut.append(batch)
                 assert caught.value.ambiguous
                 assert caught.value.retryable
-                assert log.append(given).replayed
+                assert log.append(batch).replayed
 
         assert log.head() == 2
 
-    def test_a_kind_may_demand_the_expected_number(self, log: Log) -> None:
+    def test_kind_can_require_the_expected_number(self, log: Log) -> None:
         """B11: a kind can require ExpectedSeq for appends to existing streams."""
         log.declare(StreamKind(name="doc", expected_seq_required=True))
         log.append([event(stream=("doc", "1")), event(stream=("doc", "1"))])

@@ -79,8 +79,8 @@ class BadInputContract:
     def _something(self, log: Log) -> None:
         log.append([event(stream=("s", "1"), event_id="e-1", idempotency_key="k-1")])
 
-    def test_fields_of_wrong_types(self, log: Log) -> None:
-        """B2: every field of the envelope is checked and named."""
+    def test_fields_of_wrong_types_are_named(self, log: Log) -> None:
+        """B2: a field of a wrong type is refused, and the error names it."""
         bad = "invalid_event"
         cases: dict[str, tuple[Any, ...]] = {}
         texts: list[Any] = [7, b"x", ["x"], "a\0b", "\ud800", "x" * 513]
@@ -128,12 +128,12 @@ class BadInputContract:
         cases["tag surrogate"] = (event(tags=("\ud800",)), bad, "tags[0]")
         numbers: list[Any] = [-1, True, "1", 1.0, 2**63]
         for wrong in numbers:
-            given = event(stream=("s", "1"), stream_seq=wrong)
-            cases[f"stream_seq {wrong!r}"] = (given, bad, "stream_seq")
+            candidate = event(stream=("s", "1"), stream_seq=wrong)
+            cases[f"stream_seq {wrong!r}"] = (candidate, bad, "stream_seq")
         cases["number without a stream"] = (event(stream_seq=1), bad, "stream_seq")
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
 
-    def test_hostile_ids(self, log: Log) -> None:
+    def test_invalid_ids_are_refused_in_every_field(self, log: Log) -> None:
         """A4: an invalid id is refused, never altered, in every field that holds an id."""
         cases: dict[str, tuple[Any, ...]] = {}
         for name, wrong in HOSTILE_IDS.items():
@@ -144,10 +144,10 @@ class BadInputContract:
                 ("stream_type", {"stream": (wrong, "1")}),
             ):
                 cases[f"{field}: {name}"] = (event(**fields), "invalid_event", field)
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
 
-    def test_white_space_beyond_ascii_is_kept(self, log: Log) -> None:
-        """A4: only ASCII white space and control characters are refused at the ends."""
+    def test_white_space_beyond_ascii_is_accepted(self, log: Log) -> None:
+        """A4: at the ends of an id, only ASCII white space and control characters are refused."""
         ids = ["\u00a0foo", "foo\u2003", "\u200bfoo", "\ufeff", "🦆", "x" * 512, "é" * 256]
         for name in ids:
             log.append([event(stream=("s", name), event_id=name)])
@@ -188,7 +188,7 @@ class BadInputContract:
             cases[f"{name} key"] = (event(payload={"a": {key: 1}}), "invalid_event", "$.a")
         cases["NUL in a key"] = (event(payload={"a": {"k\0": 1}}), "invalid_event", "$.a")
         cases["surrogate in a key"] = (event(payload={"\ud800": 1}), "invalid_event", "$")
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
 
     def test_recursive_payload_is_refused(self, log: Log) -> None:
         """K3: a payload that contains itself is refused as too deep."""
@@ -198,22 +198,22 @@ class BadInputContract:
         with assert_refused(log, "limit_exceeded", limit="payload_depth", index=0):
             log.append([event(payload=endless)])
 
-    def test_plain_subclasses_pass(self, log: Log) -> None:
+    def test_subclasses_are_stored_as_plain_values(self, log: Log) -> None:
         """A2: subclasses of str, int, float and dict are stored as their plain values."""
-        given = OrderedDict(
+        candidate = OrderedDict(
             b=StrSubclass("text"), a=[FloatSubclass(1.5), IntSubclass(7), LevelEnum.HIGH, (1, 2)]
         )
 
-        log.append([event(payload=given)])
+        log.append([event(payload=candidate)])
 
         assert list(log.read())[-1].payload_json == '{"a":[1.5,7,1,[1,2]],"b":"text"}'
 
-    def test_mappings_with_wrong_fields(self, log: Log) -> None:
+    def test_wrong_fields_of_a_dictionary_are_named(self, log: Log) -> None:
         """B2: unknown, missing, reserved and duplicate fields of a dictionary are named."""
         bad = "invalid_event"
         assert_all_refused(
             log,
-            lambda given: log.append([given]),
+            lambda candidate: log.append([candidate]),
             {
                 "unknown": ({"event_type": "x", "colour": "red"}, bad, "colour"),
                 "not text": ({"event_type": "x", 1: 2}, bad, "1"),
@@ -253,7 +253,7 @@ class BadInputContract:
     def test_errors_never_show_values(self, log: Log) -> None:
         """K1: an error message names the field and never contains its value."""
         private = "private-9731"
-        for given in (
+        for candidate in (
             event(payload={"x": private + "\0"}),
             event(payload={"x": {private: b""}.keys()}),
             event(occurred_at=private),
@@ -262,7 +262,7 @@ class BadInputContract:
             event(idempotency_key=private * 30),
         ):
             with assert_refused(log, "invalid_event") as caught:
-                log.append([given])
+                log.append([candidate])
             assert private not in str(caught[0].as_dict())
 
     def test_facts_profile_reports_invalid_events(self, log: Log) -> None:
@@ -270,7 +270,7 @@ class BadInputContract:
         bad = "invalid_event"
         assert_all_refused(
             log,
-            lambda given: log.append_draft(log.draft(FACTS_PROFILE, [given])),
+            lambda candidate: log.append_draft(log.draft(FACTS_PROFILE, [candidate])),
             {
                 "type": (event(""), bad, "event_type"),
                 "time": (event(occurred_at="2024-01-01T00:00:00Z"), bad, "occurred_at"),
@@ -284,7 +284,7 @@ class BadInputContract:
 
     def test_aggregates_profile_requires_its_fields(self, log: Log) -> None:
         """A7: aggregates need a stream, a request id and one of their actors."""
-        whole: dict[str, Any] = {
+        valid: dict[str, Any] = {
             "stream": ("order", "1"),
             "request_id": "r-1",
             "actor_type": "service_principal",
@@ -293,16 +293,16 @@ class BadInputContract:
         bad = "invalid_event"
         assert_all_refused(
             log,
-            lambda given: log.append_draft(log.draft(AGGREGATES_PROFILE, [given])),
+            lambda candidate: log.append_draft(log.draft(AGGREGATES_PROFILE, [candidate])),
             {
                 **{
-                    f"no {field}": (event(**(whole | {field: None})), bad, field)
+                    f"no {field}": (event(**(valid | {field: None})), bad, field)
                     for field in ("stream", "request_id", "actor_type", "actor_id")
                 },
-                "actor type": (event(**(whole | {"actor_type": "agent"})), bad, "actor_type"),
+                "actor type": (event(**(valid | {"actor_type": "agent"})), bad, "actor_type"),
             },
         )
-        log.append_draft(log.draft(AGGREGATES_PROFILE, [event(**whole)]))
+        log.append_draft(log.draft(AGGREGATES_PROFILE, [event(**valid)]))
 
     def test_invalid_timeouts_are_refused(self, log: Log) -> None:
         """B13: a timeout is a number of seconds above 0."""

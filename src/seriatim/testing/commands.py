@@ -19,14 +19,14 @@ from seriatim.testing.factories import (
 
 def command(**fields: Any) -> Command:
     """Return a command; `fields` override the defaults."""
-    made: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "actor": "u-1",
         "endpoint": "POST /orders",
         "key": "k-1",
         "request": {"sku": "a", "count": 2},
         "response": {"order": "o-1", "total": 1.5},
     }
-    return Command(**(made | fields))
+    return Command(**(defaults | fields))
 
 
 class CommandContract:
@@ -44,19 +44,19 @@ class CommandContract:
         first = log.append(events(2), command=command())
 
         with assert_unchanged(log):
-            again = log.append(events(5, "other"), command=command(response={"order": "o-2"}))
+            retry = log.append(events(5, "other"), command=command(response={"order": "o-2"}))
 
-        assert again.replayed
-        assert again.response == first.response
-        assert again.records == first.records
+        assert retry.replayed
+        assert retry.response == first.response
+        assert retry.records == first.records
 
-    def test_the_request_is_compared_by_value(self, log: Log) -> None:
-        """C5: the hash is of the canonical JSON, so the order of keys does not matter."""
+    def test_requests_are_compared_by_value(self, log: Log) -> None:
+        """C5: requests are compared by canonical JSON, so the order of keys does not matter."""
         log.append(events(1), command=command(request={"a": 1, "b": [2]}))
 
         assert log.append(events(1), command=command(request={"b": [2], "a": 1})).replayed
 
-    def test_another_request_under_the_key(self, log: Log) -> None:
+    def test_another_request_under_a_known_key_is_refused(self, log: Log) -> None:
         """C5: the same key with a different request is `idempotency_key_reuse`."""
         log.append(events(1), command=command())
 
@@ -72,20 +72,20 @@ class CommandContract:
             command(key="k-2"),
             command(actor="u-1P", endpoint="OST /orders"),
         ]
-        for one in commands:
-            assert not log.append(events(1), command=one).replayed
+        for variant in commands:
+            assert not log.append(events(1), command=variant).replayed
         assert not log.for_tenant("other").append(events(1), command=command()).replayed
         assert log.head() == len(commands) + 1
 
     def test_duplicate_command_bypasses_conditions(self, log: Log) -> None:
         """C5: a duplicate gets its response before its conditions or numbers are checked."""
         condition = ExpectedSeq(("s", "1"), None)
-        given = [event(stream=("s", "1"), stream_seq=1)]
-        log.append(given, condition, command=command())
+        batch = [event(stream=("s", "1"), stream_seq=1)]
+        log.append(batch, condition, command=command())
 
-        assert log.append(given, condition, command=command()).replayed
+        assert log.append(batch, condition, command=command()).replayed
 
-    def test_a_refused_append_leaves_no_command(self, log: Log) -> None:
+    def test_refused_append_stores_no_command(self, log: Log) -> None:
         """C5: a command whose append failed may run again."""
         with assert_refused(log, "event_sequence_invalid"):
             log.append(events(1), ExpectedSeq(("s", "1"), 1), command=command())
@@ -95,24 +95,24 @@ class CommandContract:
     def test_concurrent_duplicates_run_once(self, log: Log) -> None:
         """C5: concurrent duplicates run once and receive equal responses."""
 
-        def act(number: int) -> AppendResult:
+        def operation(number: int) -> AppendResult:
             return log.append(events(2), command=command(response={"by": number}))
 
-        answers = run_concurrently(act, 16)
+        outcomes = run_concurrently(operation, 16)
 
         assert log.head() == 2
-        results = [one for one in answers if isinstance(one, AppendResult)]
+        results = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
         assert len(results) == 16
-        assert sum(not one.replayed for one in results) == 1
-        assert len({one.response["by"] for one in results}) == 1
+        assert sum(not outcome.replayed for outcome in results) == 1
+        assert len({outcome.response["by"] for outcome in results}) == 1
 
-    def test_no_request_and_no_response(self, log: Log) -> None:
+    def test_request_and_response_are_optional(self, log: Log) -> None:
         """C5: request and response are optional, and a response is any JSON value."""
         for key, response in (("a", None), ("b", [1, "x"]), ("c", "text"), ("d", False)):
-            given = command(key=key, request=None, response=response)
-            log.append(events(1), command=given)
-            again = log.append(events(1), command=given)
-            assert (again.replayed, again.response) == (True, response)
+            repeated = command(key=key, request=None, response=response)
+            log.append(events(1), command=repeated)
+            retry = log.append(events(1), command=repeated)
+            assert (retry.replayed, retry.response) == (True, response)
 
     def test_purge_keeps_commands_for_a_day(self, log: Log) -> None:
         """C5: a purge deletes nothing younger than a day and refuses a shorter period."""
@@ -138,12 +138,12 @@ class CommandContract:
         assert not log.append(events(1), command=command(request="other")).replayed
         assert log.head() == 2
 
-    def test_a_bad_command_is_refused(self, log: Log) -> None:
-        """C5: a command's names, key, request and response are checked."""
+    def test_invalid_command_is_refused(self, log: Log) -> None:
+        """C5: a command with an invalid name, key, request or response is refused."""
         bad = "invalid_argument"
         assert_all_refused(
             log,
-            lambda given: log.append(events(1), command=given),
+            lambda candidate: log.append(events(1), command=candidate),
             {
                 "no command": ("k", bad, "command"),
                 "empty actor": (command(actor=""), bad, "command.actor"),

@@ -33,14 +33,14 @@ SEAT = Query([Filter(types=["seat.reserved"], payload=[{"seat": "12A"}])])
 class ConditionContract:
     """Conditions are checked atomically with the append."""
 
-    def test_a_stream_that_must_not_exist(self, log: Log) -> None:
+    def test_expecting_none_requires_a_new_stream(self, log: Log) -> None:
         """B8: None means that the stream must not exist."""
         log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
 
         with assert_refused(log, "event_sequence_invalid", expected=None, actual=1):
             log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
 
-    def test_the_last_number_of_a_stream(self, log: Log) -> None:
+    def test_expected_number_is_the_last_of_the_stream(self, log: Log) -> None:
         """B8: the expected number is the last sequence number of the stream."""
         log.append([event(stream=("s", "1")), event(stream=("s", "1"))])
 
@@ -50,8 +50,8 @@ class ConditionContract:
         log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 2))
         assert stream_seqs(log, ("s", "1")) == [1, 2, 3]
 
-    def test_a_stream_from_zero(self, log: Log) -> None:
-        """B8: a stream numbered from 0 and one that is absent are not the same."""
+    def test_stream_numbered_from_zero_differs_from_a_missing_stream(self, log: Log) -> None:
+        """B8: a stream whose last number is 0 is not the same as a missing stream."""
         log.append(trace("t")[:1])
 
         with assert_refused(log, "event_sequence_invalid", expected=None, actual=0):
@@ -60,12 +60,12 @@ class ConditionContract:
             log.append(events(1), ExpectedSeq(("trace", "u"), 0))
         log.append(events(1), ExpectedSeq(("trace", "t"), 0))
 
-    def test_a_number_before_the_first(self, log: Log) -> None:
+    def test_expecting_zero_does_not_mean_a_missing_stream(self, log: Log) -> None:
         """B8: expecting 0 of a stream numbered from 1 does not mean that it must not exist."""
         with assert_refused(log, "event_sequence_invalid", expected=0, actual=None):
             log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 0))
 
-    def test_two_expectations_of_one_stream(self, log: Log) -> None:
+    def test_two_expected_numbers_of_one_stream_never_hold(self, log: Log) -> None:
         """B8: all conditions must hold, so two different numbers for one stream never do."""
         log.append([event(stream=("s", "1"))])
 
@@ -77,7 +77,7 @@ class ConditionContract:
         log.append([event(stream=("s", "1"))], [ExpectedSeq(("s", "1"), 1)] * 2)
         assert stream_seqs(log, ("s", "1")) == [1, 2]
 
-    def test_the_expected_stream_need_not_be_touched(self, log: Log) -> None:
+    def test_condition_on_another_stream_is_checked(self, log: Log) -> None:
         """B8: a condition may be on a stream that the batch does not append to."""
         log.append([event(stream=("s", "1"))])
 
@@ -139,7 +139,7 @@ class ConditionContract:
             log.append(events(1), ExpectedContext(everything, after=8))
         log.append([event(stream=("s", "1"))], [ExpectedContext(everything, after=9)])
 
-    def test_after_a_position_beyond_the_head(self, log: Log) -> None:
+    def test_condition_after_a_position_beyond_the_head_is_refused(self, log: Log) -> None:
         """D7, E5: a position beyond the head is `invalid_argument`, and nothing is stored."""
         log.append(events(2))
 
@@ -166,33 +166,33 @@ class ConditionContract:
             with assert_refused(log, "invalid_argument"):
                 log.append(events(1), wrong)
 
-    def test_races_after_a_position(self, log: Log) -> None:
+    def test_one_of_several_racing_appends_after_a_position_wins(self, log: Log) -> None:
         """D7, B9: exactly one of several racing appends on one context wins."""
         log.append(events(3))
         seat = event("seat.reserved", payload={"seat": "12A"})
-        mine = [event("other"), seat]
+        batch = [event("other"), seat]
 
-        outcomes = run_concurrently(lambda _: log.append(mine, ExpectedContext(SEAT, after=3)), 8)
+        outcomes = run_concurrently(lambda _: log.append(batch, ExpectedContext(SEAT, after=3)), 8)
 
-        assert sum(isinstance(one, AppendResult) for one in outcomes) == 1
-        assert all(isinstance(one, AppendResult | ConditionalAppendConflict) for one in outcomes), (
-            outcomes
-        )
+        assert sum(isinstance(outcome, AppendResult) for outcome in outcomes) == 1
+        assert all(
+            isinstance(outcome, AppendResult | ConditionalAppendConflict) for outcome in outcomes
+        ), outcomes
         assert log.head() == 5
 
-    def test_retry_after_a_position(self, log: Log) -> None:
+    def test_retry_of_an_append_after_a_position_is_replayed(self, log: Log) -> None:
         """D7, B4: a retry of a stored append returns its receipt, whatever was appended since."""
         seat = event("seat.reserved", payload={"seat": "12A"})
         first = log.append([seat], ExpectedContext(SEAT, after=0), "key")
         log.append([seat])
 
-        again = log.append([seat], ExpectedContext(SEAT, after=0), "key")
+        retry = log.append([seat], ExpectedContext(SEAT, after=0), "key")
 
-        assert again.replayed
-        assert again.first_position == first.first_position
+        assert retry.replayed
+        assert retry.first_position == first.first_position
 
-    def test_absent_equals_absent_only(self, log: Log) -> None:
-        """D5: a version for a context that has none is a conflict."""
+    def test_version_for_a_context_without_events_is_a_conflict(self, log: Log) -> None:
+        """D5: a version is a conflict for a context that has no event."""
         log.append(events(1))
 
         with assert_refused(log, "conditional_append_conflict", expected=1, actual=None):
@@ -230,22 +230,22 @@ class ConditionContract:
 
     def test_context_excludes_the_events_of_the_append(self, log: Log) -> None:
         """D5: the context is evaluated without the append's own events."""
-        both = [event("seat.reserved", payload={"seat": "12A"})] * 2
+        seats = [event("seat.reserved", payload={"seat": "12A"})] * 2
 
-        assert log.append(both, ExpectedContext(SEAT, None)).count == 2
+        assert log.append(seats, ExpectedContext(SEAT, None)).count == 2
 
     def test_one_racing_append_wins_a_stream(self, log: Log) -> None:
         """B9: exactly one of several racing appends on one stream wins, in every round."""
         for last in (None, 1, 2, 3):
 
-            def act(number: int, last: int | None = last) -> AppendResult:
+            def operation(number: int, last: int | None = last) -> AppendResult:
                 return log.append(
                     [event(stream=("s", "1"), n=number)], ExpectedSeq(("s", "1"), last)
                 )
 
-            answers = run_concurrently(act, 12)
-            winners = [one for one in answers if isinstance(one, AppendResult)]
-            losers = [one for one in answers if isinstance(one, EventSequenceInvalid)]
+            outcomes = run_concurrently(operation, 12)
+            winners = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+            losers = [outcome for outcome in outcomes if isinstance(outcome, EventSequenceInvalid)]
             assert (len(winners), len(losers)) == (1, 11)
         assert stream_seqs(log, ("s", "1")) == [1, 2, 3, 4]
 
@@ -253,26 +253,32 @@ class ConditionContract:
         """B9: exactly one of several racing appends on one context wins, in every round."""
         for _ in range(4):
             seen = log.query(SEAT).context_version
-            given = [event("seat.reserved", payload={"seat": "12A"})]
+            batch = [event("seat.reserved", payload={"seat": "12A"})]
 
-            def act(number: int, seen: int | None = seen) -> AppendResult:
+            def operation(number: int, seen: int | None = seen) -> AppendResult:
                 del number
-                return log.append(given, ExpectedContext(SEAT, seen))  # noqa: B023 - same each time
+                return log.append(batch, ExpectedContext(SEAT, seen))  # noqa: B023 - same each time
 
-            answers = run_concurrently(act, 12)
-            winners = [one for one in answers if isinstance(one, AppendResult)]
-            losers = [one for one in answers if isinstance(one, ConditionalAppendConflict)]
+            outcomes = run_concurrently(operation, 12)
+            winners = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+            losers = [
+                outcome for outcome in outcomes if isinstance(outcome, ConditionalAppendConflict)
+            ]
             assert (len(winners), len(losers)) == (1, 11)
         assert log.head() == 4
 
     def test_appends_on_different_contexts_all_succeed(self, log: Log) -> None:
         """B9: appends on different contexts do not conflict."""
 
-        def act(number: int) -> AppendResult:
-            mine = Query([Filter(payload=[{"n": number}])])
-            return log.append([event(n=number)], ExpectedContext(mine, None))
+        def operation(number: int) -> AppendResult:
+            query = Query([Filter(payload=[{"n": number}])])
+            return log.append([event(n=number)], ExpectedContext(query, None))
 
-        assert not [one for one in run_concurrently(act, 12) if isinstance(one, SeriatimError)]
+        assert not [
+            outcome
+            for outcome in run_concurrently(operation, 12)
+            if isinstance(outcome, SeriatimError)
+        ]
         assert log.head() == 12
 
     def test_two_logs_on_one_store_race(self, log: Log) -> None:
@@ -282,27 +288,27 @@ class ConditionContract:
             for round_number in range(6):
                 target = ("s", str(round_number))
 
-                def act(number: int, target: tuple[str, str] = target) -> AppendResult:
+                def operation(number: int, target: tuple[str, str] = target) -> AppendResult:
                     return logs[number % 2].append(
                         [event(stream=target)], ExpectedSeq(target, None)
                     )
 
-                answers = run_concurrently(act, 6)
-                assert sum(isinstance(one, AppendResult) for one in answers) == 1
+                outcomes = run_concurrently(operation, 6)
+                assert sum(isinstance(outcome, AppendResult) for outcome in outcomes) == 1
 
     def test_expected_values_are_validated(self, log: Log) -> None:
         """B8, D6: a version is absent or a position from 1, a number absent or from 0."""
         wrong: list[Any] = [-1, True, "1", 1.0, 2**63]
         cases: dict[str, tuple[Any, ...]] = {}
-        for given in (0, *wrong):
-            cases[f"version {given!r}"] = (
-                ExpectedContext(SEAT, given),
+        for value in (0, *wrong):
+            cases[f"version {value!r}"] = (
+                ExpectedContext(SEAT, value),
                 "invalid_argument",
                 "expected_version",
             )
-        for given in wrong:
-            cases[f"number {given!r}"] = (
-                ExpectedSeq(("s", "1"), given),
+        for value in wrong:
+            cases[f"number {value!r}"] = (
+                ExpectedSeq(("s", "1"), value),
                 "invalid_argument",
                 "condition.seq",
             )
@@ -327,7 +333,9 @@ class ConditionContract:
                 attempts=100,
             )
 
-        assert not [one for one in run_concurrently(add, 6) if isinstance(one, SeriatimError)]
+        assert not [
+            outcome for outcome in run_concurrently(add, 6) if isinstance(outcome, SeriatimError)
+        ]
         assert [record.payload["n"] for record in log.read()] == list(range(6))
 
     def test_decide_on_a_context(self, log: Log) -> None:

@@ -22,18 +22,18 @@ def cursor(log: Log, position: int, name: str = "p", **fields: Any) -> Cursor:
 class CursorContract:
     """E5: cursors only advance, and leases fence them."""
 
-    def test_cursors_are_kept(self, log: Log) -> None:
+    def test_stored_cursor_has_position_identity_and_time(self, log: Log) -> None:
         """E5: a stored cursor has its position, the identity of its log and a time."""
         log.append(events(2))
         log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
 
-        kept = log.store.cursor(log.tenant_id, "projection", "p")
+        stored = log.store.cursor(log.tenant_id, "projection", "p")
 
-        assert kept is not None
-        assert (kept.position, kept.name, kept.purpose) == (2, "p", "projection")
-        assert (kept.log_id, kept.epoch) == (log.identity().log_id, log.identity().epoch)
-        assert kept.last_event_id == [record.event_id for record in log.read()][1]
-        assert kept.updated_at.endswith("Z")
+        assert stored is not None
+        assert (stored.position, stored.name, stored.purpose) == (2, "p", "projection")
+        assert (stored.log_id, stored.epoch) == (log.identity().log_id, log.identity().epoch)
+        assert stored.last_event_id == [record.event_id for record in log.read()][1]
+        assert stored.updated_at.endswith("Z")
 
     def test_first_created_cursor_is_kept(self, log: Log) -> None:
         """E5: when two consumers create the same cursor, the second one finds the first's."""
@@ -45,7 +45,7 @@ class CursorContract:
         assert (first.position, second.position) == (1, 1)
 
     def test_cursors_are_listed_by_name(self, log: Log) -> None:
-        """E5: the cursors of one tenant and purpose, in the order of their names."""
+        """E5: cursors are listed for one tenant and purpose, in the order of their names."""
         for name in ("b", "a", "B"):
             log.store.put_cursor(cursor(log, 0, name), lease=None, reset=False)
         log.subscribe("c")
@@ -54,7 +54,7 @@ class CursorContract:
 
         listed = log.store.cursors(log.tenant_id, "projection")
 
-        assert [one.name for one in listed] == ["B", "a", "b"]
+        assert [cursor_.name for cursor_ in listed] == ["B", "a", "b"]
         assert log.store.cursor(log.tenant_id, "projection", "d") is None
 
     def test_cursors_only_advance(self, log: Log) -> None:
@@ -67,9 +67,9 @@ class CursorContract:
             log.store.put_cursor(cursor(log, 1), lease=None, reset=False)
         log.store.put_cursor(cursor(log, 3), lease=None, reset=False)
         log.store.put_cursor(cursor(log, 0), lease=None, reset=True)
-        kept = log.store.cursor(log.tenant_id, "projection", "p")
-        assert kept is not None
-        assert (kept.position, kept.last_event_id) == (0, "")
+        stored = log.store.cursor(log.tenant_id, "projection", "p")
+        assert stored is not None
+        assert (stored.position, stored.last_event_id) == (0, "")
 
     def test_a_cursor_keeps_its_query(self, log: Log) -> None:
         """E5: another query under a known name is a conflict, unless it is a reset."""
@@ -83,22 +83,22 @@ class CursorContract:
     def test_a_lease_has_one_owner(self, log: Log) -> None:
         """E5: a held lease cannot be claimed; after its release the next token is higher."""
         claim = log.store.claim_lease
-        held = claim("default", "job", "one", 60.0)
-        assert held is not None
+        lease = claim("default", "job", "one", 60.0)
+        assert lease is not None
 
         assert claim("default", "job", "two", 60.0) is None
         assert claim("other", "job", "two", 60.0) is not None
         assert claim("default", "job-2", "two", 60.0) is not None
-        assert log.store.renew_lease(held, 60.0)
-        log.store.release_lease(held)
+        assert log.store.renew_lease(lease, 60.0)
+        log.store.release_lease(lease)
         taken = claim("default", "job", "two", 60.0)
         assert taken is not None
-        assert taken.token > held.token
-        assert not log.store.renew_lease(held, 60.0)
-        log.store.release_lease(held)
+        assert taken.token > lease.token
+        assert not log.store.renew_lease(lease, 60.0)
+        log.store.release_lease(lease)
         assert claim("default", "job", "three", 60.0) is None
 
-    def test_the_same_owner_claims_again(self, log: Log) -> None:
+    def test_new_claim_of_an_owner_voids_its_old_token(self, log: Log) -> None:
         """E5: an owner that claims again gets a new token, and its old one is void."""
         first = log.store.claim_lease("default", "job", "one", 60.0)
         second = log.store.claim_lease("default", "job", "one", 60.0)
@@ -108,14 +108,14 @@ class CursorContract:
         assert second.token > first.token
         assert not log.store.renew_lease(first, 60.0)
 
-    def test_an_expired_lease_is_free(self, log: Log) -> None:
+    def test_expired_lease_can_be_claimed(self, log: Log) -> None:
         """E5: an expired lease can be claimed; until then its owner can still renew it."""
-        held = log.store.claim_lease("default", "job", "one", 0.01)
-        assert held is not None
+        lease = log.store.claim_lease("default", "job", "one", 0.01)
+        assert lease is not None
         taken = wait_for(lambda: log.store.claim_lease("default", "job", "two", 60.0))
 
-        assert taken.token > held.token
-        assert not log.store.renew_lease(held, 60.0)
+        assert taken.token > lease.token
+        assert not log.store.renew_lease(lease, 60.0)
 
     def test_a_lost_lease_moves_no_cursor(self, log: Log) -> None:
         """E5: a cursor is fenced: only the latest claim moves it."""
@@ -128,9 +128,9 @@ class CursorContract:
 
         with pytest.raises(LeaseLost):
             log.store.put_cursor(cursor(log, 2), lease=old, reset=False)
-        kept = log.store.cursor(log.tenant_id, "projection", "p")
-        assert kept is not None
-        assert kept.position == 1
+        stored = log.store.cursor(log.tenant_id, "projection", "p")
+        assert stored is not None
+        assert stored.position == 1
         log.store.put_cursor(cursor(log, 2), lease=new, reset=False)
 
     def test_concurrent_claims_have_one_owner(self, log: Log) -> None:

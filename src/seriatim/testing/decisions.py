@@ -58,8 +58,8 @@ def decide(log: Log, style: str, context: Any, decider: Any, **options: Any) -> 
         return log.decide(context, decider, **options)
 
     async def awaited(records: list[EventRecord]) -> list[NewEvent]:
-        made: list[NewEvent] = decider(records)
-        return made
+        new_events: list[NewEvent] = decider(records)
+        return new_events
 
     used = decider if style == "aio" else awaited
     return asyncio.run(log.aio.decide(context, used, **options))
@@ -68,10 +68,10 @@ def decide(log: Log, style: str, context: Any, decider: Any, **options: Any) -> 
 def look_up(style: str, sync: Callable[[], Any], awaited: Callable[[], Any]) -> Any:
     """Call a lookup in one of the styles."""
 
-    async def act() -> Any:
+    async def operation() -> Any:
         return await awaited()
 
-    return sync() if style == "sync" else asyncio.run(act())
+    return sync() if style == "sync" else asyncio.run(operation())
 
 
 class DecisionContract:
@@ -88,16 +88,16 @@ class DecisionContract:
         decider = TakeLastPiece(3)
         first = decide(log, style, context, decider, **how)
         with assert_unchanged(log):
-            again = decide(log, style, context, decider, **how)
+            retry = decide(log, style, context, decider, **how)
 
         assert first is not None
-        assert again is not None
+        assert retry is not None
         assert decider.runs == 1
-        assert (first.replayed, again.replayed) == (False, True)
-        assert (first.first_position, first.count) == (again.first_position, again.count) == (1, 3)
-        assert first.records == again.records
-        assert first.response == again.response
-        assert again.response == (None if by == "key" else {"order": "o-1"})
+        assert (first.replayed, retry.replayed) == (False, True)
+        assert (first.first_position, first.count) == (retry.first_position, retry.count) == (1, 3)
+        assert first.records == retry.records
+        assert first.response == retry.response
+        assert retry.response == (None if by == "key" else {"order": "o-1"})
 
     def test_without_a_key_the_decider_runs_again(self, log: Log) -> None:
         """C8: without a key or command, decide looks nothing up."""
@@ -108,7 +108,7 @@ class DecisionContract:
 
         assert decider.runs == 2
 
-    def test_another_request_under_the_command(self, log: Log) -> None:
+    def test_another_request_under_a_known_command_is_refused(self, log: Log) -> None:
         """C8, C5: a command key with a different request is refused before the decider runs."""
         decider = TakeLastPiece()
         log.decide(STOCK, decider, command=command())
@@ -137,17 +137,19 @@ class DecisionContract:
         """C8, C5: concurrent calls with one key store one decision and get the same receipt."""
         how: dict[str, Any] = {"idempotency_key": "k-1"} if by == "key" else {"command": command()}
 
-        def act(number: int) -> AppendResult | None:
+        def operation(number: int) -> AppendResult | None:
             # Each would decide otherwise, and on another number of events.
-            made = events(1 + number % 3, f"by-{number}", stream=STOCK)
-            return log.decide(STOCK, lambda _: made, attempts=50, **how)
+            new_events = events(1 + number % 3, f"by-{number}", stream=STOCK)
+            return log.decide(STOCK, lambda _: new_events, attempts=50, **how)
 
-        answers = run_concurrently(act, 8)
+        outcomes = run_concurrently(operation, 8)
 
-        assert [one for one in answers if isinstance(one, SeriatimError) or one is None] == []
-        results = [one for one in answers if isinstance(one, AppendResult)]
-        assert all(one.records == results[0].records for one in results)
-        assert sum(not one.replayed for one in results) == 1
+        assert [
+            outcome for outcome in outcomes if isinstance(outcome, SeriatimError) or outcome is None
+        ] == []
+        results = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+        assert all(outcome.records == results[0].records for outcome in results)
+        assert sum(not outcome.replayed for outcome in results) == 1
         assert log.head() == results[0].count
 
     def test_keys_are_per_producer(self, log: Log) -> None:
@@ -159,11 +161,11 @@ class DecisionContract:
         with assert_refused(log, "invalid_argument", argument="producer_id"):
             log.decide(STOCK, decider, idempotency_key="k-1")
         first = log.decide(TAKEN, decider, idempotency_key="k-1", producer_id="p-1")
-        again = log.decide(TAKEN, decider, idempotency_key="k-1", producer_id="p-1")
+        retry = log.decide(TAKEN, decider, idempotency_key="k-1", producer_id="p-1")
 
         assert first is not None
-        assert again is not None
-        assert again.records == first.records
+        assert retry is not None
+        assert retry.records == first.records
         assert log.find_append("k-1") is None
         assert log.find_append("k-1", producer_id="p-1") is not None
 
@@ -182,12 +184,12 @@ class DecisionContract:
             taking = TakeLastPiece()
             stream = ("stock", key)
             result = decide(log, style, stream, taking, idempotency_key=key)
-            again = decide(log, style, stream, taking, idempotency_key=key)
+            retry = decide(log, style, stream, taking, idempotency_key=key)
 
             assert result is not None
-            assert again is not None
+            assert retry is not None
             assert [record.event_type for record in result.records] == ["taken"]
-            assert again.records == result.records
+            assert retry.records == result.records
             decided += taking.runs
         assert decided == 2
         with assert_refused(log, "idempotency_conflict"):
@@ -247,7 +249,7 @@ class DecisionContract:
         assert other.find_append("k-1") is None
         assert other.find_command(actor="u-1", endpoint="POST /orders", key="c-1") is None
 
-    def test_a_large_append_is_found_whole(self, log: Log) -> None:
+    def test_large_append_is_found_complete(self, log: Log) -> None:
         """C8: a large append is found complete, in order, and without other events."""
         log.append(events(3, "before"))
         stored = log.append(events(300), ExpectedSeq(("s", "1"), None), "k-1", command=command())

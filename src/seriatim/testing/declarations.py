@@ -18,6 +18,7 @@ from seriatim.testing.factories import (
     assert_refused,
     event,
     open_on_same_store,
+    positions,
     run_concurrently,
     stream_seqs,
 )
@@ -36,7 +37,7 @@ SCHEMA: dict[str, Any] = {
 class DeclarationContract:
     """A5, A8: a declaration holds for all clients and cannot be changed."""
 
-    def test_a_kind_numbers_from_zero(self, log: Log) -> None:
+    def test_kind_declares_first_number_and_numbering(self, log: Log) -> None:
         """A5: a kind declares its first number and whether the log or the caller numbers."""
         log.declare(
             StreamKind(name="zero", first_seq=0),
@@ -51,14 +52,14 @@ class DeclarationContract:
         with assert_refused(log, "event_sequence_invalid", expected=2, actual=3):
             log.append([event(stream=("mine", "1"), stream_seq=3)])
 
-    def test_an_undeclared_kind_follows_aggregate(self, log: Log) -> None:
+    def test_undeclared_kind_has_the_default_rules(self, log: Log) -> None:
         """A8: an undeclared kind starts at 1, is numbered by the log and has an open catalogue."""
         log.append([event("anything", stream=("new kind", "1"))])
         log.append([event("anything", stream=("aggregate", "1"))])
 
         assert stream_seqs(log, ("new kind", "1")) == stream_seqs(log, ("aggregate", "1")) == [1]
 
-    def test_a_kind_declared_after_its_streams_began(self, log: Log) -> None:
+    def test_kind_declared_later_does_not_renumber_streams(self, log: Log) -> None:
         """A8: existing streams keep their numbering and are listed; new ones follow the kind."""
         log.append([event(stream=("zero", "old"))])
         log.declare(StreamKind(name="zero", first_seq=0))
@@ -66,9 +67,9 @@ class DeclarationContract:
 
         assert stream_seqs(log, ("zero", "old")) == [1, 2]
         assert stream_seqs(log, ("zero", "new")) == [0]
-        assert [one.stream_id for one in log.streams()] == ["old", "new"]
+        assert [summary.stream_id for summary in log.streams()] == ["old", "new"]
 
-    def test_declaring_the_same_again(self, log: Log) -> None:
+    def test_repeated_declaration_changes_nothing(self, log: Log) -> None:
         """A8: repeating a declaration changes nothing, also for built-in kinds."""
         kind = StreamKind(name="case", closing_types=("won", "lost"), opening_type="opened")
         entry = EventType(event_type="paid", kind="case", schema=SCHEMA)
@@ -82,7 +83,7 @@ class DeclarationContract:
         with open_on_same_store(log) as other:
             other.declare(kind, entry)
 
-    def test_declaring_with_other_rules(self, log: Log) -> None:
+    def test_different_rules_under_a_declared_name_are_a_conflict(self, log: Log) -> None:
         """A8: different rules under a declared name or version are a conflict."""
         log.declare(StreamKind(name="case"), EventType(event_type="paid", schema=SCHEMA))
         others: list[Any] = [
@@ -118,7 +119,7 @@ class DeclarationContract:
             log.append([event("paid", event_version=3, payload={"total": 1})])
         log.append([event("undeclared", event_version=9)])
 
-    def test_a_schema_is_enforced(self, log: Log) -> None:
+    def test_payload_that_breaks_its_schema_is_refused(self, log: Log) -> None:
         """A8: a payload that breaks its schema is refused with its JSON path."""
         log.declare(EventType(event_type="paid", schema=SCHEMA))
         log.append([event("paid", payload={"total": 0, "more": "is fine"})])
@@ -137,7 +138,7 @@ class DeclarationContract:
         log.for_tenant(INFRASTRUCTURE_TENANT).append([event(stream=("node", "1"))])
         assert list(log.read()) == []
 
-    def test_a_closed_catalogue(self, log: Log) -> None:
+    def test_closed_catalogue_accepts_declared_types_only(self, log: Log) -> None:
         """A5: a kind with a closed catalogue accepts only its declared types."""
         log.declare(
             StreamKind(name="case", catalogue="closed"),
@@ -170,28 +171,28 @@ class DeclarationContract:
         """A8: of two concurrent declarations of a kind with different rules, one wins."""
         kinds = [StreamKind(name="case", first_seq=0), StreamKind(name="case", first_seq=1)]
 
-        def act(number: int) -> int:
+        def operation(number: int) -> int:
             log.declare(kinds[number % 2])
             return number % 2
 
-        answers = run_concurrently(act, 8)
-        winners = {answer for answer in answers if isinstance(answer, int)}
+        outcomes = run_concurrently(operation, 8)
+        winners = {outcome for outcome in outcomes if isinstance(outcome, int)}
         assert len(winners) == 1
-        assert sum(isinstance(answer, Conflict) for answer in answers) == 4
+        assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 4
         log.append([event(stream=("case", "1"))])
         assert stream_seqs(log, ("case", "1")) == [kinds[winners.pop()].first_seq]
 
-    def test_declarations_while_others_append(self, log: Log) -> None:
+    def test_append_with_outdated_rules_is_validated_again(self, log: Log) -> None:
         """A8: an append that was validated with outdated rules is validated again."""
 
-        def act(number: int) -> None:
+        def operation(number: int) -> None:
             for round_number in range(5):
                 if number == 0:
                     log.declare(EventType(event_type=f"type-{round_number}"))
                 else:
                     log.append([event(stream=("s", str(number)))])
 
-        assert run_concurrently(act, 4) == [None] * 4
+        assert run_concurrently(operation, 4) == [None] * 4
         assert log.head() == 15
 
     def test_payload_indexes_do_not_change_results(self, log: Log) -> None:
@@ -219,8 +220,8 @@ class DeclarationContract:
 
         records = [record for record in log.read() if record.event_type == "seat"]
         for predicate, numbers_found in predicates:
-            found = log.query(Query([Filter(types=["seat"], payload=[predicate])])).records
-            assert [record.position for record in found] == [
+            matches = log.query(Query([Filter(types=["seat"], payload=[predicate])])).records
+            assert positions(matches) == [
                 record.position
                 for number, record in enumerate(records)
                 if number % len(payloads) in numbers_found
@@ -229,20 +230,20 @@ class DeclarationContract:
         assert len(log.query(Query([either])).records) == 16
         assert verify(log.store).ok
 
-    def test_a_condition_on_a_declared_path(self, log: Log) -> None:
+    def test_one_of_several_racing_appends_on_an_indexed_path_wins(self, log: Log) -> None:
         """B9, D5: exactly one of several racing appends on a payload context wins."""
         log.declare(PayloadIndex("seat", "seat"))
         seat = Query([Filter(types=["seat"], payload=[{"seat": "12A"}])])
 
-        def act(number: int) -> int:
+        def operation(number: int) -> int:
             reserved = event("seat", payload={"seat": "12A", "by": number})
             return log.append([reserved], ExpectedContext(seat, None)).first_position
 
-        won = [answer for answer in run_concurrently(act, 4) if isinstance(answer, int)]
+        won = [outcome for outcome in run_concurrently(operation, 4) if isinstance(outcome, int)]
         assert won == [1]
         assert log.query(seat).context_version == 1
         with assert_refused(log, "conditional_append_conflict", expected=None, actual=1):
-            act(9)
+            operation(9)
 
     def test_an_index_is_declared_once(self, log: Log) -> None:
         """A8: declaring the same path again changes nothing, however it is spelled."""
@@ -253,19 +254,19 @@ class DeclarationContract:
         log.declare(PayloadIndex("other", "a.b"), PayloadIndex("seat", "a"))
         assert log.store.rules().version == version + 2
 
-    def test_indexes_declared_while_others_append(self, log: Log) -> None:
+    def test_new_index_covers_appends_of_other_processes(self, log: Log) -> None:
         """A8: events of other processes are indexed as soon as an index is declared."""
         with open_on_same_store(log) as other:
             other.append([event("seat", payload={"n": 0})])
 
-            def act(number: int) -> None:
+            def operation(number: int) -> None:
                 for round_number in range(1, 6):
                     if number == 0:
                         log.declare(PayloadIndex("seat", "n" * round_number))
                     else:
                         other.append([event("seat", payload={"n": number, "nn": round_number})])
 
-            assert run_concurrently(act, 4) == [None] * 4
+            assert run_concurrently(operation, 4) == [None] * 4
         for number in range(4):
             query = Query([Filter(types=["seat"], payload=[{"n": number}])])
             assert len(log.query(query).records) == (5 if number else 1)
@@ -274,7 +275,7 @@ class DeclarationContract:
             assert len(log.query(query).records) == 3
         assert verify(log.store).ok
 
-    def test_bad_declarations(self, log: Log) -> None:
+    def test_invalid_declarations_are_refused(self, log: Log) -> None:
         """A8: invalid names, numbers and schemas are refused, and the error names them."""
         bad = "invalid_argument"
         version = log.store.rules().version
@@ -313,7 +314,7 @@ class DeclarationContract:
         }
         assert_all_refused(
             log,
-            lambda one: log.declare(one),  # noqa: PLW0108 - only the declaration
-            {name: (one, bad, field) for name, (one, field) in cases.items()},
+            lambda declaration: log.declare(declaration),  # noqa: PLW0108 - only the declaration
+            {name: (declaration, bad, field) for name, (declaration, field) in cases.items()},
         )
         assert log.store.rules().version == version

@@ -73,19 +73,46 @@ TRACE_PAYLOADS: Mapping[str, Mapping[str, Any]] = {
 
 
 def event(event_type: Any = "thing.happened", **fields: Any) -> NewEvent:
-    """Return an event; `n=5` is short for the payload `{"n": 5}`, other fields are passed on."""
+    """Return an event of any type.
+
+    Args:
+        event_type: The type.
+        fields: Fields of `NewEvent`; `n=5` is short for the payload `{"n": 5}`.
+
+    Example:
+        log.append([event("order.placed", stream=("order", "o-1"), n=5)])
+
+    """
     if "n" in fields:
         fields["payload"] = {"n": fields.pop("n")}
     return NewEvent(event_type, **fields)
 
 
 def events(count: int, event_type: str = "thing.happened", **fields: Any) -> list[NewEvent]:
-    """Return `count` events, numbered in their payload from 0."""
+    """Return events that are numbered in their payload from 0.
+
+    Args:
+        count: The number of events.
+        event_type: Their type.
+        fields: Further fields of `NewEvent`, the same for all.
+
+    Example:
+        assert log.append(events(3)).count == 3
+
+    """
     return [event(event_type, n=number, **fields) for number in range(count)]
 
 
 def trace_event(event_type: str, trace_id: str, stream_seq: int, /, **fields: Any) -> NewEvent:
-    """Return a valid event of a trace; `fields` override the defaults."""
+    """Return a valid event of a trace.
+
+    Args:
+        event_type: One of the types in `TRACE_PAYLOADS`.
+        trace_id: The id of the trace.
+        stream_seq: The number of the event in the trace, from 0.
+        fields: Fields of `NewEvent` that replace the defaults.
+
+    """
     defaults: dict[str, Any] = {
         "payload": dict(TRACE_PAYLOADS.get(event_type, {})),
         "stream": ("trace", trace_id),
@@ -198,8 +225,14 @@ _FIELD_KEYS = ("field", "argument", "where", "limit", "path")
 def wait_for(probe: Callable[[], T | None]) -> T:
     """Call `probe` until its result is truthy, and return it.
 
+    Args:
+        probe: A function that is called every few milliseconds.
+
     Raises:
         AssertionError: If that takes longer than `WAIT_TIMEOUT_S`.
+
+    Example:
+        wait_for(lambda: log.head() == 3)
 
     """
     deadline = time.monotonic() + WAIT_TIMEOUT_S
@@ -228,10 +261,10 @@ class BatchCollector:
 
     def records(self, count: int) -> list[EventRecord]:
         """Wait until at least `count` records have arrived, and return them."""
-        found: list[EventRecord] = []
-        while len(found) < count:
-            found.extend(self.next())
-        return found
+        records: list[EventRecord] = []
+        while len(records) < count:
+            records.extend(self.next())
+        return records
 
     @property
     def empty(self) -> bool:

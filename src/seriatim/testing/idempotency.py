@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
 
-from seriatim.core.event import AppendResult
+from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.ids import event_key
 from seriatim.factory import Log
 from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
@@ -68,8 +69,12 @@ NOT_COMPARED: dict[str, dict[str, Any]] = {
 
 
 def _base(**fields: Any) -> Any:
-    made = {"event_type": "thing.happened"} | BASE | fields
-    return event(**made)
+    values = {"event_type": "thing.happened"} | BASE | fields
+    return event(**values)
+
+
+def _append_batch(log: Log, batch: list[NewEvent], key: str | None, _thread: int) -> AppendResult:
+    return log.append(batch, idempotency_key=key)
 
 
 class IdempotencyContract:
@@ -81,19 +86,19 @@ class IdempotencyContract:
         for number, event_id in enumerate(ids, start=1):
             assert log.append([event(event_id=event_id, n=number)]).first_position == number
         for number, event_id in enumerate(ids, start=1):
-            found = log.event(event_id)
-            assert (found.event_id, found.position) == (event_id, number)
-            again = log.append([event(event_id=event_id, n=number)])
-            assert (again.replayed, again.first_position) == (True, number)
+            record = log.event(event_id)
+            assert (record.event_id, record.position) == (event_id, number)
+            retry = log.append([event(event_id=event_id, n=number)])
+            assert (retry.replayed, retry.first_position) == (True, number)
             with assert_refused(log, "idempotency_conflict", fields=["payload"]):
                 log.append([event(event_id=event_id, n=9)])
         assert [record.event_id for record in log.read()] == list(ids)
 
     def test_ids_that_share_an_index_key_in_one_append(self, log: Log) -> None:
-        """C3, C4: also within one batch, and in appends of other tenants."""
-        both = [event(event_id=HASHED, n=1), event(event_id=UUID_OF_HASH, n=2)]
-        assert log.append(both).count == 2
-        assert log.append(both).replayed
+        """C3, C4: ids that share an index key are distinct in one batch and between tenants."""
+        batch = [event(event_id=HASHED, n=1), event(event_id=UUID_OF_HASH, n=2)]
+        assert log.append(batch).count == 2
+        assert log.append(batch).replayed
         assert log.event(UUID_OF_HASH).payload == {"n": 2}
         other = log.for_tenant("other")
         assert other.append([event(event_id=UUID_OF_HASH, n=3)]).first_position == 3
@@ -110,11 +115,11 @@ class IdempotencyContract:
         """C2: the same key with the same content returns the first record."""
         first = log.append([_base(idempotency_key="k")])
         with assert_unchanged(log):
-            again = log.append([_base(idempotency_key="k")])
+            retry = log.append([_base(idempotency_key="k")])
 
-        assert again.replayed
-        assert (again.first_position, again.last_position, again.count) == (1, 1, 1)
-        assert again.records == first.records
+        assert retry.replayed
+        assert (retry.first_position, retry.last_position, retry.count) == (1, 1, 1)
+        assert retry.records == first.records
 
     @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
     def test_compared_fields_conflict(self, log: Log, by: str) -> None:
@@ -134,39 +139,39 @@ class IdempotencyContract:
             log.append([_base(idempotency_key="k", payload={}, actor_id="x", tags=())])
 
     @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
-    def test_fields_that_are_not_compared(self, log: Log, by: str) -> None:
+    def test_differences_in_other_fields_are_ignored(self, log: Log, by: str) -> None:
         """C2: differences in number, id, times, request id, scopes and metadata are ignored."""
         first = log.append([_base(**{by: "k"})])
 
         for name, change in NOT_COMPARED.items():
             with assert_unchanged(log):
-                again = log.append([_base(**{by: "k"}, **change)])
-            assert again.replayed, name
-            assert again.records == first.records, name
+                retry = log.append([_base(**{by: "k"}, **change)])
+            assert retry.replayed, name
+            assert retry.records == first.records, name
 
-    def test_another_event_id_under_a_known_key(self, log: Log) -> None:
-        """C2: the event id is not compared: the key decides."""
+    def test_event_id_is_not_compared_under_a_known_key(self, log: Log) -> None:
+        """C2: under a known key the event id is not compared."""
         log.append([_base(idempotency_key="k", event_id="e-1")])
 
-        again = log.append([_base(idempotency_key="k", event_id="e-2")])
+        retry = log.append([_base(idempotency_key="k", event_id="e-2")])
 
-        assert [record.event_id for record in again.records] == ["e-1"]
+        assert [record.event_id for record in retry.records] == ["e-1"]
 
     def test_keys_belong_to_their_producer(self, log: Log) -> None:
-        """C1: the same key of two producers is two events; no producer is a producer, too."""
+        """C1: the same key of two producers is two events, also if one event names no producer."""
         for producer in ("a", "b", None):
             log.append([event(producer_id=producer, idempotency_key="k")])
         assert log.head() == 3
 
         for number, producer in enumerate(("a", "b", None), start=1):
-            again = log.append([event(producer_id=producer, idempotency_key="k")])
-            assert (again.replayed, again.first_position) == (True, number)
+            retry = log.append([event(producer_id=producer, idempotency_key="k")])
+            assert (retry.replayed, retry.first_position) == (True, number)
 
     def test_keys_belong_to_their_tenant(self, log: Log) -> None:
         """C1: the same key or event id in two tenants is two events."""
         other = log.for_tenant("other")
-        for one in (log, other):
-            assert not one.append([event(idempotency_key="k", event_id="e", n=1)]).replayed
+        for tenant_log in (log, other):
+            assert not tenant_log.append([event(idempotency_key="k", event_id="e", n=1)]).replayed
 
         with assert_refused(other, "idempotency_conflict"):
             other.append([event(idempotency_key="k", n=2)])
@@ -181,7 +186,7 @@ class IdempotencyContract:
             assert log.append([event(idempotency_key=key)]).replayed
         assert log.head() == len(keys)
 
-    def test_a_key_has_bounds(self, log: Log) -> None:
+    def test_key_has_1_to_200_bytes(self, log: Log) -> None:
         """C1: a key has 1 to 200 UTF-8 bytes and no NUL."""
         for key in ("", "x" * 201, "é" * 101, "a\0b", "\ud800", 7):
             with assert_refused(log, "invalid_event", index=0, field="idempotency_key"):
@@ -192,11 +197,11 @@ class IdempotencyContract:
         for event_id in ("e-1", "0190b5e2-0000-7000-8000-000000000001"):
             first = log.append([event(event_id=event_id, n=1)])
             with assert_unchanged(log):
-                again = log.append([event(event_id=event_id, n=1)])
-            assert again.replayed
-            assert again.records == first.records
+                retry = log.append([event(event_id=event_id, n=1)])
+            assert retry.replayed
+            assert retry.records == first.records
 
-    def test_a_key_and_an_id_of_two_records(self, log: Log) -> None:
+    def test_key_and_id_of_different_records_are_a_conflict(self, log: Log) -> None:
         """C3: a key and an id of two different records are a conflict."""
         log.append([event(idempotency_key="k-1", event_id="e-1")])
         log.append([event(idempotency_key="k-2", event_id="e-2")])
@@ -204,7 +209,7 @@ class IdempotencyContract:
         with assert_refused(log, "idempotency_conflict", index=0, fields=["event_id"]):
             log.append([event(idempotency_key="k-1", event_id="e-2")])
 
-    def test_a_known_id_under_a_new_key(self, log: Log) -> None:
+    def test_known_id_under_a_new_key_is_a_retry(self, log: Log) -> None:
         """C3: a stored id with the same content is a retry, also with a new key."""
         log.append([event(event_id="e-1", idempotency_key="k-1")])
 
@@ -220,10 +225,10 @@ class IdempotencyContract:
             caplog.at_level(logging.WARNING),
         ):
             with assert_unchanged(log):
-                again = lenient.append([event(event_id="e-1", n=2, tags=("x",))])
-            assert again.replayed
-            assert again.records == first.records
-            assert again.id_mismatch == ("payload", "tags")
+                retry = lenient.append([event(event_id="e-1", n=2, tags=("x",))])
+            assert retry.replayed
+            assert retry.records == first.records
+            assert retry.id_mismatch == ("payload", "tags")
             assert "payload, tags" in caplog.text
             lenient.append([event(idempotency_key="k", n=1)])
             with assert_refused(log, "idempotency_conflict", fields=["payload"]):
@@ -231,10 +236,10 @@ class IdempotencyContract:
 
     def test_concurrent_identical_appends_store_one_record(self, log: Log) -> None:
         """C4: 24 concurrent identical appends store one record and return equal receipts."""
-        answers = run_concurrently(lambda _: log.append([event(idempotency_key="k", n=1)]), 24)
+        outcomes = run_concurrently(lambda _: log.append([event(idempotency_key="k", n=1)]), 24)
 
         assert log.head() == 1
-        results = [answer for answer in answers if isinstance(answer, AppendResult)]
+        results = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
         assert len(results) == 24
         assert sum(not result.replayed for result in results) == 1
         assert {result.records[0].event_id for result in results} == {
@@ -242,24 +247,27 @@ class IdempotencyContract:
         }
 
     def test_concurrent_identical_batches_store_one_append(self, log: Log) -> None:
-        """C4: the same holds for batches, with event ids or with one key."""
+        """C4: concurrent identical batches store one append, with event ids or with one key."""
         by_id = [event(event_id=f"e-{number}", n=number) for number in range(3)]
-        for given, key in ((by_id, None), (events(3), "whole")):
-            answers = run_concurrently(lambda _, g=given, k=key: log.append(g, None, k), 8)  # type: ignore[misc]
-            assert len({answer.first_position for answer in answers}) == 1  # type: ignore[union-attr]
-            assert sum(not answer.replayed for answer in answers) == 1  # type: ignore[union-attr]
+        for batch, key in ((by_id, None), (events(3), "whole")):
+            append_batch = partial(_append_batch, log, batch, key)
+            outcomes = run_concurrently(append_batch, 8)
+            results = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+            assert len(results) == 8
+            assert len({result.first_position for result in results}) == 1
+            assert sum(not result.replayed for result in results) == 1
         assert log.head() == 6
 
-    def test_a_batch_is_retried_whole(self, log: Log) -> None:
+    def test_retry_of_a_batch_returns_its_receipt(self, log: Log) -> None:
         """C4: a batch whose keys are all stored and match returns the first receipt."""
-        given = [event(idempotency_key=f"k-{number}", n=number) for number in range(3)]
-        first = log.append(given)
+        batch = [event(idempotency_key=f"k-{number}", n=number) for number in range(3)]
+        first = log.append(batch)
 
         with assert_unchanged(log):
-            again = log.append(given)
+            retry = log.append(batch)
 
-        assert (again.replayed, again.first_position, again.last_position) == (True, 1, 3)
-        assert again.records == first.records
+        assert (retry.replayed, retry.first_position, retry.last_position) == (True, 1, 3)
+        assert retry.records == first.records
 
     def test_partly_stored_batch_is_a_conflict(self, log: Log) -> None:
         """C4: a batch of which only a part is stored is a conflict."""
@@ -304,7 +312,7 @@ class IdempotencyContract:
             log.append([event(), event(event_id="e"), event(event_id="e")])
         log.append([event(idempotency_key="k"), event(idempotency_key="k", producer_id="p")])
 
-    def test_a_key_for_the_whole_append(self, log: Log) -> None:
+    def test_key_of_an_append_derives_keys_of_its_events(self, log: Log) -> None:
         """C4: the key k of an append gives its events the keys k/0, k/1 and so on."""
         log.append(events(3), idempotency_key="k")
         assert [record.idempotency_key for record in log.read()] == ["k/0", "k/1", "k/2"]
@@ -315,7 +323,7 @@ class IdempotencyContract:
         with assert_refused(log, "idempotency_conflict", index=0, fields=["event_type"]):
             log.append(events(3, "other"), idempotency_key="k")
 
-    def test_a_whole_key_has_bounds(self, log: Log) -> None:
+    def test_derived_keys_obey_the_length_limit(self, log: Log) -> None:
         """C4: derived keys obey the length limit, and exclude keys of single events."""
         for key in ("", "x" * 199, "a\0", 7):
             with assert_refused(log, "invalid_argument", argument="idempotency_key"):
@@ -326,7 +334,7 @@ class IdempotencyContract:
             log.append(events(11), idempotency_key="x" * 198)
         log.append(events(10), idempotency_key="x" * 198)
 
-    def test_a_retry_after_a_refusal_is_new(self, log: Log) -> None:
+    def test_refused_append_leaves_its_key_unused(self, log: Log) -> None:
         """C4: a refused append leaves its key unused."""
         bad = event(idempotency_key="k", stream=("s", "1"), stream_seq=7)
         with assert_refused(log, "event_sequence_invalid"):

@@ -48,7 +48,7 @@ class IdentityContract:
         with open_on_same_store(log) as other:
             assert other.identity() == identity
 
-    def test_the_epoch_rises(self, log: Log) -> None:
+    def test_restore_raises_the_epoch(self, log: Log) -> None:
         """F8: a restore or promotion raises the epoch and keeps the id."""
         before = log.identity()
 
@@ -113,7 +113,7 @@ class IdentityContract:
             log.subscribe("s")
 
     def test_a_raised_epoch_stops_a_tail(self, log: Log) -> None:
-        """F8: a tail detects it, too."""
+        """F8: a tail stops when the epoch was raised."""
         log.append(events(1))
         batches = iter(log.tail(after=0, poll_s=0.02))
         next(batches)

@@ -31,7 +31,7 @@ def nested_payload(depth: int) -> dict[str, Any]:
 class LimitContract:
     """K3: a value at the limit is accepted; above it, `limit_exceeded` names the limit."""
 
-    def test_a_payload_of_1_mib(self, log: Log) -> None:
+    def test_payload_has_at_most_1_mib(self, log: Log) -> None:
         """K3: a payload has at most 1 MiB of canonical text, counted in bytes."""
         frame = len('{"x":""}')
         log.append([event(payload={"x": "a" * (MIB - frame)})])
@@ -41,7 +41,7 @@ class LimitContract:
             with assert_refused(log, "limit_exceeded", limit="payload_bytes", index=1, bound=MIB):
                 log.append([event(), event(payload={"x": text})])
 
-    def test_a_depth_of_64(self, log: Log) -> None:
+    def test_payload_has_at_most_64_levels(self, log: Log) -> None:
         """K3: a payload has at most 64 levels, including itself."""
         log.append([event(payload=nested_payload(64))])
 
@@ -49,7 +49,7 @@ class LimitContract:
             with assert_refused(log, "limit_exceeded", limit="payload_depth", index=0, bound=64):
                 log.append([event(payload=nested_payload(depth))])
 
-    def test_10_000_events(self, log: Log) -> None:
+    def test_append_has_at_most_10_000_events(self, log: Log) -> None:
         """K3: one append has at most 10,000 events."""
         with assert_refused(log, "limit_exceeded", limit="append_events", actual=10_001):
             log.append(events(10_001))
@@ -57,13 +57,13 @@ class LimitContract:
         result = log.append(events(10_000))
         assert (result.count, log.head()) == (10_000, 10_000)
 
-    def test_16_mib_an_append(self, log: Log) -> None:
+    def test_append_has_at_most_16_mib(self, log: Log) -> None:
         """K3: one append has at most 16 MiB, counted in bytes."""
         wide = {"x": "é" * 500_000}
         with assert_refused(log, "limit_exceeded", limit="append_bytes", bound=16 * MIB):
             log.append([event(payload=wide)] * 17)
 
-    def test_64_tags_of_256_bytes(self, log: Log) -> None:
+    def test_event_has_at_most_64_tags_of_256_bytes(self, log: Log) -> None:
         """K3: an event has at most 64 tags of at most 256 bytes."""
         log.append([event(tags=tuple(str(number) * 2 for number in range(64)))])
         log.append([event(tags=("é" * 128,))])
@@ -73,7 +73,7 @@ class LimitContract:
         with assert_refused(log, "limit_exceeded", limit="tag_bytes", index=0, bound=256):
             log.append([event(tags=("é" * 129,))])
 
-    def test_1000_terms(self, log: Log) -> None:
+    def test_event_has_at_most_1000_indexed_values(self, log: Log) -> None:
         """K3: declared payload indexes find at most 1,000 values in one event."""
         log.declare(PayloadIndex("seat", "labels[]"))
         log.append([event("seat", payload={"labels": [number % 1000 for number in range(2000)]})])
@@ -82,7 +82,7 @@ class LimitContract:
             log.append([event("seat", payload={"labels": list(range(1001))})])
         log.append([event("other", payload={"labels": list(range(1001))})])
 
-    def test_metadata(self, log: Log) -> None:
+    def test_metadata_has_at_most_64_entries_and_8_kib(self, log: Log) -> None:
         """K3: metadata has at most 64 entries and 8 KiB."""
         log.append([event(metadata={f"k{number}": "v" for number in range(64)})])
 
@@ -91,7 +91,7 @@ class LimitContract:
         with assert_refused(log, "limit_exceeded", limit="metadata_bytes"):
             log.append([event(metadata={f"k{number}": "é" * 250 for number in range(17)})])
 
-    def test_64_filters_of_64_predicates(self, log: Log) -> None:
+    def test_query_has_at_most_64_filters_of_64_predicates(self, log: Log) -> None:
         """K3: a query has at most 64 filters with at most 64 entries on each side."""
         log.append(events(2))
         most = Query([Filter(payload=[{"n": number} for number in range(32)])] * 64)
@@ -113,8 +113,8 @@ class LimitContract:
             },
         )
 
-    def test_4096_values(self, log: Log) -> None:
-        """K3: the predicates of a query, of its filters together, have at most 4,096 values."""
+    def test_query_has_at_most_4096_values(self, log: Log) -> None:
+        """K3: the predicates of a query have at most 4,096 values, over all of its filters."""
         log.append([event(payload={"a": list(range(4094)), "b": {"c": 1}})])
         most = Query([Filter(payload=[{"a": list(range(4094))}])])
         assert log.query(most).context_version == 1
@@ -127,8 +127,8 @@ class LimitContract:
             with assert_refused(log, "limit_exceeded", limit="predicate_values", bound=4096):
                 log.append([event()], ExpectedContext(more, None))
 
-    def test_64_conditions_with_256_filters(self, log: Log) -> None:
-        """K3: an append has at most 64 conditions, and 256 filters in all of them together."""
+    def test_append_has_at_most_64_conditions_with_256_filters(self, log: Log) -> None:
+        """K3: an append has at most 64 conditions, and they have at most 256 filters together."""
         one = ExpectedContext(Query([Filter(types=["absent"], payload=[{"n": 1}])] * 4), None)
         assert log.append([event()], [one] * 64).first_position == 1
 
@@ -139,7 +139,7 @@ class LimitContract:
             log.append([event()], [*[one] * 63, more])
 
     def test_costly_predicates_are_refused(self, log: Log) -> None:
-        """K3, D3: large arrays are matched; a comparison above the limit is refused."""
+        """K3, D3: large arrays are matched; more comparisons than the limit are refused."""
         texts = [f"text-{number}" for number in range(20_000)]
         objects = [{"k": {"l": number}, "m": "same"} for number in range(5_000)]
         log.append([event(payload={"a": texts, "b": objects})])
@@ -166,7 +166,7 @@ class LimitContract:
         with assert_refused(log, "limit_exceeded", limit="match_steps"):
             log.append([event()], ExpectedContext(query, None))
 
-    def test_long_integers(self, log: Log) -> None:
+    def test_integers_have_a_limited_number_of_digits(self, log: Log) -> None:
         """K3: integers have as many digits as every backend and reader can hold."""
         log.append([event(n=10**4299), event(n=-(10**4299))])
         assert [record.payload["n"] for record in log.read()] == [10**4299, -(10**4299)]
@@ -174,7 +174,7 @@ class LimitContract:
         with assert_refused(log, "limit_exceeded", limit="integer_digits", index=0):
             log.append([event(n=10**4300)])
 
-    def test_open_subscriptions(self, log: Log) -> None:
+    def test_number_of_open_subscriptions_is_limited(self, log: Log) -> None:
         """K3: the number of open subscriptions and tails is limited; closed ones do not count."""
         with open_on_same_store(log, limits=Limits(subscriptions=2)) as small:
             first = small.subscribe("a")

@@ -57,8 +57,8 @@ class SlowLookupStore(SharedStore):
     def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
         """Sleep, then evaluate the append."""
         time.sleep(self.takes_s)
-        found: AppendRequest = self.wrapped.prepare_request(request, rules)
-        return found
+        prepared: AppendRequest = self.wrapped.prepare_request(request, rules)
+        return prepared
 
     def commit_now(self, request: AppendRequest, timeout: float) -> None:
         """Record the remaining time, and decline the direct commit."""
@@ -84,7 +84,7 @@ class FaultyStore(SharedStore):
 class LivenessContract:
     """B13, L2: bounded queues, timeouts, close, forks and store failures."""
 
-    def test_a_full_queue_refuses(self, log: Log) -> None:
+    def test_append_to_a_full_queue_is_refused(self, log: Log) -> None:
         """B13: an append to a full queue is refused with a retryable `limit_exceeded`."""
         store = GatedStore(log.store)
         bounds = Limits(queue_events=3)
@@ -107,7 +107,7 @@ class LivenessContract:
 
         assert log.head() == 8
 
-    def test_a_full_queue_in_bytes(self, log: Log) -> None:
+    def test_queue_is_limited_in_bytes(self, log: Log) -> None:
         """B13: the queue is also limited in bytes."""
         store = GatedStore(log.store)
         bounds = Limits(queue_bytes=2000)
@@ -140,17 +140,19 @@ class LivenessContract:
             wait_for(lambda: len(grouped.appender.committer._queue) == 8)  # noqa: SLF001
             store.gate.set()
             first.result(WAIT_TIMEOUT_S)
-            found = sorted(one.result(WAIT_TIMEOUT_S).first_position for one in good)
-            for one in bad:
+            first_positions = sorted(
+                queued.result(WAIT_TIMEOUT_S).first_position for queued in good
+            )
+            for queued in bad:
                 with pytest.raises(SeriatimError) as caught:
-                    one.result(WAIT_TIMEOUT_S)
+                    queued.result(WAIT_TIMEOUT_S)
                 assert caught.value.code == "event_sequence_invalid"
 
-        assert found == [2, 3, 4, 5, 6]
+        assert first_positions == [2, 3, 4, 5, 6]
         assert store.groups == [1, 8]
         assert [record.stream_seq for record in log.read_stream(("s", "1"))] == [1, 2, 3, 4, 5]
 
-    def test_members_of_a_group_see_each_other(self, log: Log) -> None:
+    def test_appends_of_one_group_are_checked_against_each_other(self, log: Log) -> None:
         """C4: keys, conditions and numbers are checked between appends of one group."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
@@ -161,15 +163,15 @@ class LivenessContract:
             wait_for(lambda: len(grouped.appender.committer._queue) == 8)  # noqa: SLF001
             store.gate.set()
             first.result(WAIT_TIMEOUT_S)
-            answers = [one.result(WAIT_TIMEOUT_S) for one in duplicates]
-            ids = [one.result(WAIT_TIMEOUT_S) for one in by_id]
+            outcomes = [queued.result(WAIT_TIMEOUT_S) for queued in duplicates]
+            ids = [queued.result(WAIT_TIMEOUT_S) for queued in by_id]
 
-        assert sorted(one.replayed for one in answers) == [False, True, True, True]
-        assert len({one.first_position for one in answers}) == 1
-        assert sorted(one.replayed for one in ids) == [False, True, True, True]
+        assert sorted(queued.replayed for queued in outcomes) == [False, True, True, True]
+        assert len({queued.first_position for queued in outcomes}) == 1
+        assert sorted(queued.replayed for queued in ids) == [False, True, True, True]
         assert log.head() == 4
 
-    def test_a_timeout_before_the_send(self, log: Log) -> None:
+    def test_timeout_before_the_send_stores_nothing(self, log: Log) -> None:
         """B13: an append that times out in the queue stores nothing and raises `TimedOut`."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1) as slow, ThreadPoolExecutor(1) as pool:
@@ -184,7 +186,7 @@ class LivenessContract:
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
-    def test_a_timeout_after_the_send(self, log: Log) -> None:
+    def test_timeout_after_the_send_is_ambiguous(self, log: Log) -> None:
         """B13: an append that times out after the send is ambiguous; a retry finds its copy."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1) as slow:
@@ -192,9 +194,9 @@ class LivenessContract:
                 slow.append(events(2), idempotency_key="k", timeout=0.05)
             assert caught.value.ambiguous
             store.gate.set()
-            again = slow.append(events(2), idempotency_key="k")
+            retry = slow.append(events(2), idempotency_key="k")
 
-        assert again.replayed
+        assert retry.replayed
         assert log.head() == 2
 
     def test_evaluation_counts_towards_the_timeout(self, log: Log) -> None:
@@ -208,7 +210,7 @@ class LivenessContract:
         assert len(store.left) == 1
         assert store.left[0] <= WAIT_TIMEOUT_S - store.takes_s
 
-    def test_the_timeout_is_a_setting(self, log: Log) -> None:
+    def test_timeout_is_an_argument_or_a_setting(self, log: Log) -> None:
         """B13: every call has a timeout, given or from the settings."""
         store = GatedStore(log.store)
         with open_on_same_store(log, store, writers=1, timeout_s=0.05) as slow:
@@ -234,17 +236,17 @@ class LivenessContract:
             store.gate.set()
             closed.result(WAIT_TIMEOUT_S)
             assert log.head() == 5
-            answers = [one.result(WAIT_TIMEOUT_S).first_position for one in accepted]
+            outcomes = [queued.result(WAIT_TIMEOUT_S).first_position for queued in accepted]
 
-        assert sorted(answers) == [1, 2, 3, 4, 5]
+        assert sorted(outcomes) == [1, 2, 3, 4, 5]
 
-    def test_closing_twice(self, log: Log) -> None:
+    def test_closed_log_can_be_closed_again(self, log: Log) -> None:
         """B13: a closed log can be closed again."""
         with open_on_same_store(log) as other:
             other.close()
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-    def test_a_fork_has_its_own_committer(self, log: Log) -> None:
+    def test_parent_and_child_append_after_a_fork(self, log: Log) -> None:
         """B13: after a fork under load, both child and parent can append and read."""
         log.append(events(1))
         stop = threading.Event()
@@ -268,12 +270,12 @@ class LivenessContract:
 
         assert os.waitstatus_to_exitcode(status) == 0
         log.append(events(1))
-        found = positions(list(log.read()))
-        assert found == list(range(1, len(found) + 1))
+        stored_positions = positions(list(log.read()))
+        assert stored_positions == list(range(1, len(stored_positions) + 1))
 
-    def test_a_failing_store_is_a_failure(self, log: Log) -> None:
+    def test_backend_failure_is_never_reported_as_another_outcome(self, log: Log) -> None:
         """L2: a backend failure is never reported as success, as an empty result or a conflict."""
-        acts: dict[str, Any] = {
+        operations: dict[str, Any] = {
             "append": lambda broken: broken.append(events(1)),
             "page": lambda broken: broken.page(),
             "read": lambda broken: list(broken.read()),
@@ -290,9 +292,9 @@ class LivenessContract:
             "declare": lambda broken: broken.declare(StreamKind(name="case")),
         }
         with open_on_same_store(log, FailingStore(log.store)) as broken:
-            codes = {name: _code_of(act, broken) for name, act in acts.items()}
+            codes = {name: _code_of(operation, broken) for name, operation in operations.items()}
 
-        assert codes == dict.fromkeys(acts, "backend_failure")
+        assert codes == dict.fromkeys(operations, "backend_failure")
 
     def test_faulty_store_fails_its_callers(self, log: Log) -> None:
         """L2: callers of a faulty store get an error, and later appends still work."""
@@ -307,9 +309,9 @@ class LivenessContract:
                     assert caught.value.ambiguous
 
 
-def _code_of(act: Any, log: Log) -> str:
+def _code_of(operation: Any, log: Log) -> str:
     try:
-        act(log)
+        operation(log)
     except SeriatimError as error:
         return error.code
     return "no error"

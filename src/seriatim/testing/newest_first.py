@@ -12,10 +12,10 @@ from seriatim.testing.factories import assert_refused, event, events, positions,
 
 def read_newest_first(log: Log, **filters: Any) -> list[int]:
     """Return the positions of a descending read; check that pages and batches agree."""
-    whole = positions(list(log.read(newest_first=True, **filters)))
-    assert whole == positions(list(log.read(**filters)))[::-1]
+    all_positions = positions(list(log.read(newest_first=True, **filters)))
+    assert all_positions == positions(list(log.read(**filters)))[::-1]
     batches = log.read_batches(batch_size=2, newest_first=True, **filters)
-    assert [position for batch in batches for position in positions(batch)] == whole
+    assert [position for batch in batches for position in positions(batch)] == all_positions
     paged: list[int] = []
     after, until = filters.get("after", 0), filters.get("until", log.head())
     while until > after:
@@ -23,8 +23,8 @@ def read_newest_first(log: Log, **filters: Any) -> list[int]:
         paged += positions(page.records)
         assert page.last_scanned <= until or not page.records
         until = page.last_scanned - 1
-    assert paged == whole
-    return whole
+    assert paged == all_positions
+    return all_positions
 
 
 class NewestFirstContract:
@@ -44,8 +44,8 @@ class NewestFirstContract:
                 ]
             )
 
-    def test_by_position(self, log: Log) -> None:
-        """E7, E1: `after` stays exclusive and `until` inclusive."""
+    def test_bounds_keep_their_meaning(self, log: Log) -> None:
+        """E7, E1: newest first, `after` stays exclusive and `until` inclusive."""
         log.append(events(5))
 
         assert read_newest_first(log) == [5, 4, 3, 2, 1]
@@ -55,7 +55,7 @@ class NewestFirstContract:
         assert read_newest_first(log, after=3, until=3) == []
         assert positions(list(log.read(newest_first=True, limit=2))) == [5, 4]
 
-    def test_an_empty_log(self, log: Log) -> None:
+    def test_empty_result_has_no_position(self, log: Log) -> None:
         """E7: an empty result has no position to continue from."""
         page = log.page(newest_first=True)
 
@@ -63,13 +63,13 @@ class NewestFirstContract:
         assert list(log.read(newest_first=True)) == []
         assert log.query(newest_first=True).records == []
 
-    def test_by_stream(self, log: Log) -> None:
+    def test_stream_is_read_by_descending_number(self, log: Log) -> None:
         """E7, E2: a stream is read by descending sequence number."""
         self._fill(log)
         stream = ("s", "1")
 
-        found = [record.stream_seq for record in log.read_stream(stream, newest_first=True)]
-        assert found == stream_seqs(log, stream)[::-1] == [6, 5, 4, 3, 2, 1]
+        seqs = [record.stream_seq for record in log.read_stream(stream, newest_first=True)]
+        assert seqs == stream_seqs(log, stream)[::-1] == [6, 5, 4, 3, 2, 1]
         assert read_newest_first(log, stream=stream) == [12, 10, 8, 6, 4, 2]
         assert read_newest_first(log, stream=stream, until=9) == [8, 6, 4, 2]
         assert read_newest_first(log, stream=stream, since_seq=3) == [12, 10, 8]
@@ -77,8 +77,8 @@ class NewestFirstContract:
         limited = log.read_stream(stream, newest_first=True, since=2, limit=2)
         assert positions(list(limited)) == [12, 10]
 
-    def test_long_streams(self, log: Log) -> None:
-        """E7: a long stream, with and without types, from any bound."""
+    def test_long_stream_is_read_from_any_bound(self, log: Log) -> None:
+        """E7: a long stream is read newest first from any bound, with and without types."""
         log.append([event(f"t{number % 2}", stream=("s", "1")) for number in range(250)])
 
         assert read_newest_first(log, stream=("s", "1"), types=["t1"], after=90, until=110) == (
@@ -86,7 +86,7 @@ class NewestFirstContract:
         )
         assert read_newest_first(log, stream=("s", "1"), after=200) == list(range(250, 200, -1))
 
-    def test_with_filters(self, log: Log) -> None:
+    def test_every_filter_applies(self, log: Log) -> None:
         """E7: every filter applies, and an empty page still advances."""
         self._fill(log)
         log.append(trace("t")[:2])
@@ -98,7 +98,7 @@ class NewestFirstContract:
         page = log.page(types=["absent"], newest_first=True, after=4)
         assert (page.records, page.last_scanned) == ([], 5)
 
-    def test_tenants(self, log: Log) -> None:
+    def test_tenant_reads_only_its_own_events(self, log: Log) -> None:
         """K2: a tenant reads only its own events in this direction, too."""
         log.append(events(2))
         log.for_tenant("other").append(events(2))
@@ -106,7 +106,7 @@ class NewestFirstContract:
         assert read_newest_first(log) == [2, 1]
         assert read_newest_first(log.for_tenant("other")) == [4, 3]
 
-    def test_queries(self, log: Log) -> None:
+    def test_descending_query_keeps_version_and_snapshot(self, log: Log) -> None:
         """E7, D1: a descending query has the same version, and pages share its snapshot."""
         self._fill(log)
         for filters, expected_positions in (
@@ -117,12 +117,14 @@ class NewestFirstContract:
             ([Filter(types=["t1"]), Filter(streams=[("s", "1")])], [12, 11, 10, 8, 6, 5, 4, 2]),
         ):
             query = Query(filters)
-            whole = log.query(query, newest_first=True, head=12)
-            assert positions(whole.records) == expected_positions
-            assert whole.context_version == max(expected_positions)
-            assert not whole.more
+            result = log.query(query, newest_first=True, head=12)
+            assert positions(result.records) == expected_positions
+            assert result.context_version == max(expected_positions)
+            assert not result.more
             part = log.query(query, newest_first=True, after=4, until=8)
-            assert positions(part.records) == [one for one in expected_positions if 4 < one <= 8]
+            assert positions(part.records) == [
+                position for position in expected_positions if 4 < position <= 8
+            ]
             paged: list[int] = []
             page = log.query(query, newest_first=True, limit=2, head=12)
             log.append([event("t1", payload={"n": 1}, tags=("even",), stream=("s", "1"))])
@@ -134,7 +136,7 @@ class NewestFirstContract:
                 assert page.context_version == max(expected_positions)
             assert paged == expected_positions
 
-    def test_bad_arguments(self, log: Log) -> None:
+    def test_reversed_bounds_and_invalid_order_are_refused(self, log: Log) -> None:
         """E3: reversed bounds and an invalid order are refused."""
         with assert_refused(log, "invalid_argument", argument="until"):
             list(log.read(newest_first=True, after=3, until=2))
@@ -150,19 +152,19 @@ class RelationContract:
     """E7: reads by `correlation_id`, `causation_id` and `actor_id`."""
 
     def _fill(self, log: Log) -> None:
-        made = [
+        batch = [
             NewEvent("a", {}, correlation_id="c-1", stream=("s", "1"), actor_id="p"),
             NewEvent("b", {}, correlation_id="c-1", causation_id="x", stream=("s", "2")),
             NewEvent("a", {}, correlation_id="c-2", causation_id="x"),
             NewEvent("a", {}, actor_id="p"),
             NewEvent("b.c", {}, correlation_id="c-1", causation_id="y", stream=("s", "1")),
         ]
-        log.append(made)
+        log.append(batch)
         related = NewEvent("a", {}, correlation_id="c-1", causation_id="x", actor_id="p")
         log.for_tenant("other").append([related])
 
-    def test_alone_and_together(self, log: Log) -> None:
-        """E7: each id alone, both together, and an unknown id; other tenants are invisible."""
+    def test_relation_ids_select_their_events(self, log: Log) -> None:
+        """E7: correlation and causation ids select events alone and together, within the tenant."""
         self._fill(log)
 
         assert read_newest_first(log, correlation_id="c-1") == [5, 2, 1]
@@ -175,7 +177,7 @@ class RelationContract:
         assert read_newest_first(log.for_tenant("other"), correlation_id="c-1") == [6]
         assert read_newest_first(log.for_tenant("other"), actor_id="p") == [6]
 
-    def test_with_other_filters(self, log: Log) -> None:
+    def test_relation_ids_combine_with_other_filters(self, log: Log) -> None:
         """E7: the ids combine with types, patterns, streams, numbers and bounds."""
         self._fill(log)
 
@@ -191,10 +193,10 @@ class RelationContract:
         assert read_newest_first(log, actor_id="p", stream=("s", "1"), types=["a"]) == [1]
         assert read_newest_first(log, actor_id="p", after=1) == [4]
 
-    def test_bad_ids(self, log: Log) -> None:
+    def test_invalid_relation_ids_are_refused(self, log: Log) -> None:
         """E3: an invalid id is refused."""
         for name in ("correlation_id", "causation_id", "actor_id"):
             for wrong in ("\x00", "\ud800", 7):
-                given: dict[str, Any] = {name: wrong}
+                filters: dict[str, Any] = {name: wrong}
                 with assert_refused(log, "invalid_argument", argument=name):
-                    list(log.read(**given))
+                    list(log.read(**filters))

@@ -45,8 +45,8 @@ class PatternContract:
         log.append([event(name, stream=("s", "1")) for name in TYPES])
         log.for_tenant("other").append([event("seat.other")])
 
-    def test_reads(self, log: Log) -> None:
-        """E7: patterns in reads by position and by stream, in both directions."""
+    def test_patterns_apply_to_reads(self, log: Log) -> None:
+        """E7: patterns select types in reads by position and by stream, in both directions."""
         self._fill(log)
 
         for names, expected_positions in NAMED:
@@ -61,26 +61,28 @@ class PatternContract:
                     == expected_positions[:2]
                 )
 
-    def test_queries(self, log: Log) -> None:
-        """E7, D2: patterns in the filters of a query, with tags, streams and predicates."""
+    def test_patterns_apply_to_queries(self, log: Log) -> None:
+        """E7, D2: patterns work in the filters of a query, with tags, streams and predicates."""
         self._fill(log)
         log.append([event("seat.sold", payload={"n": 1}, tags=("t",)), event("late", tags=("t",))])
 
         for names, expected_positions in NAMED:
-            found = log.query(Query([Filter(types=names)], min_position=0), until=8)
-            assert positions(found.records) == expected_positions, names
-            found = log.query(Query([Filter(types=names, streams=[("s", "1")])]))
-            assert positions(found.records) == expected_positions, names
-            assert found.context_version == (expected_positions[-1] if expected_positions else None)
-        for one in (
+            result = log.query(Query([Filter(types=names)], min_position=0), until=8)
+            assert positions(result.records) == expected_positions, names
+            result = log.query(Query([Filter(types=names, streams=[("s", "1")])]))
+            assert positions(result.records) == expected_positions, names
+            assert result.context_version == (
+                expected_positions[-1] if expected_positions else None
+            )
+        for combined in (
             Filter(types=["seat.*"], tags=["t"]),
             Filter(types=["seat.*"], payload=[{"n": 1}]),
             Filter(types=["seat.*"], payload=[{"n": 1}], tags=["t"]),
         ):
-            assert positions(log.query(Query([one])).records) == [10]
+            assert positions(log.query(Query([combined])).records) == [10]
         assert positions(log.query(Query([Filter(types=["*"], tags=["t"])])).records) == [10, 11]
 
-    def test_many_types(self, log: Log) -> None:
+    def test_pattern_matches_any_number_of_types(self, log: Log) -> None:
         """E7: a pattern can match any number of types."""
         log.append([event(f"n{i % 2}.{i}", stream=("s", str(i % 3))) for i in range(300)])
 
@@ -98,7 +100,7 @@ class PatternContract:
             list(range(2, 301, 6))
         )
 
-    def test_conditions(self, log: Log) -> None:
+    def test_condition_covers_types_that_appear_later(self, log: Log) -> None:
         """E7, D5: a condition covers types that appear after the context was read."""
         seats = Query([Filter(types=["seat.*"])])
         log.append([event("order.paid")], ExpectedContext(seats, None))
@@ -112,8 +114,8 @@ class PatternContract:
         log.append([event("order.paid")], ExpectedContext(seats, 3))
         log.append([event("seat.sold")], ExpectedContext(seats, 3))
 
-    def test_conditions_with_payloads(self, log: Log) -> None:
-        """E7, D5: patterns with a predicate whose path is indexed for some of the types."""
+    def test_patterns_combine_with_indexed_predicates(self, log: Log) -> None:
+        """E7, D5: a pattern combines with a predicate that is indexed for some of the types."""
         log.declare(PayloadIndex("seat.held", "n"))
         seats = Query([Filter(types=["seat.*"], payload=[{"n": 1}])])
         log.append([event("seat.held", payload={"n": 1})], ExpectedContext(seats, None))
@@ -123,7 +125,7 @@ class PatternContract:
         with assert_refused(log, "conditional_append_conflict", expected=1, actual=2):
             log.append([event("seat.sold")], ExpectedContext(seats, 1))
 
-    def test_tails_and_subscriptions(self, log: Log) -> None:
+    def test_subscription_covers_types_that_appear_later(self, log: Log) -> None:
         """E7, E5: a subscription also delivers matching types that appear later."""
         self._fill(log)
         seats = Query([Filter(types=["seat.*"])])
@@ -141,7 +143,7 @@ class PatternContract:
             assert seen[:4] == [1, 2, 6, 7]
             assert appended in seen[4:]
 
-    def test_a_literal_star(self, log: Log) -> None:
+    def test_escaped_star_matches_a_star(self, log: Log) -> None:
         r"""E7, A4: a type may contain a star, and is then written with a backslash before it."""
         names = ["seat.*", "*", "a*b", "seat.x", "a\\*", "a\\b"]
         log.append([event(name) for name in names])

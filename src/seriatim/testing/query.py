@@ -25,7 +25,7 @@ def find_positions(log: Log, *filters: Filter, **options: Any) -> list[int]:
 class QueryContract:
     """D1, D2, D4, D6: filters, cursors, versions and pages."""
 
-    def test_everything(self, log: Log) -> None:
+    def test_empty_query_matches_everything(self, log: Log) -> None:
         """D2: filters omitted or empty match everything."""
         log.append(events(3))
 
@@ -64,7 +64,7 @@ class QueryContract:
             assert result.last_returned_position == (3 if expected_positions else None)
 
     def test_types_are_ored(self, log: Log) -> None:
-        """D2: several types are OR-ed, names are exact, an empty list matches nothing."""
+        """D2: types of a filter are OR-ed, names are exact, an empty list matches nothing."""
         log.append([event("a"), event("b"), event("A"), event("a.b")])
 
         assert find_positions(log, Filter(types=["a", "b"])) == [1, 2]
@@ -73,7 +73,7 @@ class QueryContract:
         assert find_positions(log, Filter(types=[])) == []
 
     def test_predicates_are_ored(self, log: Log) -> None:
-        """D2: several predicates are OR-ed, an empty list matches nothing."""
+        """D2: the predicates of a filter are OR-ed, and an empty list matches nothing."""
         log.append([event(payload={"x": number, "y": number % 2}) for number in range(4)])
 
         assert find_positions(log, Filter(payload=[{"x": 0}, {"y": 1}])) == [1, 2, 4]
@@ -81,7 +81,7 @@ class QueryContract:
         assert find_positions(log, Filter(payload=[])) == []
 
     def test_types_and_predicates_are_anded(self, log: Log) -> None:
-        """D2: in one filter types AND predicates must hold; one empty side matches nothing."""
+        """D2: types and predicates of one filter are AND-ed, and an empty list matches nothing."""
         log.append([event("a", n=1), event("b", n=1), event("a", n=2)])
 
         assert find_positions(log, Filter(types=["a"], payload=[{"n": 1}])) == [1]
@@ -110,7 +110,7 @@ class QueryContract:
         assert find_positions(log, Filter(tags=[])) == []
 
     def test_streams_are_ored(self, log: Log) -> None:
-        """D2: the streams of a filter are OR-ed, an empty list matches nothing."""
+        """D2: the streams of a filter are OR-ed, and an empty list matches nothing."""
         log.append(
             [event(stream=("s", "1")), event(stream=("s", "2")), event(stream=("r", "1")), event()]
         )
@@ -119,17 +119,17 @@ class QueryContract:
         assert find_positions(log, Filter(streams=[("s", "absent")])) == []
         assert find_positions(log, Filter(streams=[])) == []
 
-    def test_all_sides_at_once(self, log: Log) -> None:
-        """D2: every side of a filter must hold."""
-        whole: dict[str, Any] = {"stream": ("s", "1"), "tags": ("t",), "payload": {"n": 1}}
-        log.append([event("a", **whole)])
+    def test_all_parts_of_a_filter_are_anded(self, log: Log) -> None:
+        """D2: types, tags, streams and predicates of a filter must all match."""
+        fields: dict[str, Any] = {"stream": ("s", "1"), "tags": ("t",), "payload": {"n": 1}}
+        log.append([event("a", **fields)])
         lacks: list[dict[str, Any]] = [{"stream": None}, {"tags": ()}, {"payload": {}}]
         for lacking in lacks:
-            log.append([event("a", **(whole | lacking))])
-        log.append([event("b", **whole)])
-        one = Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])
+            log.append([event("a", **(fields | lacking))])
+        log.append([event("b", **fields)])
+        complete = Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])
 
-        assert find_positions(log, one) == [1]
+        assert find_positions(log, complete) == [1]
 
     def test_a_query_is_within_its_tenant(self, log: Log) -> None:
         """D1: records and version cover only the events of the tenant."""
@@ -163,7 +163,7 @@ class QueryContract:
         with pytest.raises(InvalidArgument):
             log.query(head=3)
 
-    def test_a_last_page_that_is_full(self, log: Log) -> None:
+    def test_full_last_page_has_no_more(self, log: Log) -> None:
         """D1: `more` is false when the limit happens to end at the last match."""
         log.append([*events(4), event("other")])
 
@@ -171,11 +171,11 @@ class QueryContract:
 
         assert (len(result.records), result.more) == (4, False)
 
-    def test_pages_join_to_the_whole(self, log: Log) -> None:
+    def test_limits_and_pages_do_not_change_the_matches(self, log: Log) -> None:
         """D6: limits and paging never change the set of matches."""
         log.append([event("a" if number % 3 else "b", n=number) for number in range(30)])
         query = Query([Filter(types=["a"])], min_position=4)
-        whole = log.query(query)
+        result = log.query(query)
 
         for size in (1, 2, 7, 19, 20):
             pages: list[int] = []
@@ -186,10 +186,10 @@ class QueryContract:
                     query, limit=size, after=page.last_returned_position, head=page.head
                 )
                 pages += positions(page.records)
-            assert pages == positions(whole.records)
-            assert page.context_version == whole.context_version
+            assert pages == positions(result.records)
+            assert page.context_version == result.context_version
 
-    def test_invalid_queries(self, log: Log) -> None:
+    def test_invalid_query_is_refused_with_its_location(self, log: Log) -> None:
         """D6: a query of invalid shape is `invalid_query` with the location, and is not run."""
         log.append(events(1))
         one = [_filter(types=["a"])]
@@ -230,7 +230,7 @@ class QueryContract:
             {name: (query, "invalid_query", where) for name, (query, where) in cases.items()},
         )
 
-    def test_invalid_pages(self, log: Log) -> None:
+    def test_invalid_limit_or_cursor_is_refused(self, log: Log) -> None:
         """D6: an invalid limit or cursor is refused, and the error names it."""
         bad = "invalid_argument"
         assert_all_refused(
@@ -245,8 +245,8 @@ class QueryContract:
             },
         )
 
-    def test_queries_in_dictionary_form(self, log: Log) -> None:
-        """D2: both spellings of a query mean the same filters."""
+    def test_query_in_dictionary_form_has_the_same_meaning(self, log: Log) -> None:
+        """D2: a query in dictionary form has the same meaning as a `Query`."""
         log.append([event("a", n=1), event("b", n=1), event("a", n=2, tags=("t",))])
         ours = Query.from_mapping(
             {"filters": [{"types": ["a"], "payload": [{"n": 1}]}, {"tags": ["t"]}]}
@@ -355,8 +355,8 @@ class PredicateContract:
         log.append_draft(log.draft(FACTS_PROFILE, batch))
         return log
 
-    def test_predicates(self, payloads: Log) -> None:
-        """D3: scalars by type and value, objects by subset, array elements each by some element."""
+    def test_predicates_match_scalars_objects_and_arrays(self, payloads: Log) -> None:
+        """D3: scalars match by type and value, objects by subset, arrays by their elements."""
         wrong = [
             f"{predicate!r} found {seen}, not {expected_positions}"
             for predicate, expected_positions in EXPECTED
@@ -372,12 +372,12 @@ class PredicateContract:
                 expected_positions[-1] if expected_positions else None
             ), predicate
 
-    def test_predicates_together(self, payloads: Log) -> None:
+    def test_predicates_of_one_filter_are_ored(self, payloads: Log) -> None:
         """D3: predicates of one filter are OR-ed, whatever their types."""
-        one = Filter(payload=[1, None, {"a": "1"}, [[]]])
+        combined = Filter(payload=[1, None, {"a": "1"}, [[]]])
 
-        assert find_positions(payloads, one) == [6, 12, 14]
+        assert find_positions(payloads, combined) == [6, 12, 14]
 
-    def test_predicates_compare_by_type(self, payloads: Log) -> None:
-        """D3: a predicate with another type finds nothing."""
+    def test_predicate_of_another_type_matches_nothing(self, payloads: Log) -> None:
+        """D3: a predicate with a value of another type matches nothing."""
         assert find_positions(payloads, Filter(types=["q"], payload=[{}])) == []

@@ -19,18 +19,18 @@ from seriatim.testing.factories import (
 
 def read_positions(log: Log, **filters: Any) -> list[int]:
     """Return the positions of a read; check that its pages and batches agree."""
-    whole = positions(list(log.read(**filters)))
-    assert positions(log.page(**filters).records) == whole
+    all_positions = positions(list(log.read(**filters)))
+    assert positions(log.page(**filters).records) == all_positions
     assert [p for batch in log.read_batches(batch_size=2, **filters) for p in positions(batch)] == (
-        whole
+        all_positions
     )
-    return whole
+    return all_positions
 
 
 class ReadContract:
     """E1 to E3: reads are ascending, apply all filters and check their arguments first."""
 
-    def test_after_and_until(self, log: Log) -> None:
+    def test_after_is_exclusive_and_until_inclusive(self, log: Log) -> None:
         """E1: `after` is exclusive, `until` inclusive."""
         log.append(events(5))
 
@@ -43,7 +43,7 @@ class ReadContract:
         assert read_positions(log, after=10**9) == []
         assert read_positions(log, until=10**9) == [1, 2, 3, 4, 5]
 
-    def test_an_empty_log(self, log: Log) -> None:
+    def test_empty_log_has_head_0(self, log: Log) -> None:
         """E1: an empty log has head 0 and nothing to read."""
         assert log.head() == 0
         assert read_positions(log) == []
@@ -52,7 +52,7 @@ class ReadContract:
         assert log.last_event(("s", "1")) is None
         assert log.streams() == []
 
-    def test_by_type(self, log: Log) -> None:
+    def test_types_are_ored(self, log: Log) -> None:
         """E1: several types are OR-ed; an empty list matches nothing."""
         log.append([event("a"), event("b"), event("A"), event("c")])
 
@@ -60,8 +60,8 @@ class ReadContract:
         assert read_positions(log, types=["absent"]) == []
         assert read_positions(log, types=[]) == []
 
-    def test_by_stream(self, log: Log) -> None:
-        """E1: one stream by type and id."""
+    def test_stream_is_selected_by_type_and_id(self, log: Log) -> None:
+        """E1: a read can be limited to one stream, by type and id."""
         log.append(
             [event(stream=("s", "1")), event(stream=("s", "2")), event(), event(stream=("r", "1"))]
         )
@@ -70,7 +70,7 @@ class ReadContract:
         assert read_positions(log, stream=("r", "1")) == [4]
         assert read_positions(log, stream=("s", "absent")) == []
 
-    def test_by_scopes(self, log: Log) -> None:
+    def test_scopes_filter_alone_and_together(self, log: Log) -> None:
         """E1: app and env filter alone and together; an empty name is a name."""
         log.append(
             [
@@ -97,8 +97,8 @@ class ReadContract:
         assert positions(log.page(scope="traces").records) == [1, 2]
         assert positions(log.page(scope="aggregates").records) == [3]
 
-    def test_a_window_of_occurred_at(self, log: Log) -> None:
-        """E1: since exclusive, until inclusive, by the instant and not by the text."""
+    def test_occurred_at_window_compares_instants(self, log: Log) -> None:
+        """E1: a window of `occurred_at` excludes its start and compares instants, not texts."""
         times = [
             "2024-01-01T12:00:00Z",
             "2024-01-01T13:00:00+01:00",
@@ -116,7 +116,7 @@ class ReadContract:
         assert read_positions(log, occurred_after=noon, occurred_until=noon) == []
         assert read_positions(log, occurred_after=times[4], occurred_until=noon) == [1, 2]
 
-    def test_times_before_1970(self, log: Log) -> None:
+    def test_times_before_1970_are_compared(self, log: Log) -> None:
         """E1: times before 1970 are compared correctly."""
         log.append(
             [event(occurred_at="1969-12-31T23:59:59.5Z"), event(occurred_at="0001-01-01T00:00:00Z")]
@@ -127,8 +127,8 @@ class ReadContract:
             log, occurred_after="1900-01-01T00:00:00Z", occurred_until="1970-01-01T00:00:00Z"
         ) == [1]
 
-    def test_a_window_of_recorded_at(self, log: Log) -> None:
-        """E1: recorded-at windows have the same bounds, down to the microsecond."""
+    def test_recorded_at_window_is_exact_to_the_microsecond(self, log: Log) -> None:
+        """E1: a window of `recorded_at` has the same bounds, exact to the microsecond."""
         for _ in range(4):
             log.append([event(occurred_at="2001-01-01T00:00:00Z")])
         records = list(log.read())
@@ -141,26 +141,26 @@ class ReadContract:
         assert read_positions(log, recorded_until=bound) == early
         assert 2 in early
 
-    def test_a_default_occurred_at_is_found(self, log: Log) -> None:
-        """E1: an event without a given time is found by the time the store sets."""
+    def test_default_occurred_at_is_the_time_of_recording(self, log: Log) -> None:
+        """E1: an event without a time of its own is found by the time that the store sets."""
         log.append(events(1))
         (record,) = log.read()
 
         assert read_positions(log, occurred_until=record.recorded_at) == [1]
         assert read_positions(log, occurred_after=record.recorded_at) == []
 
-    def test_all_filters_at_once(self, log: Log) -> None:
-        """E1: every filter must hold."""
-        whole: dict[str, Any] = {
+    def test_all_filters_are_anded(self, log: Log) -> None:
+        """E1: a read returns the events that match every filter."""
+        fields: dict[str, Any] = {
             "event_type": "a",
             "stream": ("s", "1"),
             "app_id": "app",
             "env_id": "env",
             "occurred_at": "2024-01-01T00:00:00Z",
         }
-        log.append([event(**whole), event(**(whole | {"event_type": "b"}))])
-        log.append([event(**(whole | {"app_id": None})), event(**(whole | {"env_id": "e"}))])
-        log.append([event(**(whole | {"stream": ("s", "2")})), event(**whole)])
+        log.append([event(**fields), event(**(fields | {"event_type": "b"}))])
+        log.append([event(**(fields | {"app_id": None})), event(**(fields | {"env_id": "e"}))])
+        log.append([event(**(fields | {"stream": ("s", "2")})), event(**fields)])
         filters: dict[str, Any] = {
             "types": ["a"],
             "stream": ("s", "1"),
@@ -191,7 +191,7 @@ class ReadContract:
         assert log.page(after=50).last_scanned == 50
         assert log.page(until=50).last_scanned == 10
 
-    def test_paging_by_last_scanned(self, log: Log) -> None:
+    def test_paging_by_last_scanned_reads_each_event_once(self, log: Log) -> None:
         """E1: paging by last_scanned reads every event once, including new ones."""
         log.append(events(5))
         seen: list[int] = []
@@ -205,17 +205,17 @@ class ReadContract:
 
         assert seen == [1, 2, 3, 4, 5, 6, 7, 8]
 
-    def test_a_limit(self, log: Log) -> None:
+    def test_limit_ends_a_read_at_any_batch_size(self, log: Log) -> None:
         """E1: a limit ends a read at any batch size."""
         log.append(events(7))
 
         for limit in (1, 2, 3, 6, 7, 8, 100):
-            found = positions(list(log.read(limit=limit, batch_size=3, after=1)))
-            assert found == [2, 3, 4, 5, 6, 7][:limit]
+            result = positions(list(log.read(limit=limit, batch_size=3, after=1)))
+            assert result == [2, 3, 4, 5, 6, 7][:limit]
         assert positions(log.page(limit=3).records) == [1, 2, 3]
 
-    def test_a_stream_in_order(self, log: Log) -> None:
-        """E2: a stream is read in the order of its numbers, after an exclusive one."""
+    def test_stream_is_read_by_number(self, log: Log) -> None:
+        """E2: a stream is read in the order of its numbers, after an exclusive bound."""
         log.append([event(stream=("s", str(number % 2))) for number in range(6)])
 
         def after(since: int | None) -> list[int | None]:
@@ -229,7 +229,7 @@ class ReadContract:
         assert [r.stream_seq for r in log.read_stream(("s", "0"), limit=2)] == [1, 2]
         assert [r.stream_seq for r in log.read_stream(("s", "0"), since=1, limit=1)] == [2]
 
-    def test_a_stream_from_zero(self, log: Log) -> None:
+    def test_stream_numbered_from_zero_is_read_completely(self, log: Log) -> None:
         """E2: a stream numbered from 0 is read completely by default, and from 1 after 0."""
         log.append(trace("t"))
 
@@ -237,8 +237,8 @@ class ReadContract:
         assert [r.stream_seq for r in log.read_stream(("trace", "t"), since=-1)] == list(range(10))
         assert next(log.read_stream(("trace", "t"), since=0)).stream_seq == 1
 
-    def test_the_last_event_of_a_stream(self, log: Log) -> None:
-        """E2: the last event of a stream, or None if the stream does not exist."""
+    def test_last_event_of_a_stream_is_found(self, log: Log) -> None:
+        """E2: the last event of a stream is returned, None if the stream does not exist."""
         log.append([event(stream=("s", "1"), n=1), event(stream=("s", "1"), n=2), event()])
 
         last = log.last_event(("s", "1"))
@@ -255,7 +255,7 @@ class ReadContract:
             assert [p for batch in batches for p in batch] == [2, 4, 6, 8, 10]
             assert all(0 < len(batch) <= size for batch in batches)
 
-    def test_streams_in_the_order_they_began(self, log: Log) -> None:
+    def test_streams_are_listed_in_the_order_of_their_first_events(self, log: Log) -> None:
         """E2: streams are listed with their first and last position, in pages."""
         log.append([event("a", stream=("s", "2")), event("b", stream=("s", "1")), event()])
         log.append([event("c", stream=("r", "1")), event("d", stream=("s", "2"))])
@@ -264,13 +264,13 @@ class ReadContract:
         assert (first.stream_type, first.stream_id) == ("s", "2")
         assert (first.first_position, first.last_position) == (1, 5)
         assert (first.last_seq, first.last_type) == (2, "d")
-        assert [one.stream_id for one in (second, third)] == ["1", "1"]
+        assert [summary.stream_id for summary in (second, third)] == ["1", "1"]
         assert log.streams("s") == [first, second]
         assert log.streams(limit=1) == [first]
         assert log.streams(after=first.first_position, limit=1) == [second]
         assert log.streams("absent") == []
 
-    def test_one_event_by_its_id(self, log: Log) -> None:
+    def test_event_is_found_by_its_id(self, log: Log) -> None:
         """L3: an event is found by its id; an unknown id is `not_found`."""
         log.append([event(event_id="e-1"), event(event_id="0190b5e2-0000-7000-8000-000000000001")])
 
@@ -286,7 +286,7 @@ class ReadContract:
         assert list(log.read_stream(("absent", "1"))) == []
         assert list(log.read(stream=("absent", "1"))) == []
 
-    def test_bad_arguments(self, log: Log) -> None:
+    def test_reversed_bounds_and_invalid_sizes_are_refused(self, log: Log) -> None:
         """E3: reversed bounds, reversed windows and invalid sizes are refused and named."""
         log.append(events(3))
         early, late = "2024-01-01T00:00:00Z", "2024-01-02T00:00:00Z"
@@ -335,20 +335,20 @@ class ReadContract:
         assert_all_refused(log, lambda filters: log.read(**filters), refused_by_name)
         assert_all_refused(log, lambda filters: log.read_batches(**filters), refused_by_name)
 
-    def test_bad_sizes(self, log: Log) -> None:
+    def test_sizes_are_bounded(self, log: Log) -> None:
         """E3: limits and batch sizes lie between 1 and the maximum."""
-        acts: dict[str, Any] = {
+        operations: dict[str, Any] = {
             "page": lambda size: log.page(limit=size),
             "batches": lambda size: log.read_batches(batch_size=size),
             "read": lambda size: log.read(batch_size=size),
             "streams": lambda size: log.streams(limit=size),
         }
-        for act in acts.values():
+        for operation in operations.values():
             cases = {
                 repr(size): (size, "invalid_argument", "limit")
                 for size in (0, -1, 10_001, "1", 1.0, True)
             }
-            assert_all_refused(log, act, cases)
+            assert_all_refused(log, operation, cases)
         assert_all_refused(
             log,
             lambda limit: log.read(limit=limit),
@@ -356,15 +356,15 @@ class ReadContract:
         )
         assert log.page(limit=10_000).records == []
 
-    def test_bad_names(self, log: Log) -> None:
+    def test_invalid_ids_are_refused(self, log: Log) -> None:
         """A4: an invalid id in a read is refused, never altered."""
         wrong: list[Any] = ["", " a", "a\n", "\ud800", "x" * 513, 1]
-        acts: dict[str, Any] = {
+        operations: dict[str, Any] = {
             "event_id": log.event,
             "stream": lambda name: log.last_event(("s", name)),
             "tenant_id": log.for_tenant,
             "stream_type": log.streams,
         }
-        for field, act in acts.items():
+        for field, operation in operations.items():
             cases = {repr(name): (name, "invalid_argument", field) for name in wrong}
-            assert_all_refused(log, act, cases)
+            assert_all_refused(log, operation, cases)

@@ -65,12 +65,12 @@ class GuardContract:
             assert GITHUB not in shown
             assert caught[0].details["rule"]
 
-    def test_a_key_for_the_whole_append_is_scanned(self, log: Log) -> None:
+    def test_idempotency_key_of_an_append_is_scanned(self, log: Log) -> None:
         """K1: a secret in the idempotency key of an append is refused, too."""
         with assert_refused(log, "pii_policy_violation", index=0, path="idempotency_key"):
             log.append([event()], idempotency_key=AWS)
 
-    def test_ordinary_text_passes(self, log: Log) -> None:
+    def test_default_policy_accepts_ordinary_text(self, log: Log) -> None:
         """K1: the default policy accepts ordinary text, including e-mail addresses."""
         for text in ("task-42", "Asia/Tokyo", "a@example.com", "Bearer of news", "ASIA", "sk-1"):
             log.append([event(payload={"text": text}, tags=(text,))])
@@ -114,9 +114,9 @@ class GuardContract:
             else:
                 strict.append([event(payload={"a": AWS})])
         with type(log)(SharedStore(log.store), guard=BUILT_IN_GUARDS["personal"]) as personal:
-            given = [event(payload={"a": "jane@example.com"})]
+            batch = [event(payload={"a": "jane@example.com"})]
             with assert_refused(log, "pii_policy_violation", path="$.a"):
-                personal.append(given)
+                personal.append(batch)
 
 
 QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
@@ -133,7 +133,7 @@ class TenantContract:
         return view
 
     def test_positions_are_global(self, log: Log, other: Log) -> None:
-        """K2: tenants learn nothing of each other but the growth of the shared order."""
+        """K2: tenants learn nothing of each other except that positions advance."""
         log.append(events(1))
         other.append(events(1))
 
@@ -158,15 +158,15 @@ class TenantContract:
 
     def test_queries_are_limited_to_the_tenant(self, log: Log, other: Log) -> None:
         """K2: queries and contexts are within their tenant."""
-        for one in (
+        for selected in (
             Filter(types=["a"]),
             Filter(tags=["t"]),
             Filter(streams=[("s", "1")]),
             Filter(payload=[{"n": 1}]),
         ):
-            assert log.query(Query([one])).records == []
-            assert log.query(Query([one])).context_version is None
-            assert other.query(Query([one])).context_version == 1
+            assert log.query(Query([selected])).records == []
+            assert log.query(Query([selected])).context_version is None
+            assert other.query(Query([selected])).context_version == 1
         log.append(events(1), ExpectedContext(Query(), None))
 
     def test_subscriptions_are_limited_to_the_tenant(self, log: Log, other: Log) -> None:
@@ -192,7 +192,7 @@ class TenantContract:
 
         assert stream_seqs(other, ("zero", "1")) == [0]
 
-    def test_tenants_are_ids(self, log: Log) -> None:
+    def test_tenant_names_are_case_sensitive(self, log: Log) -> None:
         """A4: tenants are opaque and case-sensitive."""
         names = ["acme", "Acme", "acme/", "ac:me", "ａcme"]
         for name in names:

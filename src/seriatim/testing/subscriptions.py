@@ -68,7 +68,7 @@ class SubscriptionContract:
         log.append(events(1))
         assert drain_subscription(log, "now", start="head") == [[4]]
 
-    def test_continues_at_its_cursor(self, log: Log) -> None:
+    def test_subscription_continues_at_its_cursor(self, log: Log) -> None:
         """E5: the cursor is durable: handled events are not delivered again."""
         log.append(events(1))
         assert drain_subscription(log, "s") == [[1]]
@@ -78,7 +78,7 @@ class SubscriptionContract:
         assert drain_subscription(log, "s") == []
         assert log.subscribe("s").position == 3
 
-    def test_names_are_separate(self, log: Log) -> None:
+    def test_each_name_and_tenant_has_its_own_cursor(self, log: Log) -> None:
         """E5: each name and each tenant has its own cursor."""
         log.append(events(1))
         log.for_tenant("other").append(events(1))
@@ -87,27 +87,27 @@ class SubscriptionContract:
         assert drain_subscription(log, "S") == [[1]]
         assert drain_subscription(log.for_tenant("other"), "s") == [[2]]
 
-    def test_one_append_is_one_batch(self, log: Log) -> None:
+    def test_append_is_delivered_as_one_batch(self, log: Log) -> None:
         """E5: an append is delivered as a whole, by every kind of subscription."""
         log.append(events(3))
         log.append(events(1))
         log.append([event("a"), event("b"), event("a")])
         log.append(events(2500))
 
-        whole = [[1, 2, 3], [4], [5, 6, 7], list(range(8, 2508))]
-        assert drain_subscription(log, "s") == whole
-        assert [positions(batch) for batch in log.tail(after=0, **QUICK)] == whole
+        expected_batches = [[1, 2, 3], [4], [5, 6, 7], list(range(8, 2508))]
+        assert drain_subscription(log, "s") == expected_batches
+        assert [positions(batch) for batch in log.tail(after=0, **QUICK)] == expected_batches
         assert drain_subscription(log, "a", ONLY_A) == [[5, 7]]
         assert [positions(batch) for batch in log.tail(ONLY_A, after=0, **QUICK)] == [[5, 7]]
 
-    def test_batches_larger_than_a_page(self, log: Log) -> None:
+    def test_append_larger_than_a_page_is_one_batch(self, log: Log) -> None:
         """E5: an append is one batch wherever the pages of the reader end."""
         for size in (999, 3, 1001, 1):
             log.append(events(size))
 
         assert [len(batch) for batch in drain_subscription(log, "s")] == [999, 3, 1001, 1]
 
-    def test_a_query_filters(self, log: Log) -> None:
+    def test_query_selects_the_delivered_events(self, log: Log) -> None:
         """E5: only matching events are delivered, and the cursor passes the others."""
         log.append([event("b")] * 3)
         log.append([event("a"), event("b")])
@@ -116,7 +116,7 @@ class SubscriptionContract:
         assert drain_subscription(log, "s", ONLY_A) == [[4]]
         assert log.subscribe("s", ONLY_A).position == 6
 
-    def test_the_cursor_moves_after_the_batch(self, log: Log) -> None:
+    def test_cursor_moves_after_the_batch(self, log: Log) -> None:
         """E5: a batch whose handling is interrupted is delivered again."""
         log.append(events(1))
         log.append(events(1))
@@ -127,20 +127,20 @@ class SubscriptionContract:
         assert log.subscribe("s").position == 0
         assert drain_subscription(log, "s") == [[1], [2]]
 
-    def test_catching_up_and_then_live(
+    def test_switch_to_live_has_no_gap_and_no_duplicate(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
-        """E5: no gap and no duplicate at the switch to live, under concurrent appends."""
+        """E5: the switch to live has no gap and no duplicate, under concurrent appends."""
         log.append(events(3))
         collector = BatchCollector()
         subscription = log.subscribe("s", poll_s=0.02)
         running.append((subscription, subscription.start(collector)))
 
-        def act(number: int) -> None:
+        def operation(number: int) -> None:
             for _ in range(8):
                 log.append(events(number + 1))
 
-        run_concurrently(act, 3)
+        run_concurrently(operation, 3)
         expected = 3 + 8 * (1 + 2 + 3)
         records = collector.records(expected)
 
@@ -148,7 +148,7 @@ class SubscriptionContract:
         wait_for(lambda: subscription.position == expected)
         assert collector.empty
 
-    def test_a_tail_starts_now(self, log: Log) -> None:
+    def test_tail_without_a_position_starts_at_the_head(self, log: Log) -> None:
         """E5: a tail without a position delivers events appended after its creation."""
         log.append(events(2))
         tail = log.tail(poll_s=0.02)
@@ -158,7 +158,7 @@ class SubscriptionContract:
             assert positions(batch) == [3]
             tail.stop()
 
-    def test_a_live_tail_wakes(self, log: Log) -> None:
+    def test_append_wakes_a_waiting_tail(self, log: Log) -> None:
         """E5: an append wakes a waiting tail long before its poll interval."""
         tail = log.tail(poll_s=WAIT_TIMEOUT_S)
         got: list[list[int]] = []
@@ -239,8 +239,8 @@ class SubscriptionContract:
         assert caplog.text.count("subscription 'mailer'") == 2
         assert "no mail server" in caplog.text
         assert token not in caplog.text
-        failed = [one for one in reported if one.name == "subscription.exception"]
-        assert [one.measurements["failures"] for one in failed] == [1, 2]
+        failed = [emitted for emitted in reported if emitted.name == "subscription.exception"]
+        assert [emitted.measurements["failures"] for emitted in failed] == [1, 2]
         assert failed[0].metadata["subscription"] == "mailer"
         assert failed[0].metadata["tenant_id"] == log.tenant_id
         first, second = listed
@@ -264,10 +264,16 @@ class SubscriptionContract:
         log.for_tenant("other").subscribe("c")
         log.append([event("y"), event("y")])
 
-        assert [(one.name, one.lag_events) for one in log.subscriptions()] == [("a", 0), ("b", 0)]
+        assert [(status.name, status.lag_events) for status in log.subscriptions()] == [
+            ("a", 0),
+            ("b", 0),
+        ]
         log.append([event("x"), event("y")])
-        assert [(one.name, one.lag_events) for one in log.subscriptions()] == [("a", 2), ("b", 2)]
-        assert [one.name for one in log.for_tenant("other").subscriptions()] == ["c"]
+        assert [(status.name, status.lag_events) for status in log.subscriptions()] == [
+            ("a", 2),
+            ("b", 2),
+        ]
+        assert [status.name for status in log.for_tenant("other").subscriptions()] == ["c"]
         assert log.for_tenant("third").subscriptions() == []
 
     def test_a_lost_lease_stores_no_failure(self, log: Log) -> None:
@@ -276,14 +282,16 @@ class SubscriptionContract:
         lost = log.store.claim_lease(log.tenant_id, "subscription:s", "one", 60.0)
         assert lost is not None
         log.store.release_lease(lost)
-        held = log.store.claim_lease(log.tenant_id, "subscription:s", "two", 60.0)
-        assert held is not None
+        lease = log.store.claim_lease(log.tenant_id, "subscription:s", "two", 60.0)
+        assert lease is not None
 
         log.store.record_failure(lost, "s", 1, "lost")
-        assert [(one.owner, one.last_error) for one in log.subscriptions()] == [("two", None)]
-        log.store.record_failure(held, "s", 7, "held")
-        [one] = log.subscriptions()
-        assert (one.failures, one.last_error) == (7, "held")
+        assert [(status.owner, status.last_error) for status in log.subscriptions()] == [
+            ("two", None)
+        ]
+        log.store.record_failure(lease, "s", 7, "held")
+        [status] = log.subscriptions()
+        assert (status.failures, status.last_error) == (7, "held")
 
     def test_backoff_grows(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         """E5: each failure waits longer than the one before, up to a cap."""
@@ -309,7 +317,7 @@ class SubscriptionContract:
         assert subscription.failures == 5
         assert subscription.position == 0
 
-    def test_a_failing_handler_stops_nothing_else(
+    def test_failing_subscription_does_not_affect_others(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
         """E5: a failing subscription does not affect others."""
@@ -345,7 +353,7 @@ class SubscriptionContract:
 
         assert (calls, subscription.position) == ([1], 0)
 
-    def test_the_same_name_with_another_query(self, log: Log) -> None:
+    def test_same_name_with_another_query_is_a_conflict(self, log: Log) -> None:
         """E5: a name belongs to one query: a different query is a conflict."""
         log.subscribe("s", Query([Filter(types=["a"], payload=[{"x": 1, "y": 2}])]))
 
@@ -356,22 +364,22 @@ class SubscriptionContract:
         assert drain_subscription(log, "t") == []
         log.subscribe("t", Query([]))
 
-    def test_two_owners_of_one_name(
+    def test_one_of_two_owners_waits_and_takes_over(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
         """E5: of two owners one waits, and takes over without a gap or duplicate."""
         first, second = BatchCollector(), BatchCollector()
-        one = log.subscribe("s", poll_s=0.02)
-        running.append((one, one.start(first)))
+        first_owner = log.subscribe("s", poll_s=0.02)
+        running.append((first_owner, first_owner.start(first)))
         log.append(events(1))
         assert positions(first.next()) == [1]
         two = log.subscribe("s", poll_s=0.02)
         running.append((two, two.start(second)))
         log.append(events(1))
         assert positions(first.next()) == [2]
-        wait_for(lambda: one.position == 2)
+        wait_for(lambda: first_owner.position == 2)
 
-        one.stop()
+        first_owner.stop()
         running[0][1].join(WAIT_TIMEOUT_S)
         log.append(events(1))
 
@@ -405,7 +413,7 @@ class SubscriptionContract:
         assert isinstance(subscription.last_error, LeaseLost)
         assert subscription.position == 1
 
-    def test_beyond_the_head(self, log: Log) -> None:
+    def test_start_or_reset_beyond_the_head_is_refused(self, log: Log) -> None:
         """E5: a start or reset beyond the head is refused and stores no cursor."""
         log.append(events(2))
 
@@ -425,7 +433,7 @@ class SubscriptionContract:
             subscription.reset(3)
         assert subscription.position == 2
 
-    def test_a_reset_moves_backwards(self, log: Log) -> None:
+    def test_only_a_reset_moves_a_cursor_backwards(self, log: Log) -> None:
         """E5: only an explicit reset moves a cursor backwards; events are delivered again."""
         log.append(events(1))
         log.append(events(1))
@@ -437,7 +445,7 @@ class SubscriptionContract:
         log.subscribe("s").reset(0)
         assert drain_subscription(log, "s") == [[1], [2]]
 
-    def test_bad_names_and_queries(self, log: Log) -> None:
+    def test_invalid_names_and_queries_are_refused(self, log: Log) -> None:
         """A4, D6: an invalid name or query is refused before a cursor is stored."""
         assert_all_refused(
             log,

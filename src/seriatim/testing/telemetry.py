@@ -38,7 +38,9 @@ class TelemetryContract:
         log.telemetry.subscribe(reported.append)
         return reported
 
-    def test_an_append(self, log: Log, emitted: list[TelemetryEvent]) -> None:
+    def test_append_emits_its_duration_and_count(
+        self, log: Log, emitted: list[TelemetryEvent]
+    ) -> None:
         """M1: `store.append.stop` has count, duration and metadata."""
         log.append([event("order.placed", **FIELDS)])
 
@@ -48,7 +50,7 @@ class TelemetryContract:
         assert reported.measurements["count"] == 1
         assert reported.measurements["duration_s"] > 0
 
-    def test_a_reuse(self, log: Log, emitted: list[TelemetryEvent]) -> None:
+    def test_retry_emits_a_reuse(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: a retry also emits `store.idempotency.reuse`."""
         for _ in range(2):
             log.append([event("order.placed", **FIELDS)])
@@ -61,7 +63,9 @@ class TelemetryContract:
         assert emitted[1].metadata == METADATA | {"replayed": True}
         assert (emitted[2].metadata, emitted[2].measurements) == (METADATA, {"count": 1})
 
-    def test_a_refusal(self, log: Log, emitted: list[TelemetryEvent]) -> None:
+    def test_refused_append_emits_its_error_code(
+        self, log: Log, emitted: list[TelemetryEvent]
+    ) -> None:
         """M1: `store.append.exception` contains the error code, in whatever layer it arose."""
         with pytest.raises(SeriatimError):
             log.append([event("order.placed", **(FIELDS | {"stream_seq": 9}))])
@@ -75,8 +79,8 @@ class TelemetryContract:
         assert second.metadata["tenant_id"] == "default"
         assert first.measurements["duration_s"] > 0
 
-    def test_a_read(self, log: Log, emitted: list[TelemetryEvent]) -> None:
-        """M1: `store.read_batch.stop` for every page, with its number of events."""
+    def test_read_emits_each_page(self, log: Log, emitted: list[TelemetryEvent]) -> None:
+        """M1: `store.read_batch.stop` is emitted for every page, with its number of events."""
         log.append(events(5))
         emitted.clear()
 
@@ -96,7 +100,7 @@ class TelemetryContract:
 
         assert [reported.metadata for reported in emitted] == [METADATA | {"replayed": False}]
 
-    def test_other_tenants(self, log: Log, emitted: list[TelemetryEvent]) -> None:
+    def test_events_name_the_tenant(self, log: Log, emitted: list[TelemetryEvent]) -> None:
         """M1: the log of another tenant emits events with that tenant."""
         log.for_tenant("other").append(events(1))
 

@@ -125,8 +125,8 @@ def format_json_path(path: PayloadPath) -> str:
 class TraceContract:
     """A5 to A7, L3, T1: the trace kind, through the log and through the traces profile."""
 
-    def test_a_whole_trace(self, log: Log) -> None:
-        """A6, T1: one event of each type, from 0, opened and finished."""
+    def test_complete_trace_is_accepted(self, log: Log) -> None:
+        """A6, T1: a trace with one event of each type is accepted, numbered from 0."""
         log.append(trace("t"))
 
         records = list(log.read_stream(("trace", "t")))
@@ -136,7 +136,7 @@ class TraceContract:
             dict(payload) for payload in TRACE_PAYLOADS.values()
         ]
 
-    def test_required_keys(self, log: Log) -> None:
+    def test_missing_required_key_is_refused(self, log: Log) -> None:
         """T1: a payload without a required key is refused with its JSON path."""
         cases = {
             f"{event_type} without {format_json_path(path)}": (
@@ -149,9 +149,9 @@ class TraceContract:
             for event_type, paths in REQUIRED.items()
             for path in paths
         }
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
 
-    def test_wrong_types(self, log: Log) -> None:
+    def test_value_of_a_wrong_type_is_refused(self, log: Log) -> None:
         """T1: a number where a string, object or list belongs is refused with its JSON path."""
         cases = {
             f"{event_type} with 7 at {format_json_path(path)}": (
@@ -163,9 +163,9 @@ class TraceContract:
             for path in paths
             if path[-1] not in ("old_value", "new_value")
         }
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
 
-    def test_enums(self, log: Log) -> None:
+    def test_enumerated_strings_are_enforced(self, log: Log) -> None:
         """T1: enumerated strings are enforced; every allowed value is accepted."""
         cases: dict[str, tuple[Any, ...]] = {}
         started = trace_event("TraceStarted", "t", 0)
@@ -173,9 +173,9 @@ class TraceContract:
         for (event_type, path), allowed in ENUMS.items():
             for wrong in ("", "other", allowed[0].upper(), None):
                 payload = change_payload(event_type, path, wrong)
-                given = trace_event(event_type, "t", 0, payload=payload)
+                candidate = trace_event(event_type, "t", 0, payload=payload)
                 cases[f"{event_type} {format_json_path(path)} {wrong!r}"] = (
-                    given,
+                    candidate,
                     "schema_violation",
                     format_json_path(path),
                 )
@@ -190,7 +190,7 @@ class TraceContract:
                         ),
                     ]
                 )
-        assert_all_refused(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda candidate: log.append([candidate]), cases)
         log.append([started])
 
     def test_extra_keys_are_allowed(self, log: Log) -> None:
@@ -203,7 +203,7 @@ class TraceContract:
 
         assert [record.payload for record in log.read()] == [payload]
 
-    def test_optional_parts(self, log: Log) -> None:
+    def test_optional_keys_may_be_omitted_or_null(self, log: Log) -> None:
         """T1: as_of is optional, and an old value may be null."""
         fact = {"key": "k", "value": {"type": "json", "value": "{}"}, "as_of": "2024-01-01"}
         change = {"path": "p", "old_value": "a", "new_value": "b"}
@@ -241,16 +241,16 @@ class TraceContract:
         with assert_refused(log, "schema_violation", index=0, field="$.score[1].x"):
             log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
-        whole = change_payload("TraceStarted", ("score",), [1, 10**30, "1.5"])
-        log.append([trace_event("TraceStarted", "t", 0, payload=whole)])
+        payload = change_payload("TraceStarted", ("score",), [1, 10**30, "1.5"])
+        log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
-    def test_the_envelope(self, log: Log) -> None:
+    def test_envelope_fields_are_required(self, log: Log) -> None:
         """A7: a trace's event carries id, number, time, producer, source, actor and key."""
-        for profile_code, act in (
-            ("invalid_event", lambda given: log.append([given])),
+        for profile_code, operation in (
+            ("invalid_event", lambda candidate: log.append([candidate])),
             (
                 "invalid_argument",
-                lambda given: log.append_draft(log.draft(TRACES_PROFILE, [given])),
+                lambda candidate: log.append_draft(log.draft(TRACES_PROFILE, [candidate])),
             ),
         ):
             cases: dict[str, tuple[Any, ...]] = {}
@@ -275,11 +275,11 @@ class TraceContract:
                 ("stream_seq", -1),
                 ("event_version", 0),
             ):
-                given = trace_event("TraceStarted", "t", 0, **{field: wrong})
-                cases[f"{field} {wrong!r}"] = (given, profile_code, field)
-            assert_all_refused(log, act, cases)
+                candidate = trace_event("TraceStarted", "t", 0, **{field: wrong})
+                cases[f"{field} {wrong!r}"] = (candidate, profile_code, field)
+            assert_all_refused(log, operation, cases)
 
-    def test_actor_types(self, log: Log) -> None:
+    def test_actor_type_is_enumerated(self, log: Log) -> None:
         """T1: an actor is an agent, a person, a role or a system."""
         for actor in ("agent", "person", "role", "system"):
             log.append([trace_event("TraceStarted", actor, 0, actor_type=actor)])
@@ -293,7 +293,7 @@ class TraceContract:
         bad, violation = "invalid_argument", "schema_violation"
         assert_all_refused(
             log,
-            lambda given: log.append_draft(log.draft(TRACES_PROFILE, [given])),
+            lambda candidate: log.append_draft(log.draft(TRACES_PROFILE, [candidate])),
             {
                 "NaN": (_with(float("nan")), bad, "$.x"),
                 "infinity": (_with(float("inf")), bad, "$.x"),
@@ -316,7 +316,7 @@ class TraceContract:
             },
         )
 
-    def test_the_payload_is_an_object(self, log: Log) -> None:
+    def test_payload_must_be_an_object(self, log: Log) -> None:
         """A3: outside the facts profile a payload must be a JSON object."""
         payloads: list[Any] = [[], "x", 1, None, True]
         for payload in payloads:

@@ -47,8 +47,8 @@ def test_every_section_is_there() -> None:
     """The sections of the command line are those that run, in order."""
     assert tuple(SECTIONS) == NAMES
     assert NAMES[-1] == GROWTH
-    assert not parse_plan(["--quick"]).whole
-    assert parse_plan([]).whole
+    assert not parse_plan(["--quick"]).is_publishable
+    assert parse_plan([]).is_publishable
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS.keys())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -256,7 +257,18 @@ def test_a_topic_without_leaders_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendFailure, match="AUTHORIZATION"):
         client.get_offsets(target, ["t"])
     codes[:] = [KafkaError.NOT_LEADER_FOR_PARTITION]
-    monkeypatch.setattr(client, "_LOOK_S", -1.0)
+    monkeypatch.setattr(client, "_METADATA_TIMEOUT_S", -1.0)
     with pytest.raises(BackendFailure, match="NOT_LEADER") as raised:
         client.get_offsets(target, ["t"])
     assert raised.value.retryable
+
+
+def test_librdkafka_has_its_own_logger(caplog: pytest.LogCaptureFixture) -> None:
+    """Messages of librdkafka are logged as `seriatim.kafka`, so that they can be filtered."""
+    sender = client.MessageSender(parse_target("kafka://127.0.0.1:1/t"), timeout_s=1.0)
+
+    deadline = time.monotonic() + 20
+    while not caplog.records and time.monotonic() < deadline:
+        sender.poll()
+
+    assert {record.name for record in caplog.records} == {"seriatim.kafka"}

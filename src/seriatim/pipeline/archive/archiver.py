@@ -188,9 +188,9 @@ class _ArchiveRun:
         except (BackendFailure, NotFound):
             # A faster archiver removes files that can no longer be sealed, also this run's. If it
             # has sealed further positions, that explains the failure, and this run goes on there.
-            reached = self.report.end
+            sealed_end = self.report.end
             self._reopen()
-            if self.archive.end <= reached:
+            if self.archive.end <= sealed_end:
                 raise
             self.report.sealed_by_others += 1
         self._reopen()
@@ -225,16 +225,16 @@ class _ArchiveRun:
             return segment
         self._storage.remove(segment.file)
         self.report.sealed_by_others += 1
-        other = decode_segment(self._storage.read(segment.seal_name), segment.seal_name)
-        if other.last == segment.last and other.total != segment.total:
+        sealed = decode_segment(self._storage.read(segment.seal_name), segment.seal_name)
+        if sealed.last == segment.last and sealed.total != segment.total:
             msg = f"another archiver sealed other events from position {segment.first}"
             raise LogIdentityChanged(msg, details={"position": segment.first})
-        return other
+        return sealed
 
     def _check_same_log(self, draft: Segment) -> None:
         """Raise `LogIdentityChanged` if the log was replaced while tasks were reading it."""
-        now: LogIdentity = self._store.identity()
-        if now != self._identity or self._store.event_id_at(draft.last) != draft.last_event_id:
+        identity: LogIdentity = self._store.identity()
+        if identity != self._identity or self._store.event_id_at(draft.last) != draft.last_event_id:
             msg = (
                 "the log was restored or replaced while it was archived: run seriatim archive again"
             )

@@ -197,6 +197,7 @@ def check_segments(storage: FolderStorage, segments: Sequence[Segment]) -> None:
     Raises:
         BackendFailure: A file is missing or differs from its seal.
     """
+    # Threads, because pyarrow reads and decodes files without the lock of the interpreter.
     with ThreadPoolExecutor(_CHECK_THREADS, "seriatim-seals") as pool:
         list(pool.map(partial(_check_segment, storage), segments))
 
@@ -206,6 +207,7 @@ def _check_segment(storage: FolderStorage, segment: Segment) -> None:
         key = (storage, segment.seal_name, segment.sha256, storage.version(segment.file))
     except NotFound:
         raise _segment_error(segment, "is missing") from None
+    # The version of the file is part of the key: a file that was replaced is read again.
     if key in _checked:
         return
     for _ in read_segment(storage, segment, ["position"]):

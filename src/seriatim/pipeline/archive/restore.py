@@ -83,6 +83,8 @@ def restore(
         head = log.store.head()
         _check_existing(log, storage, archive, head)
         _RestoreRun(log, archive, head).run(_read_events(storage, archive, head), progress)
+        # A restored log gets an id of its own. The archived log itself keeps its id, and gets
+        # another epoch, so that no cursor from before the restore continues.
         identity = log.store.identity()
         if identity.log_id == archive.log_id and archive.end > head:
             identity = log.store.raise_epoch()
@@ -123,7 +125,7 @@ def _check_existing(log: Log, storage: ObjectStorage, archive: Archive, head: in
 
 def _read_events(storage: ObjectStorage, archive: Archive, after: int) -> Iterator[pa.RecordBatch]:
     later = (segment for segment in archive.segments if segment.last > after)
-    return chain.from_iterable(read_segment(storage, each, after=after) for each in later)
+    return chain.from_iterable(read_segment(storage, segment, after=after) for segment in later)
 
 
 class _RestoreRun:
@@ -173,7 +175,9 @@ class _RestoreRun:
         """Declare the indexes that cover the events after the head."""
         while self._starts and self._starts[0] <= self._head:
             since = self._starts.pop(0)
-            self._declare(*(i.declaration for i in self._declared.indexes if i.since == since))
+            self._declare(
+                *(index.declaration for index in self._declared.indexes if index.since == since)
+            )
 
     def _declare_kind(self, name: str) -> None:
         self._zero_based.discard(name)

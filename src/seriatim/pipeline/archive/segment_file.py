@@ -140,14 +140,15 @@ def read_segment_file(
         if count is not None and file.metadata.num_rows != count:
             _raise_count_error(file.metadata.num_rows, count)
         _check_columns(file.schema_arrow)
+        # The statistics of the position column tell which row groups a range needs.
         groups = [_get_range(file, index) for index in range(file.num_row_groups)]
         for index, (first, last) in enumerate(groups):
             if last <= after or (until is not None and first > until):
                 continue
-            whole = first > after and (until is None or last <= until)
-            names = selected if whole or "position" in selected else [*selected, "position"]
+            complete = first > after and (until is None or last <= until)
+            names = selected if complete or "position" in selected else [*selected, "position"]
             for batch in file.iter_batches(BATCH_EVENTS, row_groups=[index], columns=names):
-                part = batch if whole else _slice_range(batch, after, until)
+                part = batch if complete else _slice_range(batch, after, until)
                 if part.num_rows:
                     yield part.select(selected).replace_schema_metadata(None)
     except _UNREADABLE as error:
@@ -158,8 +159,8 @@ def read_segment_file(
         raise BackendFailure(msg, retryable=False) from error
 
 
-def _raise_count_error(found: int, sealed: int) -> None:
-    msg = f"it has {found} events, {sealed} were sealed"
+def _raise_count_error(count: int, sealed: int) -> None:
+    msg = f"it has {count} events, {sealed} were sealed"
     raise ValueError(msg)
 
 

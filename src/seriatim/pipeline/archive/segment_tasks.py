@@ -129,14 +129,14 @@ def write_segment(
     """
     name = make_file_name(span.first, span.last, uuid.uuid4().hex[:12])
     try:
-        return _write(url, storage, identity, span, name)
+        return _write_file(url, storage, identity, span, name)
     except BaseException:
         with suppress(SeriatimError):
             storage.remove(name)
         raise
 
 
-def _write(
+def _write_file(
     url: str, storage: ObjectStorage, identity: LogIdentity, span: PositionRange, name: str
 ) -> Segment:
     summary = RangeSummary(span.first)
@@ -217,23 +217,23 @@ def check_segment(
     storage: ObjectStorage, url: str | None, segment: Segment
 ) -> list[ArchiveProblem]:
     """Compare a segment with its seal and, with a URL, each event with the log's."""
-    found = list(check_file(storage, segment))
+    problems = list(check_file(storage, segment))
     if url is None:
-        return found
+        return problems
     try:
         with storage.open_reader(segment.file) as source:
             archived = read_segment_file(source)
             live = scan(url, ALL_EVENTS, segment.first - 1, segment.last)
             problem = _find_difference(archived, live, segment)
     except NotFound:
-        return found
+        return problems
     except BackendFailure as error:
         if error.retryable:
             raise
         problem = (
-            None if found else ArchiveProblem(f"{segment.file}: {error.message}", segment.file)
+            None if problems else ArchiveProblem(f"{segment.file}: {error.message}", segment.file)
         )
-    return found if problem is None else [*found, problem]
+    return problems if problem is None else [*problems, problem]
 
 
 def _find_difference(
@@ -261,15 +261,15 @@ def _find_difference(
 
 
 def _align(
-    lefts: Iterator[pa.RecordBatch], rights: Iterator[pa.RecordBatch]
+    left_batches: Iterator[pa.RecordBatch], right_batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
     """Yield pairs of batches of equal length; None for the side that ends first."""
-    left, right = next(lefts, None), next(rights, None)
+    left, right = next(left_batches, None), next(right_batches, None)
     while left is not None and right is not None:
         rows = min(left.num_rows, right.num_rows)
         yield left.slice(0, rows), right.slice(0, rows)
         left, right = left.slice(rows), right.slice(rows)
-        left = left if left.num_rows else next(lefts, None)
-        right = right if right.num_rows else next(rights, None)
+        left = left if left.num_rows else next(left_batches, None)
+        right = right if right.num_rows else next(right_batches, None)
     if left is not None or right is not None:
         yield left, right

@@ -124,10 +124,10 @@ def compare_segments(
     Returns:
         The problems, in the order of positions.
     """
-    found: list[ArchiveProblem] = []
+    found_problems: list[ArchiveProblem] = []
     check = partial(check_segment, storage, url)
     for segment, problems in zip(segments, run_tasks(spark, check, segments), strict=True):
-        found += problems
+        found_problems += problems
         if progress is not None:
             progress(segment.last, segments[-1].last)
-    return found
+    return found_problems

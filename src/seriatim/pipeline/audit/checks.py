@@ -169,17 +169,17 @@ def summarize_types(rows: DataFrame, limit: int) -> tuple[EventTotals, list[dict
 def find_row_examples(rows: DataFrame, check: str, limit: int) -> list[str]:
     """Return the problems of the first events that fail a check."""
     columns = _PAYLOAD_COLUMNS if check == "payloads" else _ENVELOPE_COLUMNS
-    others = [f.when(flag, f.lit(text)) for text, flag in _build_column_flags().items()]
+    column_problems = [f.when(flag, f.lit(text)) for text, flag in _build_column_flags().items()]
     failed = (
         rows.where(_build_row_flags()[check])
-        .select("position", f.coalesce(*others).alias("other"), *columns)
+        .select("position", f.coalesce(*column_problems).alias("other"), *columns)
         .orderBy("position")
         .limit(limit)
     )
-    describe = find_payload_problems if check == "payloads" else find_envelope_problems
+    find_problems = find_payload_problems if check == "payloads" else find_envelope_problems
     messages = []
     for row in failed.collect():
-        problems = describe(**{name: row[name] for name in columns})
+        problems = find_problems(**{name: row[name] for name in columns})
         # An expression may be stricter than the rule, such as about white space.
         problem = next(problems, None) or row["other"] or "an id or a key is malformed"
         messages.append(f"position {row['position']}: {problem}")
@@ -216,16 +216,17 @@ def find_stream_violations(rows: DataFrame, rules: Rules) -> DataFrame:
         rules: The declarations of the log.
     """
     stream = ("tenant_id", "stream_type", "stream_id")
-    before = Window.partitionBy(*stream).orderBy("position")
+    window = Window.partitionBy(*stream).orderBy("position")
     steps = rows.where("stream_id is not null").select(
         "*",
-        f.lag("stream_seq").over(before).alias("prior"),
-        f.lag("event_type").over(before).alias("prior_type"),
+        f.lag("stream_seq").over(window).alias("prior"),
+        f.lag("event_type").over(window).alias("prior_type"),
     )
-    starts = f.col("prior").isNull()
+    is_first = f.col("prior").isNull()
     seq, event_type, prior_type = f.col("stream_seq"), f.col("event_type"), f.col("prior_type")
     opening, closing, first = _build_kind_columns(rules)
-    suspicious = f.when(starts, (seq != first) | (event_type != opening)).otherwise(
+    # Expressions select few events, quickly; only for these the rules run in Python.
+    suspicious = f.when(is_first, (seq != first) | (event_type != opening)).otherwise(
         (seq != f.col("prior") + 1)
         | f.array_contains(closing, prior_type)
         | (event_type == opening)
@@ -320,7 +321,7 @@ class OrderProblems(msgspec.Struct):
         appends: The number of appends that start in the range.
         position_count: The number of missing or repeated positions.
         append_count: The number of events with a wrong append.
-        positions: Messages of the first problems of positions.
+        position_problems: Messages of the first problems of positions.
         append_problems: Messages of the first problems of appends.
     """
 
@@ -341,76 +342,76 @@ class OrderProblems(msgspec.Struct):
 
 def make_order_check(url: str) -> Callable[[PositionRange], OrderProblems]:
     """Return the function with which a task checks a range of a log."""
-    return partial(_check, url)
+    return partial(_check_range, url)
 
 
-def _check(url: str, span: PositionRange) -> OrderProblems:
-    found = OrderProblems()
+def _check_range(url: str, span: PositionRange) -> OrderProblems:
+    problems = OrderProblems()
     # The last row before the range, later that of the previous batch: each row is compared with
     # the one before it, also across batches and tasks.
-    before: pa.RecordBatch | None = None
+    previous: pa.RecordBatch | None = None
     for batch in scan_leniently(url, ORDER_COLUMNS, max(0, span.first - 2), span.last):
-        rows = batch if before is None else pa.concat_batches([before, batch])
-        if before is None and rows.column(0)[0].as_py() >= span.first:
-            _check_first_row(rows, span.first, found)
-        _check_pairs(rows, found)
-        before = rows.slice(rows.num_rows - 1)
-    last = None if before is None else before.column(0)[0].as_py()
+        rows = batch if previous is None else pa.concat_batches([previous, batch])
+        if previous is None and rows.column(0)[0].as_py() >= span.first:
+            _check_first_row(rows, span.first, problems)
+        _check_pairs(rows, problems)
+        previous = rows.slice(rows.num_rows - 1)
+    last = None if previous is None else previous.column(0)[0].as_py()
     if last != span.last:
-        _add_gap(found, (last or span.first - 1) + 1, span.last)
-    return found
+        _add_gap(problems, (last or span.first - 1) + 1, span.last)
+    return problems
 
 
-def _check_first_row(rows: pa.RecordBatch, first: int, found: OrderProblems) -> None:
+def _check_first_row(rows: pa.RecordBatch, first: int, problems: OrderProblems) -> None:
     """Check a first row without a predecessor: the log's first event, or one after a gap."""
-    position, began = rows.column(0)[0].as_py(), rows.column(1)[0].as_py()
+    position, append_position = rows.column(0)[0].as_py(), rows.column(1)[0].as_py()
     if position > first:
-        _add_gap(found, first, position - 1)
-    found.appends += began == position
+        _add_gap(problems, first, position - 1)
+    problems.appends += append_position == position
     tenant_id = rows.column(2)[0].as_py()
-    _add_append_problem(found, find_append_problem(position, began, tenant_id, None))
+    _add_append_problem(problems, find_append_problem(position, append_position, tenant_id, None))
 
 
-def _add_gap(found: OrderProblems, first: int, last: int) -> None:
-    found.position_count += last - first + 1
+def _add_gap(problems: OrderProblems, first: int, last: int) -> None:
+    problems.position_count += last - first + 1
     text = f"position {first} is" if first == last else f"positions {first} to {last} are"
-    if len(found.position_problems) < MAX_EXAMPLES:
-        found.position_problems.append(f"{text} missing")
+    if len(problems.position_problems) < MAX_EXAMPLES:
+        problems.position_problems.append(f"{text} missing")
 
 
-def _add_append_problem(found: OrderProblems, text: str | None) -> None:
+def _add_append_problem(problems: OrderProblems, text: str | None) -> None:
     if text is None:
         return
-    found.append_count += 1
-    if len(found.append_problems) < MAX_EXAMPLES:
-        found.append_problems.append(text)
+    problems.append_count += 1
+    if len(problems.append_problems) < MAX_EXAMPLES:
+        problems.append_problems.append(text)
 
 
-def _check_pairs(rows: pa.RecordBatch, found: OrderProblems) -> None:
+def _check_pairs(rows: pa.RecordBatch, problems: OrderProblems) -> None:
     """Compare each row with the one before it.
 
     Arrow compares whole columns, and only rows that differ are checked in Python: a Python check
     of every row would take longer than reading the log.
     """
     earlier, later = rows.slice(0, rows.num_rows - 1), rows.slice(1)
-    position, began, tenant = later.columns
-    begins = pc.equal(began, position)
-    found.appends += pc.sum(begins).as_py() or 0
+    position, append_position, tenant = later.columns
+    begins = pc.equal(append_position, position)
+    problems.appends += pc.sum(begins).as_py() or 0
     consecutive = pc.equal(position, pc.add(earlier.column(0), 1))
     for row in _find_false(consecutive):
-        now, previous = position[row].as_py(), earlier.column(0)[row].as_py()
-        if now == previous:
-            found.position_count += 1
-            if len(found.position_problems) < MAX_EXAMPLES:
-                found.position_problems.append(f"position {now} occurs twice")
+        current, previous = position[row].as_py(), earlier.column(0)[row].as_py()
+        if current == previous:
+            problems.position_count += 1
+            if len(problems.position_problems) < MAX_EXAMPLES:
+                problems.position_problems.append(f"position {current} occurs twice")
         else:
-            _add_gap(found, previous + 1, now - 1)
-    same_append = pc.equal(began, earlier.column(1))
+            _add_gap(problems, previous + 1, current - 1)
+    same_append = pc.equal(append_position, earlier.column(1))
     same_tenant = pc.equal(tenant, earlier.column(2))
     for row in _find_false(pc.or_(begins, pc.and_(same_append, same_tenant))):
         start = earlier.column(1)[row].as_py(), earlier.column(2)[row].as_py()
-        fields = position[row].as_py(), began[row].as_py(), tenant[row].as_py()
-        _add_append_problem(found, find_append_problem(*fields, start))
+        fields = position[row].as_py(), append_position[row].as_py(), tenant[row].as_py()
+        _add_append_problem(problems, find_append_problem(*fields, start))
 
 
 def _find_false(mask: pa.Array) -> Iterator[int]:

@@ -140,70 +140,77 @@ def _run_audit(
     )
 
 
-def _report_check(check: str, examples: Iterable[str], total: int, good: str) -> Finding:
+def _report_check(check: str, examples: Iterable[str], total: int, ok_message: str) -> Finding:
     """Return the finding of a check.
 
     Args:
         check: The name of the check.
         examples: Messages of the first problems.
         total: The number of problems.
-        good: The message if there is none.
+        ok_message: The message if there is none.
     """
     if not total:
-        return Finding("ok", check, good)
-    reported = [*examples][:MAX_REPORTED_EXAMPLES]
-    more = f"; and {total - len(reported)} more" if total > len(reported) else ""
-    return Finding("error", check, "; ".join(reported) + more, _CURE)
+        return Finding("ok", check, ok_message)
+    listed = [*examples][:MAX_REPORTED_EXAMPLES]
+    suffix = f"; and {total - len(listed)} more" if total > len(listed) else ""
+    return Finding("error", check, "; ".join(listed) + suffix, _CURE)
 
 
 def _report_order(spark: SparkSession, url: str, head: int) -> Iterator[Finding]:
-    found = OrderProblems()
+    problems = OrderProblems()
     for part in run_tasks(spark, make_order_check(url), split_log(spark, head)):
-        found.add(part)
-    good = f"{head:,} positions from 1, in order, without a gap"
-    yield _report_check("positions", found.position_problems, found.position_count, good)
-    good = f"{found.appends:,} appends, each one consecutive range of one tenant"
-    yield _report_check("appends", found.append_problems, found.append_count, good)
+        problems.add(part)
+    ok_message = f"{head:,} positions from 1, in order, without a gap"
+    yield _report_check(
+        "positions", problems.position_problems, problems.position_count, ok_message
+    )
+    ok_message = f"{problems.appends:,} appends, each one consecutive range of one tenant"
+    yield _report_check("appends", problems.append_problems, problems.append_count, ok_message)
 
 
 def _report_rows(rows: DataFrame, totals: checks.EventTotals) -> Iterator[Finding]:
     """Report invalid events; the log is read again for examples only if there are any."""
-    for check, good in (
+    for check, ok_message in (
         ("payloads", "every payload matches its SHA-256"),
         ("envelopes", "ids, keys, numbers and times are well-formed"),
     ):
         count = totals.problems[check]
         examples = checks.find_row_examples(rows, check, MAX_REPORTED_EXAMPLES) if count else []
-        yield _report_check(check, examples, count, good)
+        yield _report_check(check, examples, count, ok_message)
 
 
-def _report_frame(check: str, problems: DataFrame, good: str) -> Finding:
+def _report_frame(check: str, problems: DataFrame, ok_message: str) -> Finding:
     """Return the finding of a frame of problems with the columns position and message."""
+    # Persisted, because examples and count are two queries.
     problems = problems.persist()
     try:
         examples = problems.orderBy("position").limit(MAX_REPORTED_EXAMPLES).collect()
         total = problems.count() if examples else 0
-        return _report_check(check, [row["message"] for row in examples], total, good)
+        return _report_check(check, [row["message"] for row in examples], total, ok_message)
     finally:
         problems.unpersist()
 
 
 def _report_streams(problems: DataFrame) -> Iterator[Finding]:
     """Yield errors and warnings: a kind may have been declared after its streams began."""
-    good = "every stream is numbered without a gap, and none continues after its closing event"
+    ok_message = (
+        "every stream is numbered without a gap, and none continues after its closing event"
+    )
     problems = problems.persist()
     try:
-        yield _report_frame("streams", problems.where("level = 'error'"), good)
-        warned = _report_frame("streams", problems.where("level = 'warning'"), good)
-        if warned.level == "error":
+        yield _report_frame("streams", problems.where("level = 'error'"), ok_message)
+        warning = _report_frame("streams", problems.where("level = 'warning'"), ok_message)
+        if warning.level == "error":
             cure = "no action is needed if the kind was declared after the stream started"
-            yield msgspec.structs.replace(warned, level="warning", cure=cure)
+            yield msgspec.structs.replace(warning, level="warning", cure=cure)
     finally:
         problems.unpersist()
 
 
 def _report_archive(spark: SparkSession, url: str, at: str | ObjectStorage) -> Iterator[Finding]:
     report = verify_archive(spark, url, at)
-    good = f"{report.segments} segments up to position {report.end} match their seals and the log"
+    ok_message = (
+        f"{report.segments} segments up to position {report.end} match their seals and the log"
+    )
     messages = [problem.message for problem in report.problems]
-    yield _report_check("archive", messages, len(messages), good)
+    yield _report_check("archive", messages, len(messages), ok_message)

@@ -35,7 +35,7 @@ _MODULES = {
 _CA_FILE = "ssl.ca.location"  # a PEM file, which both clients can read
 
 
-def java_settings(given: Mapping[str, str]) -> dict[str, str]:
+def java_settings(librdkafka: Mapping[str, str]) -> dict[str, str]:
     """Translate librdkafka settings for the Java client, which Spark uses to consume.
 
     Settings that only a producer needs are omitted. Settings with the prefix `java.` are passed to
@@ -45,36 +45,36 @@ def java_settings(given: Mapping[str, str]) -> dict[str, str]:
         InvalidArgument: A SASL mechanism lacks user name or password.
 
     """
-    made = {name: value for name, value in given.items() if name in _SAME}
-    if _CA_FILE in given:
-        made |= {"ssl.truststore.location": given[_CA_FILE], "ssl.truststore.type": "PEM"}
-    mechanism = next((given[name] for name in _MECHANISMS if name in given), None)
+    settings = {name: value for name, value in librdkafka.items() if name in _SAME}
+    if _CA_FILE in librdkafka:
+        settings |= {"ssl.truststore.location": librdkafka[_CA_FILE], "ssl.truststore.type": "PEM"}
+    mechanism = next((librdkafka[name] for name in _MECHANISMS if name in librdkafka), None)
     if mechanism is not None:
-        made |= _login_settings(mechanism, given)
-    made |= {
+        settings |= _login_settings(mechanism, librdkafka)
+    settings |= {
         name.removeprefix("java."): value
-        for name, value in given.items()
+        for name, value in librdkafka.items()
         if name.startswith("java.")
     }
-    return made
+    return settings
 
 
-def librdkafka_settings(given: Mapping[str, str]) -> dict[str, str]:
+def librdkafka_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings for librdkafka: all but those with the prefix `java.`."""
-    return {name: value for name, value in given.items() if not name.startswith("java.")}
+    return {name: value for name, value in settings.items() if not name.startswith("java.")}
 
 
-def _login_settings(mechanism: str, given: Mapping[str, str]) -> dict[str, str]:
+def _login_settings(mechanism: str, librdkafka: Mapping[str, str]) -> dict[str, str]:
     """Return the settings for a SASL login, with the JAAS configuration that Java requires."""
-    made = {"sasl.mechanism": mechanism}
-    if mechanism not in _MODULES or "java.sasl.jaas.config" in given:
-        return made
-    user, password = given.get("sasl.username"), given.get("sasl.password")
+    settings = {"sasl.mechanism": mechanism}
+    if mechanism not in _MODULES or "java.sasl.jaas.config" in librdkafka:
+        return settings
+    user, password = librdkafka.get("sasl.username"), librdkafka.get("sasl.password")
     if user is None or password is None:
         msg = f"the SASL mechanism {mechanism} requires sasl.username and sasl.password"
         raise InvalidArgument(msg, details={"argument": "kafka"})
     login = f"username={_quote(user)} password={_quote(password)}"
-    return made | {"sasl.jaas.config": f"{_MODULES[mechanism]} required {login};"}
+    return settings | {"sasl.jaas.config": f"{_MODULES[mechanism]} required {login};"}
 
 
 def _quote(text: str) -> str:
@@ -94,7 +94,14 @@ _SECRET = re.compile(r"password|secret|\.pem$|\.key$|oauthbearer\.config|token",
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A Kafka cluster and the template of the topics that events go to."""
+    """A Kafka cluster and the template of the topics that events go to.
+
+    Attributes:
+        servers: The bootstrap servers, `host:port` separated by commas.
+        topic_template: The topic; it may contain `{tenant}` and `{stream_type}`.
+        settings: Settings of the client, which may contain secrets.
+
+    """
 
     servers: str
     topic_template: str = DEFAULT_TOPIC
@@ -120,14 +127,14 @@ class Target(msgspec.Struct, frozen=True):
         """Return the topic of an event; different tenants or stream types never share a field."""
         if self.topic_template == DEFAULT_TOPIC:
             return self.topic_template
-        made = self.topic_template.format(
+        topic = self.topic_template.format(
             tenant=escape_name(tenant_id),
             stream_type=_NO_STREAM if stream_type is None else escape_name(stream_type),
         )
-        if len(made) <= _TOPIC_MAX:
-            return made
+        if len(topic) <= _TOPIC_MAX:
+            return topic
         # Kafka limits the length of names: the digest keeps shortened names distinct.
-        return f"{made[: _TOPIC_MAX - _DIGEST - 1]}.{sha256(made.encode()).hexdigest()[:_DIGEST]}"
+        return f"{topic[: _TOPIC_MAX - _DIGEST - 1]}.{sha256(topic.encode()).hexdigest()[:_DIGEST]}"
 
     def matches_topic(self, topic: str, tenant_id: str | None) -> bool:
         """Return whether a topic name matches the template, for one tenant or (None) for any."""
@@ -185,7 +192,7 @@ def parse_target(url: str, settings: Mapping[str, str] | None = None) -> Target:
 
 def escape_name(name: str) -> str:
     """Escape a name with the characters of topic names, so that different names stay different."""
-    return _ESCAPED.sub(lambda found: b"_%02x" % found[0][0], name.encode()).decode()
+    return _ESCAPED.sub(lambda match: b"_%02x" % match[0][0], name.encode()).decode()
 
 
 def _field_names(template: str) -> set[str]:

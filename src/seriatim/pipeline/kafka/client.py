@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from functools import lru_cache, partial
 
 import msgspec
@@ -31,12 +32,15 @@ try:
 except ModuleNotFoundError as error:
     raise explain_missing_module(error) from error
 
-logger = logging.getLogger("seriatim.kafka")
+logger = logging.getLogger("seriatim")
+client_logger = logging.getLogger("seriatim.kafka")  # the messages of librdkafka
 
-_LOOK_S = 15.0
+_METADATA_TIMEOUT_S = 15.0
 # Twice the largest append: room for the envelope of an event and for escapes in its JSON.
 MAX_MESSAGE_BYTES = 2 * DEFAULT_LIMITS.append_bytes
 _PRODUCER = {
+    # The client repeats lost requests: idempotence keeps the order per partition and adds no
+    # duplicates, and with acks=all a report of delivery survives the loss of a broker.
     "enable.idempotence": "true",
     "acks": "all",
     "linger.ms": "5",
@@ -89,18 +93,18 @@ class MessageSender:
         self._alone_bytes = alone_bytes
         self._target = target
         self._timeout_s = timeout_s
-        self._producer = _producer(os.getpid(), *_cache_key(target))
+        self._producer = _open_producer(os.getpid(), *_cache_key(target))
         self._error: KafkaError | None = None
         self._refused: list[MessageTooLarge] = []
         self._topics: dict[tuple[str, str | None], str] = {}
 
     def topic_for(self, tenant_id: str, stream_type: str | None) -> str:
         """Return the topic of an event, cached by tenant and stream type."""
-        found = self._topics.get((tenant_id, stream_type))
-        if found is None:
-            found = self._target.topic_for(tenant_id, stream_type)
-            self._topics[tenant_id, stream_type] = found
-        return found
+        topic = self._topics.get((tenant_id, stream_type))
+        if topic is None:
+            topic = self._target.topic_for(tenant_id, stream_type)
+            self._topics[tenant_id, stream_type] = topic
+        return topic
 
     def send(
         self,
@@ -130,6 +134,7 @@ class MessageSender:
 
         """
         size = len(key) + len(value)
+        # Alone on both sides: the messages before it are delivered, those after it not yet sent.
         if size > self._alone_bytes:
             self.flush()
         on_delivery = partial(self._on_delivery, number, size)
@@ -177,19 +182,19 @@ class MessageSender:
             BackendFailure: Delivery failed or timed out. Undelivered messages are discarded.
 
         """
-        left = self._producer.flush(self._timeout_s)
+        unacknowledged = self._producer.flush(self._timeout_s)
         self._raise_failure()
-        if left:
+        if unacknowledged:
             self._purge()
             msg = (
-                f"Kafka at {self._target.servers} did not acknowledge {left} messages within "
-                f"{self._timeout_s:g} s; they will be sent again. Check the brokers, or raise the "
-                "flush timeout"
+                f"Kafka at {self._target.servers} did not acknowledge {unacknowledged} messages "
+                f"within {self._timeout_s:g} s; they will be sent again. Check the brokers, or "
+                "raise the flush timeout"
             )
             raise BackendFailure(msg)
         if self._refused:
             refused, self._refused = self._refused, []
-            raise min(refused, key=lambda one: one.number)
+            raise min(refused, key=lambda error: error.number)
 
     def _on_delivery(
         self, number: int, size: int, error: KafkaError | None, message: Message
@@ -197,6 +202,7 @@ class MessageSender:
         """Note a delivery report; called by the client within `poll` and `flush`."""
         if error is None:
             return
+        # Noted, not raised: `flush` first waits for the reports of the other messages.
         if error.name() in _TOO_LARGE:
             alone = size > self._alone_bytes
             topic = message.topic() or ""
@@ -230,8 +236,8 @@ def _cache_key(target: Target) -> tuple[str, tuple[tuple[str, str], ...]]:
 # Cached, as a producer owns connections and threads. The process id is part of the key, because
 # these do not survive a fork.
 @lru_cache(maxsize=4)
-def _producer(_process: int, _servers: str, client: tuple[tuple[str, str], ...]) -> Producer:
-    return Producer({**_PRODUCER, **dict(client)}, logger=logger)
+def _open_producer(_process: int, _servers: str, client: tuple[tuple[str, str], ...]) -> Producer:
+    return Producer({**_PRODUCER, **dict(client)}, logger=client_logger)
 
 
 def kafka_error(error: KafkaException, activity: str) -> BackendFailure:
@@ -257,24 +263,26 @@ def create_topics(
         The names of the created topics, sorted.
 
     """
-    admin = AdminClient({**target.client_settings}, logger=logger)
+    admin = AdminClient({**target.client_settings}, logger=client_logger)
     try:
-        known = admin.list_topics(timeout=_LOOK_S).topics
+        known = admin.list_topics(timeout=_METADATA_TIMEOUT_S).topics
         missing = sorted(set(topics) - set(known))
         if missing:
             config = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
-            new = [NewTopic(one, partitions, replication, config=config) for one in missing]
-            for future in admin.create_topics(new).values():
+            new_topics = [
+                NewTopic(name, partitions, replication, config=config) for name in missing
+            ]
+            for future in admin.create_topics(new_topics).values():
                 _wait_created(future)
     except KafkaException as error:
         raise kafka_error(error, "creating topics") from error
     return missing
 
 
-def _wait_created(future: object) -> None:
+def _wait_created(future: Future[None]) -> None:
     """Wait for the creation of a topic; another process may have created it meanwhile."""
     try:
-        future.result()  # type: ignore[attr-defined]
+        future.result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
@@ -284,8 +292,8 @@ def find_topics(target: Target, tenant_id: str | None) -> set[str]:
     """Return the existing topics that match a template, of one tenant or (None) of all."""
     try:
         known = (
-            AdminClient({**target.client_settings}, logger=logger)
-            .list_topics(timeout=_LOOK_S)
+            AdminClient({**target.client_settings}, logger=client_logger)
+            .list_topics(timeout=_METADATA_TIMEOUT_S)
             .topics
         )
     except KafkaException as error:
@@ -296,42 +304,54 @@ def find_topics(target: Target, tenant_id: str | None) -> set[str]:
 def get_cluster_id(target: Target) -> str:
     """Return the id of a cluster, which does not depend on the address."""
     try:
-        found = AdminClient({**target.client_settings}, logger=logger).list_topics(timeout=_LOOK_S)
+        metadata = AdminClient({**target.client_settings}, logger=client_logger).list_topics(
+            timeout=_METADATA_TIMEOUT_S
+        )
     except KafkaException as error:
         raise kafka_error(error, "reading the cluster id") from error
-    return str(found.cluster_id)
+    return str(metadata.cluster_id)
 
 
 def get_offsets(target: Target, topics: Iterable[str]) -> dict[str, dict[int, tuple[int, int]]]:
     """Return, by topic and partition, the first offset and the offset after the last message."""
-    consumer = Consumer({**target.client_settings, "group.id": "seriatim-offsets"}, logger=logger)
+    # librdkafka requires a group, which stays empty: this consumer never subscribes.
+    consumer = Consumer(
+        {**target.client_settings, "group.id": "seriatim-offsets"}, logger=client_logger
+    )
     try:
-        return {topic: _offsets_of(consumer, topic) for topic in topics}
+        return {topic: _get_topic_offsets(consumer, topic) for topic in topics}
     except KafkaException as error:
         raise kafka_error(error, "reading offsets") from error
     finally:
         consumer.close()
 
 
-def _offsets_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+def _get_topic_offsets(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     # A topic that was just created may not be in the metadata of every broker yet.
-    deadline = time.monotonic() + _LOOK_S
+    deadline = time.monotonic() + _METADATA_TIMEOUT_S
     while True:
-        found = consumer.list_topics(topic, timeout=_LOOK_S).topics[topic]
-        if found.error is None and found.partitions:
+        metadata = consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
+        if metadata.error is None and metadata.partitions:
             break
-        if time.monotonic() > deadline or found.error is None:
+        if time.monotonic() > deadline or metadata.error is None:
             msg = f"topic {topic!r:.80} does not exist: publish to it, or create it"
             raise NotFound(msg, details={"topic": topic})
         time.sleep(0.1)
-    return {number: _watermarks(consumer, topic, number, deadline) for number in found.partitions}
+    return {
+        number: _get_partition_offsets(consumer, topic, number, deadline)
+        for number in metadata.partitions
+    }
 
 
-def _watermarks(consumer: Consumer, topic: str, number: int, deadline: float) -> tuple[int, int]:
+def _get_partition_offsets(
+    consumer: Consumer, topic: str, number: int, deadline: float
+) -> tuple[int, int]:
     """Return the offsets of a partition; wait if it has no leader yet."""
     while True:
         try:
-            return consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_LOOK_S)
+            return consumer.get_watermark_offsets(
+                TopicPartition(topic, number), timeout=_METADATA_TIMEOUT_S
+            )
         except KafkaException as error:
             if error.args[0].name() not in _NO_LEADER_YET or time.monotonic() > deadline:
                 raise
@@ -344,9 +364,7 @@ def spark_options(target: Target) -> Mapping[str, str]:
     return {f"kafka.{name}": value for name, value in java_settings(settings).items()}
 
 
-logger = logging.getLogger("seriatim")
-
-_TIMEOUT_S = 30.0
+_FLUSH_TIMEOUT_S = 30.0
 
 
 class DeadLetterTopic:
@@ -362,58 +380,58 @@ class DeadLetterTopic:
             BackendFailure: Not all of them were delivered.
 
         """
-        sending = MessageSender(self._target, _TIMEOUT_S, alone_bytes=0)
-        for letter in dead_letters:
-            topic = sending.topic_for(letter.delivery.tenant_id, None)
-            key, value, headers = _encode_message(letter)
+        sender = MessageSender(self._target, _FLUSH_TIMEOUT_S, alone_bytes=0)
+        for dead_letter in dead_letters:
+            topic = sender.topic_for(dead_letter.delivery.tenant_id, None)
+            key, value, headers = _encode_message(dead_letter)
             try:
-                sending.send(topic, key, value, headers, _now_ms())
+                sender.send(topic, key, value, headers, _now_ms())
             except MessageTooLarge as refused:
                 logger.warning("a dead letter is sent without its event: %s", refused)
-                sending.send(topic, key, _encode_reference(letter, refused), headers, _now_ms())
-        sending.flush()
+                sender.send(topic, key, _encode_reference(dead_letter, refused), headers, _now_ms())
+        sender.flush()
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _encode_reference(letter: DeadLetter, refused: MessageTooLarge) -> bytes:
+def _encode_reference(dead_letter: DeadLetter, refused: MessageTooLarge) -> bytes:
     """Return the message value for an event that is too large for the dead-letter topic."""
-    one = letter.delivery
+    delivery = dead_letter.delivery
     return msgspec.json.encode(
         {
             "flaw": f"the event has {refused.size} bytes, which is too large for this topic: read "
             "it from the log by its id, or raise max.message.bytes",
-            "tenant_id": one.tenant_id,
-            "event_id": one.event_id,
-            "position": one.position,
+            "tenant_id": delivery.tenant_id,
+            "event_id": delivery.event_id,
+            "position": delivery.position,
         }
     )
 
 
-def _encode_message(letter: DeadLetter) -> tuple[bytes, bytes, list[KafkaHeader]]:
+def _encode_message(dead_letter: DeadLetter) -> tuple[bytes, bytes, list[KafkaHeader]]:
     """Return key, value and headers of a dead letter."""
-    one = letter.delivery
+    delivery = dead_letter.delivery
     headers: list[KafkaHeader] = [
-        (f"{HEADER_PREFIX}handler", letter.handler.encode()),
-        (f"{HEADER_PREFIX}error", letter.error.encode()),
-        (f"{HEADER_PREFIX}attempts", b"%d" % letter.attempts),
-        (f"{HEADER_PREFIX}tenant", one.tenant_id.encode()),
-        (f"{HEADER_PREFIX}position", b"%d" % one.position),
-        (f"{HEADER_PREFIX}event-id", one.event_id.encode()),
-        (f"{HEADER_PREFIX}event-type", one.event_type.encode()),
-        (f"{HEADER_PREFIX}first-seq", b"%d" % one.first_seq),
+        (f"{HEADER_PREFIX}handler", dead_letter.handler.encode()),
+        (f"{HEADER_PREFIX}error", dead_letter.error.encode()),
+        (f"{HEADER_PREFIX}attempts", b"%d" % dead_letter.attempts),
+        (f"{HEADER_PREFIX}tenant", delivery.tenant_id.encode()),
+        (f"{HEADER_PREFIX}position", b"%d" % delivery.position),
+        (f"{HEADER_PREFIX}event-id", delivery.event_id.encode()),
+        (f"{HEADER_PREFIX}event-type", delivery.event_type.encode()),
+        (f"{HEADER_PREFIX}first-seq", b"%d" % delivery.first_seq),
     ]
-    if one.log is not None:  # a worker that reads this topic requires the log's identity
-        headers.append((f"{HEADER_PREFIX}log", one.log.log_id.encode()))
-        headers.append((f"{HEADER_PREFIX}epoch", b"%d" % one.log.epoch))
-    event = one.event
+    if delivery.log is not None:  # a worker that reads this topic requires the log's identity
+        headers.append((f"{HEADER_PREFIX}log", delivery.log.log_id.encode()))
+        headers.append((f"{HEADER_PREFIX}epoch", b"%d" % delivery.log.epoch))
+    event = delivery.event
     if isinstance(event, msgspec.Raw):
         try:
             event = msgspec.json.decode(event, type=EventRecord)
         except msgspec.ValidationError:
-            return one.event_id.encode(), bytes(event), headers
+            return delivery.event_id.encode(), bytes(event), headers
     if isinstance(event, EventRecord):
         return encode_key(event), encode_value(event), headers
-    return one.event_id.encode(), msgspec.json.encode(event), headers
+    return delivery.event_id.encode(), msgspec.json.encode(event), headers

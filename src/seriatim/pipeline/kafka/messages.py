@@ -65,7 +65,7 @@ class HeaderBuilder:
 
     def build(self, event: EventRecord) -> list[KafkaHeader]:
         """Return the headers of an event's message."""
-        made: list[KafkaHeader] = [
+        headers: list[KafkaHeader] = [
             *self._common,
             (f"{HEADER_PREFIX}tenant", event.tenant_id.encode()),
             (f"{HEADER_PREFIX}position", b"%d" % event.position),
@@ -75,15 +75,18 @@ class HeaderBuilder:
         ]
         if event.stream_type is not None:
             first = b"0" if event.stream_type in self._zero_based else b"1"
-            made.append((f"{HEADER_PREFIX}first-seq", first))
+            headers.append((f"{HEADER_PREFIX}first-seq", first))
         if event.metadata:
             metadata = event.metadata
-            made += [(name, metadata[name].encode()) for name in TRACE_FIELDS if name in metadata]
-        return made
+            headers += [
+                (name, metadata[name].encode()) for name in TRACE_FIELDS if name in metadata
+            ]
+        return headers
 
 
 def format_own_headers(headers: list[KafkaHeader]) -> str:
     """Format the headers with our prefix as one sorted text, for comparison; ignore others."""
+    # In hexadecimal, as Spark computes it, because a header may contain any bytes.
     lines = (
         f"{name}={value.encode().hex() if isinstance(value, str) else (value or b'').hex()}"
         for name, value in headers
@@ -99,11 +102,11 @@ def decode_record(value: bytes) -> EventRecord:
         ValueError: The value is not a message of this schema, or its tenant id is invalid.
 
     """
-    found = _decoder.decode(value)
-    if found.schema != SCHEMA:
-        msg = f"the message has schema {found.schema!r:.40}, expected {SCHEMA}"
+    message = _decoder.decode(value)
+    if message.schema != SCHEMA:
+        msg = f"the message has schema {message.schema!r:.40}, expected {SCHEMA}"
         raise ValueError(msg)
-    if problem := tenant_problem(found.tenant_id):
+    if problem := tenant_problem(message.tenant_id):
         msg = f"the message's tenant_id {problem}"
         raise ValueError(msg)
-    return from_wire_record(found)
+    return from_wire_record(message)

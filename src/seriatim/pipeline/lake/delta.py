@@ -136,6 +136,8 @@ class _DeltaTable:
         Returns:
             Whether the commit was made.
         """
+        # Delta accepts concurrent appends: the position is compared here, and a commit in between
+        # fails this one, because it makes no second attempt.
         try:
             table = self._open(identity)
             if (table.transaction_version(_position_key(identity)) or 0) + 1 != files[0].first:
@@ -193,10 +195,10 @@ def _find_event_id(table: DeltaTable, position: int) -> str | None:
     """Return the id of the table's event at a position, found by the statistics of its files."""
     if not position:
         return None
-    found = table.to_pyarrow_dataset().to_table(
+    table_rows = table.to_pyarrow_dataset().to_table(
         columns=["event_id"], filter=ds.field("position") == position
     )
-    return str(found.column(0)[0]) if found.num_rows else ""
+    return str(table_rows.column(0)[0]) if table_rows.num_rows else ""
 
 
 def _open_new_file(

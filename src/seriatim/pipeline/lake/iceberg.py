@@ -166,8 +166,8 @@ class _IcebergTable:
 def _find_event_id(table: Table, position: int) -> str | None:
     if not position:
         return None
-    found = table.scan(f"position == {position}", selected_fields=("event_id",)).to_arrow()
-    return str(found.column(0)[0]) if found.num_rows else ""
+    table_rows = table.scan(f"position == {position}", selected_fields=("event_id",)).to_arrow()
+    return str(table_rows.column(0)[0]) if table_rows.num_rows else ""
 
 
 def _open_new_file(

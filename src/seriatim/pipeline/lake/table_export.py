@@ -128,6 +128,7 @@ def export(
     write = partial(write_file, url, table.make_file_opener())
     while report.position < target:
         spans = _split_range(report.position, target, file_events)[:width]
+        # One commit per round of parallel tasks: fewer files wait uncommitted if this is killed.
         files = list(run_tasks(spark, write, spans))
         if commit(table, files, identity):
             report.position = files[-1].last

@@ -30,8 +30,8 @@ class ModelLease(msgspec.Struct):
         token: The token of the lease, which each commit compares.
         shadow: Whether it is the lease on the shadow.
         owner: The owner of the shadow.
-        read: The number of events read since `counted`.
-        counted: The position up to which the number of events was compared with the log.
+        events_read: The number of events read since `counted_until`.
+        counted_until: The position up to which the number of events was compared with the log.
 
     """
 
@@ -55,7 +55,7 @@ def apply_batch(job: ProjectionJob, batch: BatchInput, position: int, lease: Mod
         The new position of the cursor.
 
     Raises:
-        Moved: The batch begins after the position, so that events would be missing.
+        ProjectionMoved: The batch begins after the position, so that events would be missing.
         ProjectionFailed: An event failed, and the projection stops at failures. The events before
             it are applied.
         LeaseLost: Another runner holds the lease.
@@ -79,17 +79,21 @@ def _apply(job: ProjectionJob, batch: BatchInput, position: int, lease: ModelLea
         outcome, (after, until) = _transform(job, batch, position)
     else:
         outcome = _fold(job, batch, task)
-        seen = outcome.position_range if isinstance(batch, DataFrame) else batch
-        after, until = seen or (position, position)
+        position_range = outcome.position_range if isinstance(batch, DataFrame) else batch
+        after, until = position_range or (position, position)
+    # Spark repeats a batch after a crash, with ids that start at 0 for a new checkpoint: only its
+    # range of positions tells what is already applied, and whether events would be missing.
     if until <= position:
         return position
     if after > position:
         raise ProjectionMoved
-    first = outcome.first_failure
-    if first is not None and job.projection.on_failure == "stop":
-        raise _commit_before_failure(job, batch, first, task, lease)
+    failure = outcome.first_failure
+    if failure is not None and job.projection.on_failure == "stop":
+        raise _commit_before_failure(job, batch, failure, task, lease)
     step = outcome.step
     step.after, step.until, step.last_event_id = position, until, job.event_id_at(until)
+    # One transaction moves rows and cursor and compares the token: so a batch has its effect once,
+    # and a runner that has lost its lease has none.
     job.model.commit(job.projection, step, token=lease.token, shadow=lease.shadow)
     lease.events_read += outcome.events_read
     return until
@@ -104,12 +108,15 @@ def _transform(
     # Persisted, because the batch is evaluated twice: for its watermarks and for its rows.
     events = batch.persist()
     try:
-        marks = (
+        watermarks = (
             events.where(dataframes.is_watermark()).select("append_position", "position").collect()
         )
         # The first batch of a stream may be empty, without a watermark.
-        seen = find_covered_range((mark[0], mark[1]) for mark in marks) or (position, position)
-        return _transform_events(job, events, position, seen[1]), seen
+        position_range = find_covered_range((row[0], row[1]) for row in watermarks) or (
+            position,
+            position,
+        )
+        return _transform_events(job, events, position, position_range[1]), position_range
     finally:
         events.unpersist()
 
@@ -129,15 +136,16 @@ def _fold(job: ProjectionJob, batch: BatchInput, task: FoldTask) -> FoldOutcome:
 
 
 def _commit_before_failure(
-    job: ProjectionJob, batch: BatchInput, first: Failure, task: FoldTask, lease: ModelLease
+    job: ProjectionJob, batch: BatchInput, failure: Failure, task: FoldTask, lease: ModelLease
 ) -> ProjectionFailed:
     """Commit the events before the first failed one together with the failure; build its error."""
-    last = first.position - 1
+    # Fold again, only up to the failure: the first fold has applied later events of other keys.
+    last = failure.position - 1
     step = ProjectionStep(after=task.after, until=last, last_event_id=job.event_id_at(last))
     if last > task.after:
-        before = msgspec.structs.replace(task, until=last)
-        step = job.fold_in_tasks(batch, before).step
+        task_before = msgspec.structs.replace(task, until=last)
+        step = job.fold_in_tasks(batch, task_before).step
         step.after, step.until, step.last_event_id = task.after, last, job.event_id_at(last)
-    step.failures = [(first, "stopped")]
+    step.failures = [(failure, "stopped")]
     job.model.commit(job.projection, step, token=lease.token, shadow=lease.shadow, status="failed")
-    return job.stopped_error(first)
+    return job.stopped_error(failure)

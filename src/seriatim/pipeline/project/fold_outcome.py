@@ -18,7 +18,7 @@ from seriatim.store.readmodel.port import FailureStatus, ProjectionStep
 # One row per item; `kind` decides which columns are set.
 OUTCOME_SCHEMA = pa.schema(
     [
-        ("kind", pa.string()),  # own, row, state, failure, mark or count
+        ("kind", pa.string()),  # state_row, row, state, failure, watermark or count
         ("table", pa.string()),
         ("tenant_id", pa.string()),
         ("key", pa.string()),
@@ -55,37 +55,37 @@ class RowCodec:
     def decode(self, text: str) -> Row:
         """Decode a row."""
         return {
-            name: None if found is None else value.from_json(found)
-            for (name, value), found in zip(self._values, msgspec.json.decode(text), strict=True)
+            name: None if item is None else value.from_json(item)
+            for (name, value), item in zip(self._values, msgspec.json.decode(text), strict=True)
         }
 
 
-def encode_fold(fold: Fold, marks: Iterable[tuple[int, int]]) -> Iterator[OutcomeRow]:
+def encode_fold(fold: Fold, watermarks: Iterable[tuple[int, int]]) -> Iterator[OutcomeRow]:
     """Encode the watermarks, failures, rows and states of a task's fold."""
-    yield from (("mark", None, None, None, until, str(after)) for after, until in marks)
+    yield from (("watermark", None, None, None, until, str(after)) for after, until in watermarks)
     for failure in fold.failures:
         body = msgspec.json.encode(failure).decode()
         yield "failure", None, failure.tenant_id, failure.key, failure.position, body
     projection = fold.projection
-    coders = {table.name: RowCodec(table) for table in projection.tables}
+    codecs = {table.name: RowCodec(table) for table in projection.tables}
     if projection.state is None:
-        coder = coders[projection.tables[0].name]
-        for (tenant_id, key), kept in fold.state_rows():
-            text = None if kept.row is None else coder.encode(kept.row)
-            yield "own", None, tenant_id, key, kept.position, text
+        codec = codecs[projection.tables[0].name]
+        for (tenant_id, key), model_row in fold.state_rows():
+            text = None if model_row.row is None else codec.encode(model_row.row)
+            yield "state_row", None, tenant_id, key, model_row.position, text
         return
     for (tenant_id, key), position in fold.changed.items():
         yield "state", None, tenant_id, key, position, fold.states[tenant_id, key]
     for name, rows in fold.rows.items():
-        for kept in rows.values():
-            if kept.row is not None:
+        for model_row in rows.values():
+            if model_row.row is not None:
                 yield (
                     "row",
                     name,
-                    kept.tenant_id,
+                    model_row.tenant_id,
                     None,
-                    kept.position,
-                    coders[name].encode(kept.row),
+                    model_row.position,
+                    codecs[name].encode(model_row.row),
                 )
 
 
@@ -94,19 +94,19 @@ def encode_count(events: int) -> OutcomeRow:
     return "count", None, None, None, events, None
 
 
-def to_record_batches(lines: Iterable[OutcomeRow]) -> Iterator[pa.RecordBatch]:
+def to_record_batches(rows: Iterable[OutcomeRow]) -> Iterator[pa.RecordBatch]:
     """Group rows into record batches of bounded size."""
     group: list[OutcomeRow] = []
-    for line in lines:
-        group.append(line)
+    for row in rows:
+        group.append(row)
         if len(group) == _BATCH_ROWS:
-            yield _batch(group)
+            yield _make_batch(group)
             group = []
     if group:
-        yield _batch(group)
+        yield _make_batch(group)
 
 
-def _batch(group: list[OutcomeRow]) -> pa.RecordBatch:
+def _make_batch(group: list[OutcomeRow]) -> pa.RecordBatch:
     columns = zip(zip(*group, strict=True), OUTCOME_SCHEMA.types, strict=True)
     arrays = [pa.array(column, kind) for column, kind in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=OUTCOME_SCHEMA)
@@ -117,8 +117,8 @@ class FoldOutcome(msgspec.Struct):
 
     Attributes:
         step: The changes of the read model; the caller sets its range.
-        seen: The range of positions that the batch covers, if it has watermarks.
-        read: The number of events that were read.
+        position_range: The range of positions that the batch covers, if it has watermarks.
+        events_read: The number of events that were read.
 
     """
 
@@ -133,13 +133,13 @@ class FoldOutcome(msgspec.Struct):
         return min(failures, key=lambda failure: failure.position, default=None)
 
 
-def decode_outcome(projection: Projection, found: pa.Table) -> FoldOutcome:
+def decode_outcome(projection: Projection, table: pa.Table) -> FoldOutcome:
     """Decode and combine the rows that the tasks of a batch returned."""
     decoder = _OutcomeDecoder(projection)
-    for batch in found.to_batches():
+    for batch in table.to_batches():
         columns = [column.to_pylist() for column in batch.columns]
-        for kind, *line in zip(*columns, strict=True):
-            getattr(decoder, kind)(*line)
+        for kind, *fields in zip(*columns, strict=True):
+            getattr(decoder, kind)(*fields)
     return decoder.outcome()
 
 
@@ -148,41 +148,41 @@ class _OutcomeDecoder:
 
     def __init__(self, projection: Projection) -> None:
         self._projection = projection
-        self._coders = {table.name: RowCodec(table) for table in projection.tables}
-        self._own = self._coders[projection.tables[0].name]
+        self._codecs = {table.name: RowCodec(table) for table in projection.tables}
+        self._state_codec = self._codecs[projection.tables[0].name]
         self._rows: dict[str, dict[tuple[Any, ...], ReadModelRow]] = {}
         self._step = ProjectionStep(after=0, until=0, last_event_id="")
-        self._marks: list[tuple[int, int]] = []
-        self._read = 0
+        self._watermarks: list[tuple[int, int]] = []
+        self._events_read = 0
         self._status = _STATUS[projection.on_failure]
 
-    def mark(self, _t: Any, _tenant: Any, _key: Any, position: int, body: str) -> None:
-        self._marks.append((int(body), position))
+    def watermark(self, _t: Any, _tenant: Any, _key: Any, position: int, body: str) -> None:
+        self._watermarks.append((int(body), position))
 
     def count(self, _t: Any, _tenant: Any, _key: Any, events: int, _body: Any) -> None:
-        self._read += events
+        self._events_read += events
 
     def failure(self, _t: Any, _tenant: Any, _key: Any, _position: Any, body: str) -> None:
         self._step.failures.append((msgspec.json.decode(body, type=Failure), self._status))
 
-    def own(self, _t: Any, tenant_id: str, key: str, position: int, body: str | None) -> None:
-        row = None if body is None else self._own.decode(body)
+    def state_row(self, _t: Any, tenant_id: str, key: str, position: int, body: str | None) -> None:
+        row = None if body is None else self._state_codec.decode(body)
         self._step.state_rows[tenant_id, key] = ReadModelRow(tenant_id, position, row)
 
     def state(self, _t: Any, tenant_id: str, key: str, position: int, body: str) -> None:
         self._step.states[tenant_id, key] = (position, body)
 
     def row(self, table: str, tenant_id: str, _key: Any, position: int, body: str) -> None:
-        coder = self._coders[table]
-        row = coder.decode(body)
-        key = (tenant_id, *(row[name] for name in coder.key_columns))
+        codec = self._codecs[table]
+        row = codec.decode(body)
+        key = (tenant_id, *(row[name] for name in codec.key_columns))
         rows = self._rows.setdefault(table, {})
-        known = rows.get(key)
+        existing = rows.get(key)
         # Several keys of the projection may write one row: the declaration says which one wins.
         first = self._projection.table(table).keep == "first"
-        if known is None or (position < known.position) == first:
+        if existing is None or (position < existing.position) == first:
             rows[key] = ReadModelRow(tenant_id, position, row)
 
     def outcome(self) -> FoldOutcome:
         self._step.rows = {table: list(rows.values()) for table, rows in self._rows.items()}
-        return FoldOutcome(self._step, find_covered_range(self._marks), self._read)
+        return FoldOutcome(self._step, find_covered_range(self._watermarks), self._events_read)

@@ -33,6 +33,7 @@ from seriatim.store.readmodel.port import ProjectionStep
 KEY_COLUMN = "_key"
 _CHUNK = 10_000
 
+# A Python worker of Spark runs many tasks, so its connections outlive them.
 _models: dict[str, ReadModel] = {}
 
 
@@ -53,11 +54,11 @@ def prepare_for_tasks(projection: Projection) -> Projection:
         InvalidArgument: The projection cannot be pickled.
 
     """
-    sent = projection
+    task_projection = projection
     if projection.is_frame:
-        sent = msgspec.structs.replace(projection, transform=_not_in_tasks)
+        task_projection = msgspec.structs.replace(projection, transform=_refuse_transform)
     try:
-        cloudpickle.dumps(sent)  # type: ignore[no-untyped-call]
+        cloudpickle.dumps(task_projection)  # type: ignore[no-untyped-call]
     except Exception as error:
         msg = (
             f"projection {projection.name} cannot be sent to Spark's tasks: "
@@ -65,10 +66,10 @@ def prepare_for_tasks(projection: Projection) -> Projection:
             "create such an object inside the function that uses it"
         )
         raise InvalidArgument(msg, details={"projection": projection.name}) from error
-    return sent
+    return task_projection
 
 
-def _not_in_tasks(_events: Any) -> Any:
+def _refuse_transform(_events: Any) -> Any:
     """Replace a transformation, which tasks never call."""
     raise NotImplementedError
 
@@ -96,8 +97,8 @@ class FoldTask(msgspec.Struct, frozen=True, kw_only=True):
         self, batches: Iterable[pa.RecordBatch], model: ReadModel
     ) -> Iterator[pa.RecordBatch]:
         """Fold events in ascending order of position, and yield the encoded outcome."""
-        fold, marks, read = self.fold(batches, model, fresh=self.only_key is not None)
-        yield from to_record_batches((encode_count(read), *encode_fold(fold, marks)))
+        fold, watermarks, event_count = self.fold(batches, model, fresh=self.only_key is not None)
+        yield from to_record_batches((encode_count(event_count), *encode_fold(fold, watermarks)))
 
     def fold(
         self, batches: Iterable[pa.RecordBatch], model: ReadModel, *, fresh: bool
@@ -119,27 +120,28 @@ class FoldTask(msgspec.Struct, frozen=True, kw_only=True):
             parked=() if self.only_key else parked,
             skipped=skipped,
         )
-        marks: list[tuple[int, int]] = []
-        known: set[TenantKey] = set()
-        read = 0
+        watermarks: list[tuple[int, int]] = []
+        loaded: set[TenantKey] = set()
+        event_count = 0
         for batch in batches:
-            found = list(self._events(batch, marks))
-            read += len(found)
+            # States are loaded by the batch: one query for all keys that are new in it.
+            keyed_events = list(self._events(batch, watermarks))
+            event_count += len(keyed_events)
             if not fresh:
-                owners = {(event.tenant_id, key) for key, event in found} - known
-                known |= owners
+                owners = {(event.tenant_id, key) for key, event in keyed_events} - loaded
+                loaded |= owners
                 fold.states |= self._states(model, list(owners))
-            for key, event in found:
+            for key, event in keyed_events:
                 self._add(fold, key, event)
-        return fold, marks, read
+        return fold, watermarks, event_count
 
     def _events(
-        self, batch: pa.RecordBatch, marks: list[tuple[int, int]]
+        self, batch: pa.RecordBatch, watermarks: list[tuple[int, int]]
     ) -> Iterator[tuple[str, EventRecord]]:
         keys = batch.column(KEY_COLUMN).to_pylist()
         for key, event in zip(keys, decode_records(batch), strict=True):
             if not event.event_type:
-                marks.append((event.append_position, event.position))
+                watermarks.append((event.append_position, event.position))
             elif self._selects(key, event):
                 yield key, event
 
@@ -173,29 +175,29 @@ class LoadTask(FoldTask, frozen=True, kw_only=True):
         """Store rows and states, and yield only failures and the number of events."""
         with annotate_errors():
             model = get_read_model(self.target)
-            fold, marks, read = self.fold(batches, model, fresh=True)
+            fold, watermarks, event_count = self.fold(batches, model, fresh=True)
             for step in split_steps(fold):
                 model.write_shadow_part(self.projection, step, self.owner)
         empty = Fold(self.projection)
         empty.failures = fold.failures
-        yield from to_record_batches((encode_count(read), *encode_fold(empty, marks)))
+        yield from to_record_batches((encode_count(event_count), *encode_fold(empty, watermarks)))
 
 
 def split_steps(fold: Fold) -> Iterator[ProjectionStep]:
     """Split the changes of a fold into steps of bounded size."""
     if fold.projection.state is None:
-        own = iter(fold.state_rows())
-        while part := dict(islice(own, _CHUNK)):
-            yield ProjectionStep(after=0, until=0, last_event_id="", state_rows=part)
+        state_rows = iter(fold.state_rows())
+        while chunk := dict(islice(state_rows, _CHUNK)):
+            yield ProjectionStep(after=0, until=0, last_event_id="", state_rows=chunk)
         return
     changed = iter(fold.changed.items())
     while states := dict(islice(changed, _CHUNK)):
         encoded = {owner: (position, fold.states[owner]) for owner, position in states.items()}
         yield ProjectionStep(after=0, until=0, last_event_id="", states=encoded)
     for name, rows in fold.rows.items():
-        kept = iter(rows.values())
-        while part_rows := list(islice(kept, _CHUNK)):
-            yield ProjectionStep(after=0, until=0, last_event_id="", rows={name: part_rows})
+        remaining = iter(rows.values())
+        while rows_chunk := list(islice(remaining, _CHUNK)):
+            yield ProjectionStep(after=0, until=0, last_event_id="", rows={name: rows_chunk})
 
 
 def key_fields(projection: Projection) -> tuple[str, ...]:
@@ -228,13 +230,13 @@ class KeyTask(msgspec.Struct, frozen=True):
             yield self._key(self.projection.extract_key, event) if event.event_type else None
 
     def _keys_at(self, path: Sequence[str], batch: pa.RecordBatch) -> Iterator[str | None]:
-        find = partial(extract_payload_key, path)
+        extract = partial(extract_payload_key, path)
         for payload in batch.column("payload").to_pylist():
-            yield self._key(find, payload)
+            yield self._key(extract, payload)
 
-    def _key(self, find: Callable[[Any], str | None], value: Any) -> str | None:
+    def _key(self, extract: Callable[[Any], str | None], value: Any) -> str | None:
         try:
-            return find(value)
+            return extract(value)
         except Exception:  # noqa: BLE001 - the fold records it with the event
             return ""
 
@@ -266,18 +268,18 @@ def convert_rows(table: Table, batch: pa.RecordBatch, until: int) -> Iterator[Re
         ProjectionFailed: A row has a value that cannot be stored, or no tenant.
 
     """
-    shape, names = RowFormat(table), list(table.fields)
-    for found in batch.to_pylist():
+    row_format, names = RowFormat(table), list(table.fields)
+    for values in batch.to_pylist():
         try:
-            row = shape.normalize({name: found[name] for name in names})
+            row = row_format.normalize({name: values[name] for name in names})
         except (TypeError, ValueError) as error:
-            key = {name: found[name] for name in table.key}
+            key = {name: values[name] for name in table.key}
             msg = (
                 f"the transformation of table {table.name} returned a row that cannot be stored, "
                 f"with key {key!r:.200}: {error}"
             )
             raise ProjectionFailed(msg, details={"table": table.name}) from None
-        yield ReadModelRow(_check_tenant_id(table, found["tenant_id"]), until, row)
+        yield ReadModelRow(_check_tenant_id(table, values["tenant_id"]), until, row)
 
 
 def _check_tenant_id(table: Table, tenant_id: str | None) -> str:

@@ -100,7 +100,7 @@ class ProjectionJob:
     def options(self) -> dict[str, str]:
         """The source's options that select this projection's events."""
         as_records = not self.projection.is_frame
-        given = {
+        values = {
             "url": self.url,
             "tenant": self._tenant,
             "types": encode_names(self._types),
@@ -108,9 +108,9 @@ class ProjectionJob:
             "columns": encode_names(dataframes.required_columns(self.projection))
             if as_records
             else None,
-            "packed": "true" if as_records else None,
+            "records": "true" if as_records else None,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def events(self, after: int, until: int) -> DataFrame:
         """Return this projection's events after one position and up to another.
@@ -151,8 +151,9 @@ class ProjectionJob:
         columns = self._partition_columns(parts)
         keyless = None
         if isinstance(batch, DataFrame) or columns is None:
+            # Only a rebuild compares the number of events read with the log.
             keyless = dataframes.KeylessCount() if task.shadow else None
-            made = dataframes.fold_events(
+            outcome_frame = dataframes.fold_events(
                 self._frame(batch), task, partitions=parts, keyless=keyless
             )
         else:
@@ -165,17 +166,19 @@ class ProjectionJob:
                 until=batch[1],
                 partitions=parts,
             )
-            made = key_partitions.fold_partitions(self.spark, partition_task)
-        return self._add_keyless(batch, decode_outcome(self.projection, made.toArrow()), keyless)
+            outcome_frame = key_partitions.fold_partitions(self.spark, partition_task)
+        return self._add_keyless(
+            batch, decode_outcome(self.projection, outcome_frame.toArrow()), keyless
+        )
 
     def _add_keyless(
-        self, given: BatchInput, outcome: FoldOutcome, keyless: dataframes.KeylessCount | None
+        self, batch: BatchInput, outcome: FoldOutcome, keyless: dataframes.KeylessCount | None
     ) -> FoldOutcome:
         """Add the number of events without a key to the number of events read."""
         if keyless is not None:
             dropped = keyless.result()
             if dropped is None:
-                dropped = self._frame(given).select("position").count()
+                dropped = self._frame(batch).select("position").count()
             outcome.events_read += dropped
         return outcome
 
@@ -189,16 +192,16 @@ class ProjectionJob:
         """Return the number of Spark stages that fold a range of the log in `parts` tasks."""
         return 2 if self._partition_columns(parts) is None else 1
 
-    def _frame(self, given: BatchInput) -> DataFrame:
-        return given if isinstance(given, DataFrame) else self.events(*given)
+    def _frame(self, batch: BatchInput) -> DataFrame:
+        return batch if isinstance(batch, DataFrame) else self.events(*batch)
 
     def fold_in_driver(self, batch: BatchInput, task: FoldTask) -> FoldOutcome:
         """Fold a small batch in the driver, which is faster than a second Spark stage."""
         keyless = dataframes.KeylessCount() if task.shadow else None
-        ready = dataframes.prepare_events(self._frame(batch), self.projection, keyless)
-        found = ready.toArrow().sort_by("position")
-        lines = task.fold_batches(found.to_batches(), self.model)
-        outcome = decode_outcome(self.projection, pa.Table.from_batches(lines, OUTCOME_SCHEMA))
+        prepared = dataframes.prepare_events(self._frame(batch), self.projection, keyless)
+        table = prepared.toArrow().sort_by("position")
+        batches = task.fold_batches(table.to_batches(), self.model)
+        outcome = decode_outcome(self.projection, pa.Table.from_batches(batches, OUTCOME_SCHEMA))
         return self._add_keyless(batch, outcome, keyless)
 
     def event_id_at(self, position: int) -> str:

@@ -22,7 +22,8 @@ from seriatim.pipeline.scan.options import KeyPartition, ScanSpec
 from seriatim.pipeline.scan.scanner import scan
 from seriatim.pipeline.source.partition_reader import freeze_imports
 
-MAX_PARTITIONS = 16  # partitions: each is a separate scan of the range in the database
+# Every partition is a scan of the whole range, in which the database skips the other keys.
+MAX_PARTITIONS = 16
 # Columns that the databases store as text unchanged, so that they can hash them.
 _COLUMNS = {field.name for field in EVENT_SCHEMA if pa.types.is_string(field.type)} - {
     *("event_id", "occurred_text", "payload", "payload_hash")
@@ -57,8 +58,8 @@ class PartitionFoldTask(msgspec.Struct, frozen=True, kw_only=True):
                 yield from to_record_batches([encode_count(sum(keyless))])
 
     def _events(self, nth: int, keyless: list[int]) -> Iterator[pa.RecordBatch]:
-        share = KeyPartition(("tenant_id", *self.columns), nth, self.partitions)
-        scan_spec = msgspec.structs.replace(self.scan_spec, key_partition=share)
+        partition = KeyPartition(("tenant_id", *self.columns), nth, self.partitions)
+        scan_spec = msgspec.structs.replace(self.scan_spec, key_partition=partition)
         for batch in scan(self.url, scan_spec, self.after, self.until):
             keyed = self._drop_keyless(batch)
             keyless.append(batch.num_rows - keyed.num_rows)

@@ -19,7 +19,8 @@ def hold_lease(
 ) -> LeaseKeeper:
     """Return a keeper that renews a lease while a block runs, and releases it afterwards.
 
-    Nobody needs to ask it for a lost lease: each commit compares the token and refuses an old one.
+    Callers need not check the keeper for a lost lease: each commit compares the token and refuses
+    an old one.
 
     Args:
         target: The URL of the read model.
@@ -29,27 +30,27 @@ def hold_lease(
         shadow: Whether the lease is that of the shadow tables.
 
     """
-    own: list[ReadModel] = []
+    connections: list[ReadModel] = []
 
-    def extend(duration_s: float) -> bool:
-        if not own:
+    def renew(duration_s: float) -> bool:
+        if not connections:
             # A separate connection: a commit may hold the other one for longer than the lease.
-            own.append(open_read_model(target))
-        return own[0].renew(name, token, duration_s, shadow=shadow)
+            connections.append(open_read_model(target))
+        return connections[0].renew(name, token, duration_s, shadow=shadow)
 
-    def end() -> None:
+    def release() -> None:
         with suppress(SeriatimError):  # the database is unavailable: the lease expires
-            extend(0.0)
-        for one in own:
-            one.close()
+            renew(0.0)
+        for connection in connections:
+            connection.close()
 
-    def note(error: Exception) -> None:
+    def log_failure(error: Exception) -> None:
         logger.debug("renewing the lease of projection %s failed: %s", name, summarize_error(error))
 
     return LeaseKeeper(
-        lambda: extend(seconds),
+        lambda: renew(seconds),
         seconds / 4,  # so that two failed renewals do not lose the lease
         name=f"the lease of projection {name}",
-        on_error=note,
-        on_end=end,
+        on_error=log_failure,
+        on_end=release,
     )

@@ -60,8 +60,13 @@ class Projector(ProjectionJob):
         Args:
             accept: Whether to switch although the tables differ.
 
+        Returns:
+            The digests of both tables, and the first difference if there is one.
+
         Raises:
             ProjectionFailed: The tables differ with an unchanged declaration, or an event failed.
+            Conflict: Another rebuild or verification is running.
+            BackendFailure: The log was not read completely; nothing was switched.
 
         """
         with translate_spark_errors():
@@ -72,6 +77,11 @@ class Projector(ProjectionJob):
 
         Returns:
             The digests of both, and the first difference if there is one.
+
+        Raises:
+            NotFound: The projection has not run yet.
+            Conflict: The declaration has changed, or another rebuild or verification is running.
+            LogIdentityChanged: The log was restored or replaced.
 
         """
         with translate_spark_errors():
@@ -86,11 +96,24 @@ class Projector(ProjectionJob):
         return operations.find_failures(self.model, self.projection.name)
 
     def retry(self, position: int | None = None) -> int:
-        """Retry failures in the next run: the one at a position, or all; return their number."""
+        """Retry failed events in the next run.
+
+        Args:
+            position: The position of the event; None retries all failed events.
+
+        Returns:
+            The number of events that will be retried.
+
+        """
         return operations.retry(self.model, self.projection.name, position)
 
     def skip(self, position: int) -> None:
-        """Skip the event at a position, now and in every rebuild."""
+        """Skip a failed event, now and in every rebuild.
+
+        Args:
+            position: The position of the event.
+
+        """
         operations.skip(self.model, self.projection.name, position)
 
     def pause(self) -> None:

@@ -55,7 +55,10 @@ def report_progress(
     context.setLocalProperty(_GROUP, group)
     done = threading.Event()
     watcher = threading.Thread(
-        target=_poll, args=(context, group, done, report, stages), name="progress", daemon=True
+        target=_watch_progress,
+        args=(context, group, done, report, stages),
+        name="progress",
+        daemon=True,
     )
     watcher.start()
     try:
@@ -66,7 +69,7 @@ def report_progress(
         context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type] # None removes it
 
 
-def _poll(
+def _watch_progress(
     context: SparkContext,
     group: str,
     done: threading.Event,
@@ -75,13 +78,13 @@ def _poll(
 ) -> None:
     tracker, reported = context.statusTracker(), 0.0
     while not done.wait(_POLL_S):
-        fraction = _completed_fraction(tracker, group, stages)
+        fraction = _compute_completed_fraction(tracker, group, stages)
         if fraction > reported:
             reported = fraction
             report(fraction)
 
 
-def _completed_fraction(tracker: StatusTracker, group: str, stages: int) -> float:
+def _compute_completed_fraction(tracker: StatusTracker, group: str, stages: int) -> float:
     """Return the mean, over all stages, of the fraction of completed tasks."""
     jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
     known = {stage for job in jobs if job is not None for stage in job.stageIds}
@@ -91,13 +94,22 @@ def _completed_fraction(tracker: StatusTracker, group: str, stages: int) -> floa
 
 
 _LEASE_S = 30.0
-_ROUNDS = 5  # attempts to compare while the live tables advance, before they are held
-_HELD_ROUNDS = 60
+_COMPARE_ATTEMPTS = 5  # attempts to compare while the live tables advance, before they are held
+_HELD_COMPARE_ATTEMPTS = 60
 _PART_EVENTS = 2_000_000  # the most events per task, if keys are evenly distributed
 
 
 class RowDifference(msgspec.Struct, frozen=True):
-    """The first row in which a read model and its log differ; None stands for a missing row."""
+    """The first row in which a read model and its log differ.
+
+    Attributes:
+        table: The name of the table.
+        tenant_id: The tenant of the row.
+        key: The key of the row.
+        stored: The row of the read model, None if it is missing.
+        expected: The row that the log produces, None if there is none.
+
+    """
 
     table: str
     tenant_id: str
@@ -109,7 +121,15 @@ class RowDifference(msgspec.Struct, frozen=True):
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a rebuild or a verification: digests of both tables at one position.
 
-    `stored_digest` is None if there were no comparable live tables.
+    Attributes:
+        projection: The name of the projection.
+        position: The position at which the tables were compared.
+        rows: The number of rows that the log produces.
+        digest: The digest of these rows.
+        stored_digest: The digest of the live tables, None if there were none to compare with.
+        difference: The first row that differs, None if there is none.
+        switched: Whether the rebuilt tables have replaced the live ones.
+
     """
 
     projection: str
@@ -141,8 +161,8 @@ def rebuild(job: ProjectionJob, *, accept: bool = False) -> Proof:
     """
     live = job.model.progress(job.projection.name)
     job.model.check_replaceable(job.projection)  # fail now, not after hours of work
-    with _shadow(job) as lease:
-        if live is not None and _comparable(job, live):
+    with _open_shadow(job) as lease:
+        if live is not None and _is_comparable(job, live):
             _fold_all(job, lease, live.position)
             proof = _compare(job, lease)
             if not proof.equal and not accept:
@@ -156,7 +176,7 @@ def rebuild(job: ProjectionJob, *, accept: bool = False) -> Proof:
 
 def rebuild_without_comparison(job: ProjectionJob) -> None:
     """Fold the whole log into a shadow and switch to it without a comparison."""
-    with _shadow(job) as lease:
+    with _open_shadow(job) as lease:
         _fold_all(job, lease, job.store.head())
         _switch(job, lease)
 
@@ -175,12 +195,12 @@ def verify(job: ProjectionJob) -> Proof:
         msg = f"projection {job.projection.name} has no read model yet: run seriatim project run"
         raise NotFound(msg, details={"projection": job.projection.name})
     job.check_progress(live)
-    with _shadow(job) as lease:
+    with _open_shadow(job) as lease:
         _fold_all(job, lease, live.position)
         return _compare(job, lease)
 
 
-def _comparable(job: ProjectionJob, live: Progress) -> bool:
+def _is_comparable(job: ProjectionJob, live: Progress) -> bool:
     """Return whether the live tables were built from this declaration and this log."""
     identity = LogIdentity(live.log_id, live.epoch)
     same_log = find_cursor_problem(job.store, identity, live.position, live.last_event_id) is None
@@ -188,11 +208,11 @@ def _comparable(job: ProjectionJob, live: Progress) -> bool:
 
 
 @contextmanager
-def _shadow(job: ProjectionJob) -> Iterator[ModelLease]:
+def _open_shadow(job: ProjectionJob) -> Iterator[ModelLease]:
     """Create a shadow, hold its lease during the block, and drop it afterwards."""
     name, owner = job.projection.name, uuid.uuid4().hex
-    known = job.model.progress(name, shadow=True)
-    if known is None or not known.owner:
+    progress = job.model.progress(name, shadow=True)
+    if progress is None or not progress.owner:
         job.model.drop(job.projection, shadow=True)  # left by a killed rebuild
         job.begin(shadow=True)
     token = job.model.claim(name, owner, _LEASE_S, shadow=True)
@@ -203,9 +223,9 @@ def _shadow(job: ProjectionJob) -> Iterator[ModelLease]:
         with hold_lease(job.target, name, token, _LEASE_S, shadow=True):
             yield ModelLease(token, shadow=True, owner=owner)
     finally:
-        # After a switch, or if the lease was lost, the shadow is not ours to drop.
-        left = job.model.progress(name, shadow=True)
-        if left is not None and left.token == token:
+        # After a switch there is no shadow; without the lease it belongs to another process.
+        remaining = job.model.progress(name, shadow=True)
+        if remaining is not None and remaining.token == token:
             job.model.drop(job.projection, shadow=True)
 
 
@@ -238,35 +258,35 @@ def _fold_all(job: ProjectionJob, lease: ModelLease, until: int) -> None:
 def _check_count(job: ProjectionJob, lease: ModelLease, until: int) -> None:
     """Raise `BackendFailure` unless the shadow has read as many events as the log holds."""
     # Of a DataFrame projection the number of events read is not known.
-    read = None if job.projection.is_frame else lease.events_read
+    read_count = None if job.projection.is_frame else lease.events_read
     if until > lease.counted_until:
-        _compare_count(job, read, lease.counted_until, until)
+        _compare_count(job, read_count, lease.counted_until, until)
     lease.events_read, lease.counted_until = 0, until
 
 
-def _compare_count(job: ProjectionJob, read: int | None, after: int, until: int) -> None:
-    """Raise `BackendFailure` unless `read` is the number of events that the log holds in a range.
+def _compare_count(job: ProjectionJob, read_count: int | None, after: int, until: int) -> None:
+    """Raise `BackendFailure` unless a range of the log holds `read_count` events.
 
-    If `read` is None, the events are counted in a separate read. That is necessary only with an
-    archive, which may hold other events than the log.
+    If `read_count` is None, the events are counted in a separate read. That is necessary only with
+    an archive, which may hold other events than the log.
     """
-    if read is None and job.archive is None:
+    if read_count is None and job.archive is None:
         return
-    expected = _stored_count(job, after, until)
+    expected = _count_stored(job, after, until)
     # Spark counts the events of a repeated stage twice: only a separate read is exact.
-    if read is None or read > expected:
-        read = job.events(after, until).select("position").count()
-    if read != expected:
+    if read_count is None or read_count > expected:
+        read_count = job.events(after, until).select("position").count()
+    if read_count != expected:
         check = "seriatim archive verify" if job.archive else "seriatim verify"
         msg = (
-            f"projection {job.projection.name} read {read} events after position {after} and "
+            f"projection {job.projection.name} read {read_count} events after position {after} and "
             f"up to {until}, the log holds {expected}: the tables were not switched; run {check}"
         )
-        details = {"position": until, "read": read, "expected": expected}
+        details = {"position": until, "read": read_count, "expected": expected}
         raise BackendFailure(msg, details=details, retryable=False)
 
 
-def _stored_count(job: ProjectionJob, after: int, until: int) -> int:
+def _count_stored(job: ProjectionJob, after: int, until: int) -> int:
     """Return the number of events that the log holds for this projection in a range."""
     scan_spec = parse_source_options(job.options).scan
     if not scan_spec.is_filtered:
@@ -274,8 +294,8 @@ def _stored_count(job: ProjectionJob, after: int, until: int) -> int:
     # In a task: the driver may have the SQLite log open, and must not open it with a second
     # library in the same process.
     counter = _CountTask(job.url, scan_spec, after, until)
-    found = job.spark.range(0, 1, 1, 1).mapInArrow(counter, "events long").collect()
-    return sum(row[0] for row in found)
+    rows = job.spark.range(0, 1, 1, 1).mapInArrow(counter, "events long").collect()
+    return sum(row[0] for row in rows)
 
 
 class _CountTask(msgspec.Struct, frozen=True):
@@ -320,6 +340,8 @@ def _advance(job: ProjectionJob, lease: ModelLease, until: int) -> int:
 
 def _switch(job: ProjectionJob, lease: ModelLease) -> None:
     """Switch to the shadow when it has caught up with the live tables."""
+    # The switch refuses while the live tables are ahead of the shadow: nobody may see a read model
+    # that goes back.
     _check_count(job, lease, _advance(job, lease, job.store.head()))
     while not job.model.switch(job.projection):
         live = job.model.progress(job.projection.name)
@@ -328,14 +350,14 @@ def _switch(job: ProjectionJob, lease: ModelLease) -> None:
 
 def _describe_shadow(job: ProjectionJob) -> Proof:
     """Return the result of a rebuild that has no live tables to compare with."""
-    with job.model.snapshot() as moment:
-        shadow = moment.progress(job.projection.name, shadow=True)
-        made = moment.compute_digest(job.projection, shadow=True)
+    with job.model.snapshot() as snapshot:
+        shadow = snapshot.progress(job.projection.name, shadow=True)
+        digest = snapshot.compute_digest(job.projection, shadow=True)
     return Proof(
         projection=job.projection.name,
         position=shadow.position if shadow else 0,
-        rows=made.count,
-        digest=made.text(),
+        rows=digest.count,
+        digest=digest.text(),
         stored_digest=None,
     )
 
@@ -343,14 +365,14 @@ def _describe_shadow(job: ProjectionJob) -> Proof:
 def _compare(job: ProjectionJob, lease: ModelLease) -> Proof:
     """Compare live tables and shadow in a snapshot in which both are at the same position."""
     name = job.projection.name
-    for _ in range(_ROUNDS):
+    for _ in range(_COMPARE_ATTEMPTS):
         if (proof := _compare_now(job)) is not None:
             return proof
         live = job.model.progress(name)
         _advance(job, lease, live.position if live else 0)
     # The live tables advance faster than the shadow: hold the runner for the last step.
     with job.model.hold(name, lease.token):
-        for _ in range(_HELD_ROUNDS):
+        for _ in range(_HELD_COMPARE_ATTEMPTS):
             if (proof := _compare_now(job)) is not None:
                 return proof
             time.sleep(0.5)
@@ -362,20 +384,22 @@ def _compare(job: ProjectionJob, lease: ModelLease) -> Proof:
 
 def _compare_now(job: ProjectionJob) -> Proof | None:
     """Compare in one snapshot; return None if the positions differ."""
-    with job.model.snapshot() as moment:
-        live = moment.progress(job.projection.name)
-        shadow = moment.progress(job.projection.name, shadow=True)
+    # A snapshot, because the live tables advance meanwhile. Rows are merged by key as they are
+    # read, so that tables of any size are compared in little memory.
+    with job.model.snapshot() as snapshot:
+        live = snapshot.progress(job.projection.name)
+        shadow = snapshot.progress(job.projection.name, shadow=True)
         if live is None or shadow is None or live.position != shadow.position:
             return None
         stored, expected = RowDigest(), RowDigest()
         difference = None
         for table in job.projection.tables:
-            for pair in _pair_rows(job, moment, table):
+            for pair in _pair_rows(job, snapshot, table):
                 for row, digest in zip(pair, (stored, expected), strict=True):
                     if row is not None:
                         digest.add(table, row[0], row[1])
                 if difference is None:
-                    difference = _difference(table, *pair)
+                    difference = _find_difference(table, *pair)
         return Proof(
             projection=job.projection.name,
             position=live.position,
@@ -387,48 +411,48 @@ def _compare_now(job: ProjectionJob) -> Proof | None:
 
 
 def _pair_rows(
-    job: ProjectionJob, moment: ReadModelSnapshot, table: Table
+    job: ProjectionJob, snapshot: ReadModelSnapshot, table: Table
 ) -> Iterator[tuple[TableRow | None, TableRow | None]]:
     """Merge the rows of live table and shadow by key; None where one lacks the row."""
-    cursors = [moment.rows(job.projection, table, shadow=shadow) for shadow in (False, True)]
-    left, right = (next(cursor, None) for cursor in cursors)
-    while left is not None or right is not None:
-        left_key, right_key = _sort_key(table, left), _sort_key(table, right)
-        take_left = left is not None and (right is None or left_key <= right_key)
-        take_right = right is not None and (left is None or right_key <= left_key)
-        yield (left if take_left else None), (right if take_right else None)
-        left = next(cursors[0], None) if take_left else left
-        right = next(cursors[1], None) if take_right else right
+    cursors = [snapshot.rows(job.projection, table, shadow=shadow) for shadow in (False, True)]
+    live, shadow = (next(cursor, None) for cursor in cursors)
+    while live is not None or shadow is not None:
+        live_key, shadow_key = _sort_key(table, live), _sort_key(table, shadow)
+        take_live = live is not None and (shadow is None or live_key <= shadow_key)
+        take_shadow = shadow is not None and (live is None or shadow_key <= live_key)
+        yield (live if take_live else None), (shadow if take_shadow else None)
+        live = next(cursors[0], None) if take_live else live
+        shadow = next(cursors[1], None) if take_shadow else shadow
 
 
-def _sort_key(table: Table, found: TableRow | None) -> tuple[Any, ...]:
-    return () if found is None else (found[0], *(found[1][name] for name in table.key))
+def _sort_key(table: Table, row: TableRow | None) -> tuple[Any, ...]:
+    return () if row is None else (row[0], *(row[1][name] for name in table.key))
 
 
-def _difference(
+def _find_difference(
     table: Table, left: TableRow | None, right: TableRow | None
 ) -> RowDifference | None:
     """Return the difference of a pair of rows, or None if they are equal."""
-    one = left or right
-    if one is None or (left is not None and right is not None and left[:2] == right[:2]):
+    row = left or right
+    if row is None or (left is not None and right is not None and left[:2] == right[:2]):
         return None
     return RowDifference(
         table=table.name,
-        tenant_id=one[0],
-        key={name: one[1][name] for name in table.key},
+        tenant_id=row[0],
+        key={name: row[1][name] for name in table.key},
         stored=left[1] if left else None,
         expected=right[1] if right else None,
     )
 
 
 def _difference_error(job: ProjectionJob, proof: Proof) -> ProjectionFailed:
-    where = proof.difference
-    key = where.key if where else {}
+    difference = proof.difference
+    key = difference.key if difference else {}
     msg = (
         f"projection {job.projection.name} differs from its log at position {proof.position}: "
-        f"the first difference is in table {where.table if where else '?'} at key {key}; nothing "
-        "was switched. If the code has changed, raise the version of the declaration; otherwise "
-        "accept the difference (--accept)"
+        f"the first difference is in table {difference.table if difference else '?'} at key {key}; "
+        "nothing was switched. If the code has changed, raise the version of the declaration; "
+        "otherwise accept the difference (--accept)"
     )
     details = {"projection": proof.projection, "position": proof.position, "key": key}
     return ProjectionFailed(msg, details=details)

@@ -45,15 +45,15 @@ def refold_failed_keys(job: ProjectionJob, *, token: int) -> None:
         LeaseLost: The projection was rebuilt.
 
     """
-    owners = {
-        (one.failure.tenant_id, one.failure.key)
-        for one in job.model.failures(job.projection.name)
-        if one.again
+    keys = {
+        (record.failure.tenant_id, record.failure.key)
+        for record in job.model.failures(job.projection.name)
+        if record.again
     }
-    for owner in sorted(owners):
-        if not _refold(job, owner, token=token):
+    for key in sorted(keys):
+        if not _refold(job, key, token=token):
             rebuild.rebuild_without_comparison(job)
-            msg = f"projection {job.projection.name} was rebuilt to refold key {owner[1]!r:.200}"
+            msg = f"projection {job.projection.name} was rebuilt to refold key {key[1]!r:.200}"
             raise LeaseLost(msg, details={"projection": job.projection.name})
 
 
@@ -107,7 +107,7 @@ class LiveStream:
             **job.options,
             startingPosition=str(position),
             maxEventsPerBatch=str(min(job.batch_events, DRIVER_FOLD_MAX_EVENTS)),
-            marks="true",
+            watermarks="true",  # a batch without events of the projection moves the cursor too
         )
         events = reader.load()
         if not job.projection.is_frame:
@@ -211,6 +211,7 @@ class Runner:
                 self._loop.pause(_POLL_S)
                 continue
             refold_failed_keys(self._job, token=token)
+            # Large batches first: a stream plans less per batch, but its batches are small.
             position = self._catch_up(progress.position, token)
             self._loop.reset_backoff()
             if not self._loop.live:
@@ -251,7 +252,7 @@ class Runner:
             return True
         if progress.status != "ready" or progress.held_until is not None:
             return True
-        return any(one.again for one in self._job.model.failures(self._name))
+        return any(record.again for record in self._job.model.failures(self._name))
 
     # -- waiting
 
@@ -259,9 +260,9 @@ class Runner:
         """Wait while the projection is paused, or raise the error that stopped it."""
         if progress.status == "failed":
             failures = operations.find_failures(self._job.model, self._name)
-            stops = [one for one in failures if one.status == "stopped"]
-            if stops:
-                raise self._job.stopped_error(stops[0].failure)
+            stopped = [record for record in failures if record.status == "stopped"]
+            if stopped:
+                raise self._job.stopped_error(stopped[0].failure)
             # The failure was retried or skipped meanwhile.
             self._job.model.set_status(self._name, "ready")
             return
@@ -278,7 +279,7 @@ class Runner:
             lambda: self._job.model.claim(self._name, self._owner, self._lease_s),
             stopped=lambda: self._loop.stopped,
             interval_s=min(_POLL_S, self._lease_s / 4),
-            on_wait=lambda: self._progress.waiting("waiting for another runner"),
+            on_wait=lambda: self._progress.report_wait("waiting for another runner"),
         )
 
     def _report(self, position: int) -> None:

@@ -30,7 +30,7 @@ class PartitionedRange(msgspec.Struct, frozen=True, kw_only=True):
         tenant_id: The tenant to read, None for all tenants.
         after: The position before the range.
         until: The last position of the range.
-        shares: The number of partitions.
+        partition_count: The number of partitions.
     """
 
     url: str
@@ -46,12 +46,14 @@ class PartitionedRange(msgspec.Struct, frozen=True, kw_only=True):
             nth: The index of the partition, from 0.
             spec: Further filters.
         """
-        mine = msgspec.structs.replace(
+        partition_spec = msgspec.structs.replace(
             spec, key_partition=KeyPartition(_STREAM_COLUMNS, nth, self.partition_count)
         )
         if self.tenant_id is not None:
-            mine = msgspec.structs.replace(mine, tenants=NameFilter((self.tenant_id,)))
-        for batch in scan(self.url, mine, self.after, self.until):
+            partition_spec = msgspec.structs.replace(
+                partition_spec, tenants=NameFilter((self.tenant_id,))
+            )
+        for batch in scan(self.url, partition_spec, self.after, self.until):
             yield from decode_records(batch)
 
 
@@ -60,23 +62,23 @@ def choose_partition_count(spark: SparkSession, events: int) -> int:
 
     Every partition is a scan of its own for the database, so their number is bounded.
     """
-    return (
-        1
-        if events <= DRIVER_FOLD_MAX_EVENTS
-        else min(MAX_PARTITIONS, spark.sparkContext.defaultParallelism)
-    )
+    if events <= DRIVER_FOLD_MAX_EVENTS:
+        return 1
+    return min(MAX_PARTITIONS, spark.sparkContext.defaultParallelism)
 
 
-def run_partitions(spark: SparkSession, shares: int, task: BatchTask, schema: str) -> DataFrame:
+def run_partitions(
+    spark: SparkSession, partition_count: int, task: BatchTask, schema: str
+) -> DataFrame:
     """Run a task for each partition; it receives a batch with the index of its partition.
 
     Args:
         spark: The session.
-        shares: The number of partitions.
+        partition_count: The number of partitions.
         task: A function from batches of partition indexes to batches of results.
         schema: The schema of the results, as a Spark DDL string.
     """
-    return spark.range(0, shares, 1, shares).mapInArrow(task, schema)
+    return spark.range(0, partition_count, 1, partition_count).mapInArrow(task, schema)
 
 
 def find_zero_based_kinds(rules: Rules) -> frozenset[str]:

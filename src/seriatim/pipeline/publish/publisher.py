@@ -49,7 +49,7 @@ from seriatim.telemetry import tracing
 
 EventKey = tuple[str, str]  # tenant id and event id: an event id is unique within its tenant only
 
-_PAGE = 10_000
+_PAGE_EVENTS = 10_000
 
 
 class Lookback:
@@ -73,8 +73,8 @@ class Lookback:
     @property
     def checkpoint_keys(self) -> tuple[EventKey, ...]:
         """The delivered events to store in a checkpoint."""
-        most = self._settings.dedup_checkpoint_max_events
-        return tuple(self._recent)[-most:] if most else ()
+        maximum = self._settings.dedup_checkpoint_max_events
+        return tuple(self._recent)[-maximum:] if maximum else ()
 
     def remember(self, ids: Iterable[EventKey]) -> None:
         """Add the delivered events that a checkpoint contains."""
@@ -104,7 +104,7 @@ class Lookback:
         """Read the events of a range that this publisher sends, page by page."""
         while after < until:
             page = self._store.read(
-                ReadSpec(tenant_id=self._tenant_id, limit=_PAGE, after=after, until=until)
+                ReadSpec(tenant_id=self._tenant_id, limit=_PAGE_EVENTS, after=after, until=until)
             )
             if not page:
                 return
@@ -170,7 +170,7 @@ class SendTask(msgspec.Struct, frozen=True, kw_only=True):
         return result
 
     def _send(self, nth: int, part: PartitionedRange, result: SendResult, alone_bytes: int) -> None:
-        sending = MessageSender(self.target, self.settings.flush_timeout_s, alone_bytes=alone_bytes)
+        sender = MessageSender(self.target, self.settings.flush_timeout_s, alone_bytes=alone_bytes)
         headers = HeaderBuilder(self.log, self.zero_based)
         flush_every = self.settings.flush_batch_size or self.settings.batch_size
         for event in part.events(nth):
@@ -178,15 +178,15 @@ class SendTask(msgspec.Struct, frozen=True, kw_only=True):
                 result.skipped += 1
                 continue
             time_ms = (parse_us(event.recorded_at) or 0) // 1000
-            topic = sending.topic_for(event.tenant_id, event.stream_type)
+            topic = sender.topic_for(event.tenant_id, event.stream_type)
             message = encode_key(event), encode_value(event), headers.build(event)
-            sending.send(topic, *message, time_ms, event.position)
+            sender.send(topic, *message, time_ms, event.position)
             result.sent += 1
             if not result.sent % flush_every:
-                sending.flush()
+                sender.flush()
             elif not result.sent % self.settings.batch_size:
-                sending.poll()
-        sending.flush()
+                sender.poll()
+        sender.flush()
 
 
 logger = logging.getLogger("seriatim")
@@ -198,10 +198,14 @@ _BACKOFF = Backoff(first_s=0.5, cap_s=30.0)
 
 
 class PublishReport(msgspec.Struct):
-    """What a publisher has done since its start.
+    """The result of a run of a publisher.
 
-    `position` is the position of its checkpoint, `skipped` counts events that a lookback did not
-    send again.
+    Attributes:
+        position: The position of the last checkpoint.
+        sent: The number of events sent.
+        skipped: The number of events that a lookback did not send again.
+        steps: The number of checkpoints written.
+
     """
 
     position: int = 0
@@ -303,7 +307,8 @@ class Publisher:
             with self._keep_lease(lease) as self._keeper:
                 self._publish(loop)
         except LeaseLost:
-            return False  # wait for the lease again
+            # Wait for the lease again, and load the checkpoint of the other publisher.
+            return False
         return True
 
     def _publish(self, loop: JobLoop) -> None:
@@ -318,6 +323,7 @@ class Publisher:
                 self._report(head)
             if not loop.live:
                 return
+            # A missed wake-up costs one interval.
             self._store.wait(position, _POLL_S)
 
     def _start(self) -> int:
@@ -363,10 +369,10 @@ class Publisher:
         """Send a range of the log and store a checkpoint; return the end of the range."""
         # The log may have been restored since the last step.
         log = self._check_log(self._store.head())
-        begin, known = self._lookback.find_start(after)
+        begin, skip_keys = self._lookback.find_start(after)
         if self._topic_layout is not None and self._target.single_topic is None:
-            self._create_topics(begin, until)
-        sender = SendTask(
+            self._create_topics(begin, until, self._topic_layout)
+        task = SendTask(
             target=self._target,
             part=PartitionedRange(
                 url=self._url,
@@ -378,11 +384,13 @@ class Publisher:
             log=log,
             zero_based=find_zero_based_kinds(self._store.rules()),
             settings=self._settings,
-            skip_keys=known,
+            skip_keys=skip_keys,
         )
+        # A step ends before the next begins, and one task sends all events of a stream: so the
+        # order per stream survives parallel tasks.
         with translate_spark_errors():
             rows = run_partitions(
-                self._spark, sender.part.partition_count, sender, SEND_RESULT_SCHEMA
+                self._spark, task.part.partition_count, task, SEND_RESULT_SCHEMA
             ).collect()
         # Before the checkpoint, which no token fences: another publisher may own it by now.
         assert self._keeper is not None  # noqa: S101 - steps run within `_run_once`
@@ -406,7 +414,7 @@ class Publisher:
     def _store_checkpoint(self, log: LogIdentity, after: int, reached: int) -> None:
         """Store that everything up to a position was delivered."""
         self._lookback.remember_range(after, reached)
-        made = Checkpoint(
+        checkpoint = Checkpoint(
             log_id=log.log_id,
             epoch=log.epoch,
             target=self._target_name,
@@ -415,15 +423,14 @@ class Publisher:
             written_at=format_us(time.time_ns() // 1000),
             delivered=self._lookback.checkpoint_keys,
         )
-        self._checkpoints.advance(made)
-        self._last = made
+        self._checkpoints.advance(checkpoint)
+        self._last = checkpoint
         self.report.position = reached
         self.report.steps += 1
 
-    def _create_topics(self, after: int, until: int) -> None:
+    def _create_topics(self, after: int, until: int, layout: tuple[int, int]) -> None:
         """Create the topics of a template that the events of a range need."""
-        assert self._topic_layout is not None  # noqa: S101 - checked by the caller
-        found = events(
+        streams = events(
             self._spark,
             self._url,
             after=after,
@@ -431,8 +438,10 @@ class Publisher:
             tenant=self._tenant_id,
             columns=["tenant_id", "stream_type"],
         ).distinct()
-        topics = {self._target.topic_for(row.tenant_id, row.stream_type) for row in found.collect()}
-        create_topics(self._target, topics, *self._topic_layout)
+        topics = {
+            self._target.topic_for(row.tenant_id, row.stream_type) for row in streams.collect()
+        }
+        create_topics(self._target, topics, *layout)
 
     # -- the lease
 
@@ -445,7 +454,7 @@ class Publisher:
             ),
             stopped=lambda: loop.stopped,
             interval_s=min(_POLL_S, self._lease_s / 4),
-            on_wait=lambda: self._progress.waiting("waiting for another publisher"),
+            on_wait=lambda: self._progress.report_wait("waiting for another publisher"),
         )
 
     def _keep_lease(self, lease: Lease) -> LeaseKeeper:

@@ -91,6 +91,9 @@ def reconcile(
     Returns:
         Counts and examples of every kind of difference.
 
+    Raises:
+        BackendFailure: Kafka, Spark or the database failed.
+
     Example:
         report = reconcile(spark, "sqlite:///app.db", parse_target("kafka://localhost:9092/events"))
         assert report.equal
@@ -102,14 +105,15 @@ def reconcile(
     with closing(open_store(url, Settings(), create=False)) as store:
         kinds = find_zero_based_kinds(store.rules())
     log = _read_log(spark, log_url, target, tenant_id, end, state.identity, zero_based=kinds)
+    # Cached, because every kind of finding is a query of its own over both sides.
     log = log.cache()
     topics = {row.event_topic for row in log.select("event_topic").distinct().collect()}
     similar = find_topics(target, tenant_id) - topics
     messages = _read_messages(spark, target, sorted(topics | similar), tenant_id)
     # A topic whose name matches the template may belong to somebody else: there, only messages
     # of this log count.
-    others = f.col("topic").isin(*similar) & ~f.col("log_id").eqNullSafe(state.identity.log_id)
-    messages = messages.where(~others).cache()
+    foreign = f.col("topic").isin(*similar) & ~f.col("log_id").eqNullSafe(state.identity.log_id)
+    messages = messages.where(~foreign).cache()
     try:
         # Count first: it reads the topics. A head read afterwards covers every message published
         # meanwhile, so none of them is reported as beyond the end of the log.
@@ -135,7 +139,7 @@ def _read_log(
     options = {"url": url, "endingPosition": str(until), "columns": ",".join(_EVENT_COLUMNS)}
     if tenant_id is not None:
         options["tenant"] = tenant_id
-    reader = spark.read.format("seriatim").options(**options, packed="true")
+    reader = spark.read.format("seriatim").options(**options, records="true")
     # Tasks need the template alone: do not send them the client settings, which may hold secrets.
     bare = Target(target.servers, target.topic_template)
     return reader.load().mapInArrow(_ExpectedMessages(bare, log, zero_based), _EVENT_SCHEMA)
@@ -153,18 +157,18 @@ class _ExpectedMessages(msgspec.Struct, frozen=True):
         for batch in batches:
             values: list[str] = []
             keys: list[str] = []
-            heads: list[str] = []
+            header_texts: list[str] = []
             topics: list[str] = []
             for event in decode_records(batch):
                 values.append(sha256(encode_value(event)).hexdigest())
                 keys.append(sha256(encode_key(event)).hexdigest())
-                heads.append(format_own_headers(headers.build(event)))
+                header_texts.append(format_own_headers(headers.build(event)))
                 topics.append(self.target.topic_for(event.tenant_id, event.stream_type))
             result = batch.select(_EVENT_COLUMNS)
             for name, column in (
                 ("value_hash", values),
                 ("key_hash", keys),
-                ("event_headers", heads),
+                ("event_headers", header_texts),
                 ("event_topic", topics),
             ):
                 result = result.append_column(name, pa.array(column, pa.string()))
@@ -177,7 +181,7 @@ def _get_header(name: str) -> Column:
 
 
 def _encode_own_headers() -> Column:
-    """Return the message headers in the form of `own_headers`, null if there are no headers."""
+    """Return the headers as `format_own_headers` formats them, null if there are no headers."""
     own = f.filter(f.col("headers"), lambda header: header["key"].startswith(HEADER_PREFIX))
     lines = f.transform(
         own, lambda header: f.concat(header["key"], f.lit("="), f.lower(f.hex(header["value"])))
@@ -240,21 +244,21 @@ def _compare(
     own_epoch = f.coalesce(f.col("epoch") == identity.epoch, f.lit(False))
     # Events appended after the reconciliation started are not compared.
     compared = valued.where(own_log & own_epoch & (f.coalesce("position", f.lit(0)) <= end))
-    both = compared.alias("m").join(log.alias("e"), ["position", "event_id"], "left")
-    known = both.where("e.value_hash is not null")
-    unknown = both.where("e.value_hash is null").select("place")
+    joined = compared.alias("m").join(log.alias("e"), ["position", "event_id"], "left")
+    matched = joined.where("e.value_hash is not null")
+    unmatched = joined.where("e.value_hash is null").select("place")
     findings = {
         "missing": _find(log.join(compared, ["position", "event_id"], "left_anti"), "position"),
-        "duplicates": _find_duplicates(known),
-        "reordered": _find(_find_reordered(known), "position"),
+        "duplicates": _find_duplicates(matched),
+        "reordered": _find(_find_reordered(matched), "position"),
         "changed": _find(
-            known.where("hash <> value_hash or not (message_headers <=> event_headers)"), "place"
+            matched.where("hash <> value_hash or not (message_headers <=> event_headers)"), "place"
         ),
-        "wrong_keys": _find(known.where("not (message_key <=> key_hash)"), "place"),
-        "spread": _find(_find_spread_streams(known), "stream"),
-        "misplaced": _find(known.where("topic <> event_topic"), "place"),
+        "wrong_keys": _find(matched.where("not (message_key <=> key_hash)"), "place"),
+        "spread": _find(_find_spread_streams(matched), "stream"),
+        "misplaced": _find(matched.where("topic <> event_topic"), "place"),
         "nulls": _find(nulls, "place"),
-        "foreign": _find(unknown.union(valued.where(~own_log).select("place")), "place"),
+        "foreign": _find(unmatched.union(valued.where(~own_log).select("place")), "place"),
         "other_epoch": _find(valued.where(own_log & ~own_epoch), "place"),
         "beyond_end": _find(
             valued.where(own_log & own_epoch & (f.col("position") > head)), "place"
@@ -263,10 +267,10 @@ def _compare(
     return ReconciliationReport(log.count(), count, findings)
 
 
-def _find_reordered(known: DataFrame) -> DataFrame:
+def _find_reordered(matched: DataFrame) -> DataFrame:
     """Return events whose first message precedes that of an earlier event of their stream."""
     stream = Window.partitionBy("tenant_id", "stream_type", "stream_id", "topic", "partition")
-    firsts = known.groupBy(
+    firsts = matched.groupBy(
         "position", "event_id", "tenant_id", "stream_type", "stream_id", "topic", "partition"
     ).agg(f.min("offset").alias("first"))
     earlier = stream.orderBy("position").rowsBetween(Window.unboundedPreceding, -1)
@@ -277,10 +281,10 @@ def _find_reordered(known: DataFrame) -> DataFrame:
     )
 
 
-def _find_spread_streams(known: DataFrame) -> DataFrame:
+def _find_spread_streams(matched: DataFrame) -> DataFrame:
     """Return streams with messages in several partitions, between which Kafka has no order."""
     return (
-        known.where("stream_id is not null")
+        matched.where("stream_id is not null")
         .groupBy("tenant_id", "stream_type", "stream_id")
         .agg(f.countDistinct("topic", "partition").alias("places"))
         .where("places > 1")
@@ -288,9 +292,9 @@ def _find_spread_streams(known: DataFrame) -> DataFrame:
     )
 
 
-def _find_duplicates(known: DataFrame) -> ReconciliationFinding:
+def _find_duplicates(matched: DataFrame) -> ReconciliationFinding:
     """Count messages beyond the first one of each event."""
-    counted = known.groupBy("position").count().where("count > 1")
+    counted = matched.groupBy("position").count().where("count > 1")
     total = counted.agg(f.sum(f.col("count") - 1)).first()
     examples = counted.orderBy("position").limit(_MAX_EXAMPLES).collect()
     count = 0 if total is None or total[0] is None else int(total[0])

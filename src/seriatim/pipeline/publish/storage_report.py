@@ -36,18 +36,18 @@ def read_storage(checkpoints: Sequence[str], archives: Sequence[str]) -> Storage
 def _read_publisher(place: str) -> PublisherStatus:
     name = redact_url(place)
     try:
-        last = CheckpointStore(open_storage(place), "").load_last()
+        checkpoint = CheckpointStore(open_storage(place), "").load_last()
     except SeriatimError as error:
         return PublisherStatus(place=name, problem=error.message)
-    if last is None:
+    if checkpoint is None:
         return PublisherStatus(place=name, problem="there is no checkpoint yet")
     return PublisherStatus(
         place=name,
-        target=last.target,
-        position=last.position,
-        log_id=last.log_id,
-        epoch=last.epoch,
-        written_at=last.written_at,
+        target=checkpoint.target,
+        position=checkpoint.position,
+        log_id=checkpoint.log_id,
+        epoch=checkpoint.epoch,
+        written_at=checkpoint.written_at,
     )
 
 
@@ -57,6 +57,7 @@ def _read_archive(place: str) -> ArchiveStatus:
     try:
         storage = open_storage(place)
         header = decode_header(storage.read(HEADER_NAME))
+        # The names of the seals give their number; only the last ones are read.
         seals = storage.list_names(_SEALS)
         segments = [decode_segment(storage.read(seal), seal) for seal in seals[-SEGMENTS_MAX:]]
     except SeriatimError as error:
@@ -69,13 +70,13 @@ def _read_archive(place: str) -> ArchiveStatus:
         segment_count=len(seals),
         segments=[
             SealedSegment(
-                first=one.first,
-                last=one.last,
-                bytes=one.bytes,
-                digest=one.digest,
-                sha256=one.sha256,
-                file=one.file,
+                first=segment.first,
+                last=segment.last,
+                bytes=segment.bytes,
+                digest=segment.digest,
+                sha256=segment.sha256,
+                file=segment.file,
             )
-            for one in reversed(segments)
+            for segment in reversed(segments)
         ],
     )

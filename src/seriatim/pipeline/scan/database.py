@@ -25,13 +25,13 @@ from seriatim.store.postgres.statements import load_postgres_statements
 from seriatim.store.sqlite.statements import load_sqlite_statements
 
 BATCH_BYTES = 2 * 1024 * 1024  # fits into a processor's cache
-SQLITE_BATCH_ROWS = (
-    256  # rows per batch of the SQLite driver: few, because a payload may be a megabyte
-)
+# Few rows per batch of the SQLite driver, which has no limit in bytes: a payload may be a megabyte.
+SQLITE_BATCH_ROWS = 256
 
 _BUSY_TIMEOUT_MS = 10_000
 _POSTGRES_DEFAULTS = {
     "connect_timeout": "10",
+    # A server that disappears is noticed after 11 s; the system's own limits take hours.
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
@@ -74,6 +74,7 @@ def parse_database_url(url: str) -> DatabaseAddress:
     """
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
+        # mode=ro: otherwise SQLite would create a file that does not exist.
         return DatabaseAddress("sqlite", f"{Path(sqlite_path(url)).absolute().as_uri()}?mode=ro")
     if scheme in ("postgresql", "postgres"):
         return _parse_postgres_url(url)
@@ -107,10 +108,11 @@ class ReadConnection:
             self._database.close()
             raise
         if address.backend == "sqlite":
+            # A reader waits while another process recovers the file or closes its write-ahead log.
             for _ in self.stream_batches(f"pragma busy_timeout = {_BUSY_TIMEOUT_MS}"):
                 pass
 
-    def stream_batches(self, text: str) -> Iterator[pa.RecordBatch]:
+    def stream_batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """Run a statement and stream its result as record batches."""
         size = (
             {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
@@ -119,14 +121,14 @@ class ReadConnection:
         )
         with closing(adbc.AdbcStatement(self._connection)) as statement:
             statement.set_options(**size)
-            statement.set_sql_query(text)
+            statement.set_sql_query(sql)
             handle, _ = statement.execute_query()
             with pa.RecordBatchReader.from_stream(handle) as reader:
                 yield from reader
 
-    def fetch_rows(self, text: str) -> list[dict[str, Any]]:
+    def fetch_rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a statement with a small result and return its rows."""
-        return [row for batch in self.stream_batches(text) for row in batch.to_pylist()]
+        return [row for batch in self.stream_batches(sql) for row in batch.to_pylist()]
 
     def close(self) -> None:
         """Close the connection."""

@@ -166,6 +166,7 @@ def _strip_delimiters(texts: pa.Array) -> pa.Array:
 
 
 def _join_as_list(texts: pa.Array, empty: str) -> str:
+    """Join JSON texts to one JSON list, which one call of the decoder parses."""
     return f"[{','.join(pc.fill_null(texts, empty).to_pylist())}]"
 
 

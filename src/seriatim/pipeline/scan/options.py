@@ -39,8 +39,8 @@ class KeyPartition(msgspec.Struct, frozen=True):
 
     Attributes:
         columns: The columns that are hashed.
-        nth: The index of this partition, from 0.
-        of: The number of partitions.
+        index: The index of this partition, from 0.
+        count: The number of partitions.
     """
 
     columns: tuple[str, ...]
@@ -91,7 +91,7 @@ NAME_COLUMNS = {
 
 EARLIEST, LATEST = "earliest", "latest"
 
-_INTERNAL = ("marks", "packed")  # set by the project's own jobs, not documented
+_INTERNAL = ("watermarks", "records")  # set by the project's own jobs, not documented
 # Spelled as in the documentation. Spark passes option names in lower case.
 SOURCE_OPTIONS = (
     "url",
@@ -125,12 +125,12 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         scan: Filters and columns.
         payload: Whether payloads are JSON text or Spark VARIANT values.
         partitions: The number of partitions of a batch; None lets the size of the range decide.
-        starting: The position before the first event, or where a stream starts.
-        ending: The last position of a batch; None means the head.
-        max_events: The largest number of positions in one batch of a stream.
+        starting_position: The position before the first event, or where a stream starts.
+        ending_position: The last position of a batch; None means the head.
+        max_batch_events: The largest number of positions in one batch of a stream.
         archive: The location of an archive to read sealed positions from.
-        marks: Whether every partition ends with a watermark row.
-        packed: Whether a column with whole encoded records is added.
+        watermarks: Whether every partition ends with a watermark row.
+        record_column: Whether a column with whole encoded records is added.
     """
 
     url: str
@@ -145,69 +145,70 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     record_column: bool = False
 
 
-def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
+def parse_source_options(raw: Mapping[str, str]) -> SourceOptions:
     """Parse and validate the options of a read.
 
     Args:
-        given: Options as Spark passes them; names are case-insensitive.
+        raw: Options as Spark passes them; names are case-insensitive.
 
     Raises:
         InvalidArgument: An option is unknown, or its value is invalid.
     """
-    found = normalize_options(given, SOURCE_OPTIONS)
-    url = found.get("url")
+    options = normalize_options(raw, SOURCE_OPTIONS)
+    url = options.get("url")
     if not url:
         raise option_error("url", "is required: the URL of the log, such as sqlite:///app.db")
-    parse_database_url(url)  # raises if the URL is invalid
+    # Spark parses the options in the driver: an invalid URL fails here, not in every task.
+    parse_database_url(url)
     return SourceOptions(
         url=url,
-        scan=_parse_scan(found),
-        payload=_parse_payload(found.get("payload", "json")),
-        partitions=parse_number(found, "partitions", minimum=1),
-        starting_position=_parse_starting(found),
-        ending_position=parse_number(found, "endingPosition"),
-        max_batch_events=parse_number(found, "maxEventsPerBatch", minimum=1),
-        archive=found.get("archive"),
-        watermarks=parse_flag(found, "marks"),
-        record_column=parse_flag(found, "packed"),
+        scan=_parse_scan(options),
+        payload=_parse_payload(options.get("payload", "json")),
+        partitions=parse_number(options, "partitions", minimum=1),
+        starting_position=_parse_starting(options),
+        ending_position=parse_number(options, "endingPosition"),
+        max_batch_events=parse_number(options, "maxEventsPerBatch", minimum=1),
+        archive=options.get("archive"),
+        watermarks=parse_flag(options, "watermarks"),
+        record_column=parse_flag(options, "records"),
     )
 
 
-def normalize_options(given: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+def normalize_options(raw: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     """Return options under their documented names.
 
     Args:
-        given: Options with names in any case.
+        raw: Options with names in any case.
         known: The documented names.
 
     Raises:
         InvalidArgument: An option is unknown; the message lists the documented ones.
     """
     names = {name.lower(): name for name in known}
-    found: dict[str, str] = {}
-    for key, value in given.items():
+    options: dict[str, str] = {}
+    for key, value in raw.items():
         name = names.get(key.lower())
         if name is None:
             documented = ", ".join(sorted(set(names.values()) - set(_INTERNAL)))
             raise option_error(
                 key[:80], f"is not an option of the format seriatim; options: {documented}"
             )
-        found[name] = value
-    return found
+        options[name] = value
+    return options
 
 
-def _parse_scan(found: Mapping[str, str]) -> ScanSpec:
+def _parse_scan(options: Mapping[str, str]) -> ScanSpec:
     return ScanSpec(
-        columns=_parse_columns(found.get("columns")),
-        tenants=_parse_tenant(found),
-        types=_parse_patterns(found, "types"),
-        stream_types=_parse_patterns(found, "streamType"),
-        stream_ids=_parse_id(found, "streamId"),
-        correlation_ids=_parse_text(found, "correlationId"),
-        causation_ids=_parse_text(found, "causationId"),
-        actor_ids=_parse_text(found, "actorId"),
-        occurred=_parse_interval(found, "occurred"),
-        recorded=_parse_interval(found, "recorded"),
+        columns=_parse_columns(options.get("columns")),
+        tenants=_parse_tenant(options),
+        types=_parse_patterns(options, "types"),
+        stream_types=_parse_patterns(options, "streamType"),
+        stream_ids=_parse_id(options, "streamId"),
+        correlation_ids=_parse_text(options, "correlationId"),
+        causation_ids=_parse_text(options, "causationId"),
+        actor_ids=_parse_text(options, "actorId"),
+        occurred=_parse_interval(options, "occurred"),
+        recorded=_parse_interval(options, "recorded"),
     )
 
 
@@ -236,34 +237,34 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _parse_patterns(found: Mapping[str, str], option: str) -> NameFilter | None:
-    if option not in found:
+def _parse_patterns(options: Mapping[str, str], option: str) -> NameFilter | None:
+    if option not in options:
         return None
-    patterns = split_list(found[option])
+    patterns = split_list(options[option])
     for pattern in patterns:
         if problem := pattern_problem(_check_id(option, pattern)):
             raise option_error(option, problem)
     return NameFilter.parse(patterns)
 
 
-def _parse_id(found: Mapping[str, str], option: str) -> NameFilter | None:
-    if option not in found:
+def _parse_id(options: Mapping[str, str], option: str) -> NameFilter | None:
+    if option not in options:
         return None
-    return NameFilter((_check_id(option, found[option]),))
+    return NameFilter((_check_id(option, options[option]),))
 
 
-def _parse_text(found: Mapping[str, str], option: str) -> NameFilter | None:
-    if option not in found:
+def _parse_text(options: Mapping[str, str], option: str) -> NameFilter | None:
+    if option not in options:
         return None
-    if problem := text_problem(found[option]):
+    if problem := text_problem(options[option]):
         raise option_error(option, problem)
-    return NameFilter((found[option],))
+    return NameFilter((options[option],))
 
 
-def _parse_tenant(found: Mapping[str, str]) -> NameFilter | None:
-    if "tenant" not in found:
+def _parse_tenant(options: Mapping[str, str]) -> NameFilter | None:
+    if "tenant" not in options:
         return None
-    return NameFilter((check_tenant(found["tenant"], "tenant"),))
+    return NameFilter((check_tenant(options["tenant"], "tenant"),))
 
 
 def _check_id(option: str, value: str) -> str:
@@ -272,24 +273,24 @@ def _check_id(option: str, value: str) -> str:
     return value
 
 
-def _parse_interval(found: Mapping[str, str], prefix: str) -> Interval:
+def _parse_interval(options: Mapping[str, str], prefix: str) -> Interval:
     bounds: list[int | None] = []
     for option in (f"{prefix}After", f"{prefix}Until"):
-        text = found.get(option)
+        text = options.get(option)
         if text is not None and (problem := time_problem(text)):
             raise option_error(option, f"{problem}, such as 2026-01-31T12:00:00Z")
         bounds.append(None if text is None else parse_us(text))
     return Interval(*bounds)
 
 
-def _parse_starting(found: Mapping[str, str]) -> int | Literal["earliest", "latest"]:
-    text = found.get("startingPosition", EARLIEST).lower()
+def _parse_starting(options: Mapping[str, str]) -> int | Literal["earliest", "latest"]:
+    text = options.get("startingPosition", EARLIEST).lower()
     if text == EARLIEST:
         return "earliest"
     if text == LATEST:
         return "latest"
     try:
-        return parse_number(found, "startingPosition") or 0
+        return parse_number(options, "startingPosition") or 0
     except InvalidArgument:
         raise option_error("startingPosition", "must be a position, earliest or latest") from None
 
@@ -302,13 +303,13 @@ def _parse_payload(text: str) -> Literal["json", "variant"]:
     raise option_error("payload", "must be json or variant")
 
 
-def parse_number(found: Mapping[str, str], option: str, *, minimum: int = 0) -> int | None:
+def parse_number(options: Mapping[str, str], option: str, *, minimum: int = 0) -> int | None:
     """Parse a whole-number option; None if it is not given.
 
     Raises:
         InvalidArgument: The text is not a whole number, or is below `minimum`.
     """
-    text = found.get(option)
+    text = options.get(option)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or not minimum <= int(text) <= MAX_POSITION:
@@ -316,13 +317,13 @@ def parse_number(found: Mapping[str, str], option: str, *, minimum: int = 0) -> 
     return int(text)
 
 
-def parse_flag(found: Mapping[str, str], option: str) -> bool:
+def parse_flag(options: Mapping[str, str], option: str) -> bool:
     """Parse a boolean option; False if it is not given.
 
     Raises:
         InvalidArgument: The text is neither true nor false.
     """
-    text = found.get(option, "false").lower()
+    text = options.get(option, "false").lower()
     if text not in ("true", "false"):
         raise option_error(option, "must be true or false")
     return text == "true"

@@ -53,6 +53,8 @@ __all__ = [
     "scan",
 ]
 
+# The driver spends more on a null than on a short text, and most logs leave half of the columns
+# empty: columns without values are transferred as one JSON list, which is null in most rows.
 SPARSE_COLUMN = "sparse"  # the alias of the bundled column
 _MIN_BUNDLED = 2  # bundling a single column gains nothing
 _SAMPLE = 100  # events at each end of a range that are sampled
@@ -77,14 +79,15 @@ def find_sparse_columns(
     candidates = [name for name in raw if name in NULLABLE_COLUMNS]
     if len(candidates) < _MIN_BUNDLED:
         return ()
-    text = (
+    sql = (
         address.statements["find_used_columns"]
         .replace("{used}", ", ".join(f"count(e.{name}) > 0 as {name}" for name in candidates))
         .replace("{after}", str(int(after)))
         .replace("{until}", str(int(until)))
         .replace("{sample}", str(_SAMPLE))
     )
-    [row] = connection.fetch_rows(text)
+    # A column that is used only between the samples is bundled too, which is slower but correct.
+    [row] = connection.fetch_rows(sql)
     return tuple(name for name in candidates if not row[name])
 
 
@@ -92,8 +95,8 @@ def build_bundle_expression(names: Sequence[str]) -> str:
     """Return the SQL expression that selects columns as one JSON list, null if all are null."""
     all_null = " and ".join(f"e.{name} is null" for name in names)
     values = ", ".join(f"e.{name}" for name in names)
-    packed = f"json_build_array({values})::text"
-    return f"case when {all_null} then null else {packed} end as {SPARSE_COLUMN}"
+    json_list = f"json_build_array({values})::text"
+    return f"case when {all_null} then null else {json_list} end as {SPARSE_COLUMN}"
 
 
 def unbundle_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
@@ -156,12 +159,13 @@ def query_log_state(
     connection: ReadConnection, address: DatabaseAddress, at: int, until: int
 ) -> LogState:
     """Read the state of a log on an open connection; see `read_log_state`."""
-    text = (
+    # One statement sees one snapshot: head, identity and event ids belong together.
+    sql = (
         address.statements["select_log_state"]
         .replace("{at}", str(int(at)))
         .replace("{until}", str(int(until)))
     )
-    rows = connection.fetch_rows(text)
+    rows = connection.fetch_rows(sql)
     if not rows:
         msg = "the database has the tables of a log but contains no log: run seriatim init"
         raise BackendFailure(msg, retryable=False)
@@ -239,9 +243,10 @@ def _find_sparse(
 
 def _filter_partition(batch: pa.RecordBatch, partition: KeyPartition) -> pa.RecordBatch:
     """Keep the events of a key partition; SQLite has no hash function for texts."""
+    # crc32, because Python's own hash of a text differs from process to process.
     keys = zip(*(batch.column(name).to_pylist() for name in partition.columns), strict=True)
-    kept = [crc32(repr(key).encode()) % partition.count == partition.index for key in keys]
-    return batch.filter(pa.array(kept))
+    selected = [crc32(repr(key).encode()) % partition.count == partition.index for key in keys]
+    return batch.filter(pa.array(selected))
 
 
 def _regroup(address: DatabaseAddress, raw: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -273,25 +278,25 @@ def _build_events(raw: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch
 
 def _get_column(raw: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column; a sparse column without values is missing and becomes nulls."""
-    at = raw.schema.get_field_index(name)
-    if at >= 0:
-        return raw.column(at)
+    index = raw.schema.get_field_index(name)
+    if index >= 0:
+        return raw.column(index)
     return pa.nulls(raw.num_rows, get_arrow_type(name))
 
 
 def _decode_event_ids(raw: pa.RecordBatch, _name: str) -> pa.Array:
-    given = _get_column(raw, "event_id")
-    if "event_key" not in raw.schema.names or given.null_count == 0:
-        return given
+    stored = _get_column(raw, "event_id")
+    if "event_key" not in raw.schema.names or stored.null_count == 0:
+        return stored
     keys = decoders.format_uuids(raw.column("event_key"))
-    return keys if given.null_count == len(given) else pc.coalesce(given, keys)
+    return keys if stored.null_count == len(stored) else pc.coalesce(stored, keys)
 
 
 def _decode_occurred_at(raw: pa.RecordBatch, _name: str) -> pa.Array:
-    given, recorded = _get_column(raw, "occurred_us"), raw.column("recorded_us")
-    if given.null_count == len(given):
+    stored, recorded = _get_column(raw, "occurred_us"), raw.column("recorded_us")
+    if stored.null_count == len(stored):
         return decoders.to_timestamps(recorded)
-    times = given if given.null_count == 0 else pc.coalesce(given, recorded)
+    times = stored if stored.null_count == 0 else pc.coalesce(stored, recorded)
     # Earlier versions accepted times outside of the range of Python and Spark. They are clamped
     # here; `occurred_text` has the original.
     return decoders.to_timestamps(

@@ -96,6 +96,7 @@ def _build_conditions(address: DatabaseAddress, spec: ScanSpec) -> Iterator[str]
         if names is not None:
             yield _match_names(address, column, names)
     for interval, column in (
+        # `occurred_us` is null where the producer stated no time of its own.
         (spec.occurred, "coalesce(e.occurred_us, e.recorded_us)"),
         (spec.recorded, "e.recorded_us"),
     ):
@@ -129,6 +130,7 @@ def _match_names(address: DatabaseAddress, column: str, names: NameFilter) -> st
         values = ", ".join(_quote(address, value) for value in names.values)
         alternatives.append(f"{expression} in ({values})")
     for prefix in names.prefixes:
+        # Not LIKE: it has wildcards of its own, and ignores case in SQLite.
         literal = _quote(address, prefix)
         if address.backend == "postgres":
             alternatives.append(f"starts_with({expression}, {literal})")

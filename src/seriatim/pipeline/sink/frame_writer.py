@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -66,12 +65,12 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: The URL of the log.
-        shape: How rows become events.
+        mapping: How rows become events.
         tenant: The tenant of rows that name none.
-        refused: A folder for refused rows. If it is None, and `drop_refused` is not set, the job
-            fails at its end when a row was refused.
+        refused_folder: A folder for refused rows. If it is None, and `drop_refused` is not set, the
+            job fails at its end when a row was refused.
         drop_refused: Whether refused rows are counted and otherwise ignored.
-        report: A file for the report of the write.
+        report_path: A file for the report of the write.
         guard: The name of the guard policy.
     """
 
@@ -84,40 +83,40 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     guard: str = DEFAULT_GUARD.name
 
 
-def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
     """Parse and validate the options of a write.
 
     Args:
-        given: Options as Spark passes them; names are case-insensitive.
+        raw: Options as Spark passes them; names are case-insensitive.
 
     Raises:
         InvalidArgument: An option is unknown, or its value is invalid.
     """
-    found = normalize_options(given, SINK_OPTIONS)
-    if not found.get("url"):
+    options = normalize_options(raw, SINK_OPTIONS)
+    if not options.get("url"):
         raise option_error("url", "is required: the URL of the log, such as sqlite:///app.db")
-    if "backfill" in found and (problem := id_problem(found["backfill"])):
+    if "backfill" in options and (problem := id_problem(options["backfill"])):
         raise option_error("backfill", problem)
-    if "tenant" in found:
-        check_tenant(found["tenant"], "tenant")
-    if found.get("guard", DEFAULT_GUARD.name) not in BUILT_IN_GUARDS:
+    if "tenant" in options:
+        check_tenant(options["tenant"], "tenant")
+    if options.get("guard", DEFAULT_GUARD.name) not in BUILT_IN_GUARDS:
         raise option_error("guard", f"must be one of {', '.join(sorted(BUILT_IN_GUARDS))}")
-    committed = found.get("committed", "refuse")
+    committed = options.get("committed", "refuse")
     if committed not in ("refuse", _DROP):
         raise option_error("committed", "must be refuse or drop")
     return SinkOptions(
-        url=found["url"],
+        url=options["url"],
         mapping=RowMapping(
-            name=found.get("name", ""),
-            id_columns=tuple(split_list(found.get("idColumns", ""))),
+            name=options.get("name", ""),
+            id_columns=tuple(split_list(options.get("idColumns", ""))),
             drop_committed=committed == _DROP,
-            backfill=found.get("backfill"),
+            backfill=options.get("backfill"),
         ),
-        tenant=found.get("tenant", DEFAULT_TENANT),
-        refused_folder=_parse_folder(found.get("refused")),
-        drop_refused=found.get("refused") == _DROP,
-        report_path=found.get("report"),
-        guard=found.get("guard", DEFAULT_GUARD.name),
+        tenant=options.get("tenant", DEFAULT_TENANT),
+        refused_folder=_parse_folder(options.get("refused")),
+        drop_refused=options.get("refused") == _DROP,
+        report_path=options.get("report"),
+        guard=options.get("guard", DEFAULT_GUARD.name),
     )
 
 
@@ -163,12 +162,14 @@ class SinkWriter(ds.DataSourceArrowWriter):
         Raises:
             SeriatimError: The database failed; Spark then runs the task again.
         """
+        # Spark may run a task again, or twice at once. The rows have the same event ids each time,
+        # so that the log recognizes those it has.
         options = self._options
-        maker = EventBuilder(self._schema, options.mapping)
+        builder = EventBuilder(self._schema, options.mapping)
         with annotate_errors(), RefusedRows(options.refused_folder) as refused:
-            rows = (row for batch in iterator for row in maker.decode_rows(batch))
+            rows = (row for batch in iterator for row in builder.decode_rows(batch))
             counts = append_rows(
-                options.url, maker, rows, refused, tenant_id=options.tenant, guard=options.guard
+                options.url, builder, rows, refused, tenant_id=options.tenant, guard=options.guard
             )
             return SinkCommitMessage(counts, refused.first_reasons, refused.file)
 
@@ -186,11 +187,13 @@ class SinkWriter(ds.DataSourceArrowWriter):
             refused=sum(result.counts.refused for result in results),
             reasons=tuple(reasons)[:_REPORTED_REASONS],
         )
+        # Spark passes the results of one attempt per task: the files of others keep `.part`.
         finalize_files([result.file for result in results if result.file is not None])
         if self._options.report_path is not None:
             Path(self._options.report_path).write_bytes(msgspec.json.encode(report))
-        handled = self._options.refused_folder is not None or self._options.drop_refused
-        if report.refused and not handled:
+        allowed = self._options.refused_folder is not None or self._options.drop_refused
+        # Only now: the accepted rows are stored and reported, whatever happens to the others.
+        if report.refused and not allowed:
             raise refused_rows_error(report)
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
@@ -207,7 +210,9 @@ def refused_rows_error(report: AppendReport) -> InvalidEvent:
     return InvalidEvent(msg, details={"refused": report.refused})
 
 
-def append_frame(frame: DataFrame, url: str, **options: Any) -> AppendReport:
+def append_frame(
+    frame: DataFrame, url: str, **options: str | list[str] | tuple[str, ...]
+) -> AppendReport:
     """Append the rows of a DataFrame to a log.
 
     Refused rows do not raise here: the report has their number and the first reasons, and they
@@ -229,12 +234,18 @@ def append_frame(frame: DataFrame, url: str, **options: Any) -> AppendReport:
     Example:
         report = append_frame(frame, "sqlite:///app.db", name="import", idColumns=["row_id"])
     """
-    given = {
+    encoded = {
         name: ",".join(value) if isinstance(value, list | tuple) else value
         for name, value in options.items()
     }
+    # Spark returns nothing from a write, so the driver's part of it leaves its report in a file.
     with tempfile.TemporaryDirectory(prefix="seriatim-") as folder:
-        own = {"url": absolute_url(url), "report": f"{folder}/report", "refused": _DROP, **given}
+        write_options = {
+            "url": absolute_url(url),
+            "report": f"{folder}/report",
+            "refused": _DROP,
+            **encoded,
+        }
         with translate_spark_errors():
-            frame.write.format("seriatim").options(**own).mode("append").save()
-        return msgspec.json.decode(Path(own["report"]).read_bytes(), type=AppendReport)
+            frame.write.format("seriatim").options(**write_options).mode("append").save()
+        return msgspec.json.decode(Path(write_options["report"]).read_bytes(), type=AppendReport)

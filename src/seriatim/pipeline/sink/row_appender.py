@@ -40,7 +40,7 @@ class RefusedRows:
     fails, because Spark then runs the task again.
 
     Attributes:
-        first: The first reasons.
+        first_reasons: The first reasons.
         file: The path of the file, None if no row was written to one.
     """
 
@@ -81,6 +81,7 @@ def finalize_files(files: Sequence[str]) -> None:
         Path(name).rename(name.removesuffix(_PARTIAL_SUFFIX))
 
 
+# Enough appends for large group commits, but bounded: each keeps its row until its result arrives.
 MAX_IN_FLIGHT = 1000
 MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
 
@@ -98,12 +99,12 @@ class _InFlightAppend(msgspec.Struct):
 
     row: Row
     draft: Draft
-    ticket: QueuedAppend
+    queued: QueuedAppend
 
 
 def append_rows(
     url: str,
-    maker: EventBuilder,
+    builder: EventBuilder,
     rows: Iterable[Row],
     refused: RefusedRows,
     *,
@@ -114,7 +115,7 @@ def append_rows(
 
     Args:
         url: The URL of an existing log.
-        maker: Builds the event of a row.
+        builder: Builds the event of a row.
         rows: The rows.
         refused: Collects the rows that the log refuses.
         tenant_id: The tenant of rows that name none.
@@ -130,7 +131,7 @@ def append_rows(
         window = AppendWindow(log, refused)
         for row in rows:
             try:
-                event = maker.build_event(row)
+                event = builder.build_event(row)
             except SeriatimError as error:
                 window.refuse(error, row)
                 continue
@@ -191,28 +192,28 @@ class AppendWindow:
 
     def _submit(self, row: Row, draft: Draft) -> None:
         request = self._log.appender.prepare_request(draft)
-        ticket = self._log.appender.committer.submit(request)
-        self._in_flight.append(_InFlightAppend(row, draft, ticket))
+        queued = self._log.appender.committer.submit(request)
+        self._in_flight.append(_InFlightAppend(row, draft, queued))
         self._bytes += request.size
 
     def _complete_oldest(self) -> None:
         """Wait for the oldest append and count its result."""
         oldest = self._in_flight.popleft()
-        self._bytes -= oldest.ticket.request.size
+        self._bytes -= oldest.queued.request.size
         try:
             self._count(self._wait(oldest))
         except SeriatimError as error:
             self.refuse(error, oldest.row)
 
-    def _wait(self, oldest: _InFlightAppend) -> AppendResult:
+    def _wait(self, append: _InFlightAppend) -> AppendResult:
         try:
-            return oldest.ticket.result(self._log.settings.timeout_s)
+            return append.queued.result(self._log.settings.timeout_s)
         except StaleRules:
             # Declarations changed after this append was validated, so the appends submitted after
             # it are stale too. All of them are repeated one by one before a new one is submitted,
             # which keeps the order of the rows.
             self._stale = True
-            return self._log.append_draft(oldest.draft)
+            return self._log.append_draft(append.draft)
         except TimeoutError:
             msg = "an append timed out and its outcome is unknown: run the task again"
             raise BackendFailure(msg, details={"ambiguous": True}) from None

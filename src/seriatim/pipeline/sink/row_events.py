@@ -106,29 +106,31 @@ def _find_type_problem(name: str, kind: t.DataType) -> str | None:
         SOURCE_ID_COLUMN,
     }:
         return None
-    given = kind.simpleString()[:80]
+    actual = kind.simpleString()[:80]
     match name:
         case "payload":
             if isinstance(kind, (*_TEXTS, t.VariantType)):
                 return None
             if not isinstance(kind, t.StructType | t.MapType | t.ArrayType):
-                return f"is {given}: it must be JSON text, a VARIANT, a struct, a map or an array"
+                return f"is {actual}: it must be JSON text, a VARIANT, a struct, a map or an array"
             return _find_nested_problem(kind)
         case "tags":
-            fits = isinstance(kind, t.ArrayType) and isinstance(kind.elementType, _TEXTS)
-            return None if fits else f"is {given}: it must be array<string>"
+            valid = isinstance(kind, t.ArrayType) and isinstance(kind.elementType, _TEXTS)
+            return None if valid else f"is {actual}: it must be array<string>"
         case "metadata":
-            fits = isinstance(kind, t.MapType) and all(
+            valid = isinstance(kind, t.MapType) and all(
                 isinstance(part, _TEXTS) for part in (kind.keyType, kind.valueType)
             )
-            return None if fits else f"is {given}: it must be map<string,string>"
+            return None if valid else f"is {actual}: it must be map<string,string>"
         case "event_version" | "stream_seq":
-            fits = isinstance(kind, t.IntegralType)
-            return None if fits else f"is {given}: it must be a whole number"
+            valid = isinstance(kind, t.IntegralType)
+            return None if valid else f"is {actual}: it must be a whole number"
         case "occurred_at":
-            fits = isinstance(kind, (*_TEXTS, t.TimestampType))
-            return None if fits else f"is {given}: it must be text or a timestamp with a time zone"
-    return None if isinstance(kind, _TEXTS) else f"is {given}: it must be text"
+            valid = isinstance(kind, (*_TEXTS, t.TimestampType))
+            return (
+                None if valid else f"is {actual}: it must be text or a timestamp with a time zone"
+            )
+    return None if isinstance(kind, _TEXTS) else f"is {actual}: it must be text"
 
 
 def _find_nested_problem(kind: t.DataType) -> str | None:
@@ -221,6 +223,7 @@ class EventBuilder:
             return derive_uuid("backfill", mapping.backfill, str(source))
         if row.get("event_id") is not None:  # an empty id is refused later, like any invalid id
             return str(row["event_id"])
+        # Sorted, because the order of columns in a DataFrame says nothing about the row.
         names = mapping.id_columns or sorted(row)
         return derive_uuid("row", mapping.name, *(_to_canonical_text(row[name]) for name in names))
 
@@ -249,9 +252,9 @@ def _parse_payload(text: str) -> Any:
         pass  # the strict parser below explains the problem, or accepts the text
     try:
         return parse_strict_json(text)
-    except ValidationError as flaw:
-        deep = flaw.message.endswith("RecursionError")
-        msg = _TOO_DEEP if deep else f"payload is not JSON: {flaw.message}"
+    except ValidationError as error:
+        too_deep = error.message.endswith("RecursionError")
+        msg = _TOO_DEEP if too_deep else f"payload is not JSON: {error.message}"
         raise InvalidEvent(msg, details={"field": "payload"}) from None
 
 
@@ -325,11 +328,11 @@ def _make_converter(kind: t.DataType) -> Callable[[Any], Any]:
 
 def _build_object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     items = list(pairs)
-    built = dict(items)
-    if len(built) < len(items):
+    result = dict(items)
+    if len(result) < len(items):
         msg = "a map has the same key twice"
         raise ValueError(msg)
-    return built
+    return result
 
 
 def _get_items(value: Any) -> Any:

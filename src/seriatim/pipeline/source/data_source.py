@@ -84,14 +84,19 @@ def build_schema(options: SourceOptions) -> t.StructType:
 def _apply_schema(options: SourceOptions, schema: t.StructType) -> SourceOptions:
     """Select the columns of the caller's schema, or raise if it is not a schema of events."""
     columns = tuple(name for name in schema.names if name != RECORD_COLUMN)
-    if set(columns) <= set(EVENT_COLUMNS):
-        scan = msgspec.structs.replace(options.scan, columns=columns)
-        applied = msgspec.structs.replace(options, scan=scan)
-        known = {field.name: field.dataType for field in build_schema(applied)}
-        if all(known.get(field.name) == field.dataType for field in schema):
-            return applied
-    msg = "the given schema is not a schema of events: omit it, or use the option columns"
-    raise InvalidArgument(msg)
+    known = tuple(name for name in columns if name in EVENT_COLUMNS)
+    scan = msgspec.structs.replace(options.scan, columns=known)
+    selected = msgspec.structs.replace(options, scan=scan)
+    types = {field.name: field.dataType for field in build_schema(selected)}
+    for field in schema:
+        if types.get(field.name) != field.dataType:
+            msg = (
+                f"the schema has the column {field.name!r:.80} of type "
+                f"{field.dataType.simpleString():.80}, which is no column of events: omit the "
+                "schema, or select columns by the option columns"
+            )
+            raise InvalidArgument(msg, details={"column": field.name})
+    return selected
 
 
 class _FilterPush:
@@ -144,10 +149,11 @@ class BatchReader(ds.DataSourceReader):
         state = read_log_state(options.url, archive.end if archive else 0)
         if archive is not None:
             archive.check_log(*state.identity_and_head, state.event_id_at)
-        first = 0 if options.starting_position == "earliest" else options.starting_position
-        last = MAX_POSITION if options.ending_position is None else options.ending_position
-        after = max(first, self._pushed.after)
-        until = min(last, self._pushed.until, state.head)
+        starting = 0 if options.starting_position == "earliest" else options.starting_position
+        ending = MAX_POSITION if options.ending_position is None else options.ending_position
+        after = max(starting, self._pushed.after)
+        # The head is fixed here, so that all tasks read one state of the log.
+        until = min(ending, self._pushed.until, state.head)
         # Spark requires at least one partition, even for an empty range.
         return [*plan_partitions(archive, after, until, options.partitions)] or [
             RangePartition(after, after)

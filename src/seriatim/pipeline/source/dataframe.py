@@ -53,7 +53,7 @@ def events(
     archive: str | None = None,
     partitions: int | None = None,
 ) -> DataFrame:
-    """Return events of a log as a DataFrame.
+    """Return events of a log as a DataFrame, which Spark reads from the log when it is used.
 
     Args:
         spark: The session; the format `seriatim` is registered with it.
@@ -83,7 +83,7 @@ def events(
         frame.groupBy("tenant_id").count().show()
     """
     register(spark)
-    given = {
+    values = {
         "url": absolute_url(url),
         "startingPosition": str(after),
         "endingPosition": None if until is None else str(until),
@@ -99,11 +99,16 @@ def events(
         "archive": archive,
         "partitions": None if partitions is None else str(partitions),
     }
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in values.items() if value is not None}
     frame = _load(spark, options, after, until)
-    if payload == "variant" and "payload" in frame.columns:
-        return frame.withColumn("payload", f.parse_json("payload"))
-    return frame
+    return _parse_payloads(frame) if payload == "variant" else frame
+
+
+def _parse_payloads(frame: DataFrame) -> DataFrame:
+    # Not by the source's option payload: Spark parses faster than the Python of the source.
+    if "payload" not in frame.columns:
+        return frame
+    return frame.withColumn("payload", f.parse_json("payload"))
 
 
 def encode_names(names: Iterable[str] | None) -> str | None:
@@ -114,6 +119,7 @@ def encode_names(names: Iterable[str] | None) -> str | None:
 def _load(spark: SparkSession, options: dict[str, str], after: int, until: int | None) -> DataFrame:
     spec = parse_source_options(options).scan
     storage = open_storage(options["archive"]) if "archive" in options else None
+    # For a bucket, Spark's Parquet reader would need Hadoop's S3 libraries: tasks read it instead.
     if isinstance(storage, FolderStorage):
         return _read_archive_and_log(spark, options, storage, spec, after, until)
     return spark.read.format("seriatim").options(**options).load()
@@ -131,13 +137,13 @@ def _read_archive_and_log(
     archive = open_archive(storage)
     archive.check_log(*_read_state(options["url"], archive.end))
     end = archive.end if until is None else min(until, archive.end)
-    live = {name: value for name, value in options.items() if name != "archive"}
-    live["startingPosition"] = str(max(after, end))
-    rest = spark.read.format("seriatim").options(**live).load()
+    live_options = {name: value for name, value in options.items() if name != "archive"}
+    live_options["startingPosition"] = str(max(after, end))
+    live = spark.read.format("seriatim").options(**live_options).load()
     if after >= end:
-        return rest
+        return live
     sealed = _read_segments(spark, storage, archive, spec, after, end)
-    return sealed if until is not None and until <= end else sealed.unionByName(rest)
+    return sealed if until is not None and until <= end else sealed.unionByName(live)
 
 
 def _read_state(url: str, position: int) -> tuple[str, int, int, str | None]:
@@ -163,10 +169,12 @@ def _read_segments(
     after: int,
     until: int,
 ) -> DataFrame:
-    segments = [each for each in archive.segments if each.last > after and each.first <= until]
+    segments = [
+        segment for segment in archive.segments if segment.last > after and segment.first <= until
+    ]
     check_segments(storage, segments)
     folder = _GLOB_CHARACTERS.sub(r"\\\1", storage.path)
-    paths = [f"file:{folder}/{each.file}" for each in segments]
+    paths = [f"file:{folder}/{segment.file}" for segment in segments]
     frame = (
         spark.read.options(**_STRICT_PARQUET)
         .schema(build_spark_schema(EVENT_COLUMNS))

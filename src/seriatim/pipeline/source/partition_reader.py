@@ -87,6 +87,7 @@ def plan_partitions(
     """
     if archive is None or after >= archive.end:
         return split_range(after, until, count)
+    # A partition never spans two segments: each file is opened and checked on its own.
     parts: list[RangePartition] = []
     for segment in archive.segments:
         low, high = max(after, segment.first - 1), min(until, segment.last)
@@ -161,15 +162,15 @@ def parse_variants(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     parses them there.
     """
     for batch in batches:
-        at = batch.schema.get_field_index("payload")
-        yield batch if at < 0 else _parse_payloads(batch, at)
+        index = batch.schema.get_field_index("payload")
+        yield batch if index < 0 else _parse_payloads(batch, index)
 
 
-def _parse_payloads(batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
-    variants = map(VariantVal.parseJson, batch.column(at).to_pylist())
+def _parse_payloads(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
+    variants = map(VariantVal.parseJson, batch.column(index).to_pylist())
     rows = [{"value": bytes(each.value), "metadata": bytes(each.metadata)} for each in variants]
     field = pa.field("payload", _VARIANT_TYPE, nullable=False)
-    return batch.set_column(at, field, pa.array(rows, _VARIANT_TYPE))
+    return batch.set_column(index, field, pa.array(rows, _VARIANT_TYPE))
 
 
 def read_partition(
@@ -217,4 +218,5 @@ def _append_watermark(
     batches: Iterator[pa.RecordBatch], spec: ScanSpec, part: RangePartition
 ) -> Iterator[pa.RecordBatch]:
     yield from batches
+    # Last: a watermark exists only if every event before it was read.
     yield make_watermark(spec.columns, part.after, part.until)

@@ -48,7 +48,7 @@ def push_filters(
     return pushed, remaining
 
 
-def _narrow(pushed: BoundedScan, condition: ds.Filter) -> BoundedScan | None:
+def _narrow(spec: BoundedScan, condition: ds.Filter) -> BoundedScan | None:
     """Return the narrowed scan, or None if only Spark can apply the filter."""
     attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     if len(attribute) != 1:
@@ -57,27 +57,28 @@ def _narrow(pushed: BoundedScan, condition: ds.Filter) -> BoundedScan | None:
     if isinstance(condition, ds.IsNotNull):
         # Always true for a column that is never null: nothing to filter.
         always_true = column in EVENT_SCHEMA.names and not EVENT_SCHEMA.field(column).nullable
-        return pushed if always_true else None
+        return spec if always_true else None
     value = getattr(condition, "value", None)
     if column in _NAME_FIELDS:
-        return _narrow_names(pushed, _NAME_FIELDS[column], condition, value)
+        return _narrow_names(spec, _NAME_FIELDS[column], condition, value)
     if column == "position":
         interval = _find_interval(condition, value, _to_integer)
         if interval is None:
             return None
-        both = Interval(pushed.after, pushed.until).intersect(interval)
-        return BoundedScan(pushed.scan, max(both.after or 0, 0), max(both.until or 0, 0))
+        # Positions start at 1: a bound below them means an empty or an unbounded side.
+        overlap = Interval(spec.after, spec.until).intersect(interval)
+        return BoundedScan(spec.scan, max(overlap.after or 0, 0), max(overlap.until or 0, 0))
     if column in _TIME_FIELDS:
         field = _TIME_FIELDS[column]
         interval = _find_interval(condition, value, _to_microseconds)
         if interval is None:
             return None
-        return _replace_field(pushed, field, getattr(pushed.scan, field).intersect(interval))
+        return _replace_field(spec, field, getattr(spec.scan, field).intersect(interval))
     return None
 
 
 def _narrow_names(
-    pushed: BoundedScan, field: str, condition: ds.Filter, value: Any
+    spec: BoundedScan, field: str, condition: ds.Filter, value: Any
 ) -> BoundedScan | None:
     names: NameFilter | None = None
     if isinstance(condition, ds.EqualTo | ds.EqualNullSafe) and _is_storable_text(value):
@@ -88,12 +89,12 @@ def _narrow_names(
         names = NameFilter((), (value,))
     if names is None:
         return None
-    return _replace_field(pushed, field, names.intersect(getattr(pushed.scan, field)))
+    return _replace_field(spec, field, names.intersect(getattr(spec.scan, field)))
 
 
-def _replace_field(pushed: BoundedScan, field: str, value: Any) -> BoundedScan:
-    scan = msgspec.structs.replace(pushed.scan, **{field: value})
-    return msgspec.structs.replace(pushed, scan=scan)
+def _replace_field(spec: BoundedScan, field: str, value: Any) -> BoundedScan:
+    scan = msgspec.structs.replace(spec.scan, **{field: value})
+    return msgspec.structs.replace(spec, scan=scan)
 
 
 def _is_storable_text(value: object) -> bool:

@@ -33,6 +33,7 @@ _SETTINGS = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 _LOCAL_SETTINGS = {
+    # Loopback: other machines must not reach the ports of a local Spark.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "3g",  # in local mode, tasks run in the driver's JVM
@@ -79,7 +80,7 @@ def session(
         spark.read.format("seriatim").option("url", "sqlite:///app.db").load().show()
     """
     with _lock:
-        if not _current or not _is_running(_current[0]):
+        if not _current or not _is_running(_current[0].sparkContext):
             _current[:] = [_create_session(master, name, settings or {})]
         spark = _current[0]
     register(spark)
@@ -91,27 +92,27 @@ def create_job_session(spark: SparkSession) -> SparkSession:
 
     Of the given session's settings it keeps only the number of shuffle partitions.
     """
-    own = spark.newSession()
+    job_session = spark.newSession()
     for key in _JOB_SETTINGS:
-        own.conf.set(key, _SETTINGS[key])
-    own.conf.set(_SHUFFLE_PARTITIONS, str(spark.conf.get(_SHUFFLE_PARTITIONS)))
-    register(own)
-    return own
+        job_session.conf.set(key, _SETTINGS[key])
+    job_session.conf.set(_SHUFFLE_PARTITIONS, str(spark.conf.get(_SHUFFLE_PARTITIONS)))
+    register(job_session)
+    return job_session
 
 
-def _is_running(spark: SparkSession) -> bool:
-    return spark.sparkContext._jsc is not None  # noqa: SLF001 - no public method tells
+def _is_running(context: SparkContext) -> bool:
+    return context._jsc is not None  # noqa: SLF001 - there is no public method
 
 
 def _create_session(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
     running = SparkContext._active_spark_context  # noqa: SLF001 - of any thread, not only this one
-    if running is None or running._jsc is None:  # noqa: SLF001 - as above
+    if running is None or not _is_running(running):
         return _start_spark(master, name, settings)
-    own = create_job_session(SparkSession(running))
+    spark = create_job_session(SparkSession(running))
     for key, value in settings.items():
-        if own.conf.isModifiable(key):
-            own.conf.set(key, value)
-    return own
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
+    return spark
 
 
 def _start_spark(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
@@ -129,6 +130,7 @@ def _start_spark(master: str | None, name: str, settings: Mapping[str, str]) -> 
         with use_java_for_spark(), _postpone_signals():
             spark = builder.getOrCreate()
     except BaseException:
+        # A postponed Ctrl-C is raised after Spark has started: do not leave its JVM running.
         if spark is not None:
             spark.stop()
         raise

@@ -45,14 +45,14 @@ class LogOffset(msgspec.Struct, frozen=True):
     last_event_id: str = msgspec.field(name="tip")
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> LogOffset:
+    def from_dict(cls, encoded: dict[str, Any]) -> LogOffset:
         """Decode an offset from a checkpoint.
 
         Raises:
             LogIdentityChanged: The checkpoint was written by another data source.
         """
         try:
-            return msgspec.convert(given, cls)
+            return msgspec.convert(encoded, cls)
         except msgspec.ValidationError as error:
             msg = (
                 f"the checkpoint does not contain an offset of a log ({error}): it may belong to "
@@ -138,18 +138,22 @@ class LogProbe:
                 return  # it was broken already
 
 
+# Without SupportsTriggerAvailableNow, Spark would end a query with this trigger after one batch.
 class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
     """Follows the log in micro-batches.
 
     A query resumes from its checkpoint, and stops with an error if that belongs to another log.
     """
 
+    # `commit` is not overridden: nothing may depend on it, because Spark does not call it for the
+    # last batch of a query.
+
     def __init__(self, options: SourceOptions) -> None:
         if options.ending_position is not None:
             raise option_error("endingPosition", "is only valid for batches; a stream has no end")
         self._options = options
         self._target = MAX_POSITION
-        self._opened: Archive | None = None
+        self._archive: Archive | None = None
         self._probe = LogProbe(options.url)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -173,6 +177,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         Raises:
             LogIdentityChanged: The log was restored or replaced since `start`.
         """
+        # Positions are gapless, so a limit in rows is a distance between positions.
         begin = LogOffset.from_dict(start)
         until = self._target
         if isinstance(limit, limits.ReadMaxRows):
@@ -221,12 +226,12 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         """
         if self._options.archive is None:
             return None
-        if self._opened is None:
+        if self._archive is None:
             archive = open_archive(self._options.archive)
             state = self._probe.read_state(archive.end, MAX_POSITION)
             archive.check_log(*state.identity_and_head, state.event_id_at)
-            self._opened = archive
-        return self._opened if position < self._opened.end else None
+            self._archive = archive
+        return self._archive if position < self._archive.end else None
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition; Spark calls this in a task."""

@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from seriatim.pipeline.columns import EVENT_SCHEMA
 
+# `foreachBatch` does not receive the range of its batch, and filters may leave a batch without
+# events. The cursor of a projection moves by watermarks all the same.
 WATERMARK_TYPE = ""  # the event type of a watermark; no event has an empty type
 
 
@@ -16,20 +18,21 @@ def make_watermark(columns: Sequence[str], after: int, until: int) -> pa.RecordB
 
     Its `position` is the end of the range, and its `append_position` the position before it.
     """
-    known = {"position": until, "append_position": after, "event_type": WATERMARK_TYPE}
+    values = {"position": until, "append_position": after, "event_type": WATERMARK_TYPE}
     fields = [EVENT_SCHEMA.field(name) for name in columns]
     arrays = [
-        pa.array([known.get(field.name, _get_neutral_value(field))], field.type) for field in fields
+        pa.array([values.get(field.name, _get_neutral_value(field))], field.type)
+        for field in fields
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def find_covered_range(ranges: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
     """Return the smallest range that contains the watermarks of a read, None without any."""
-    known = list(ranges)
-    if not known:
+    covered = list(ranges)
+    if not covered:
         return None
-    return min(after for after, _ in known), max(until for _, until in known)
+    return min(after for after, _ in covered), max(until for _, until in covered)
 
 
 def _get_neutral_value(field: pa.Field) -> object:

@@ -103,20 +103,20 @@ class LogFeed:
             job, msgspec.json.encode(next_cursor).decode(), until - after, head - until
         )
 
-    def _position(self, work: TaskSpec, cursor: str | None) -> int:
+    def _position(self, spec: TaskSpec, cursor: str | None) -> int:
         """Return the position of a cursor, or the handler's start if there is none."""
         if cursor is None:
-            return min(work.handler.start, self._store.head())
+            return min(spec.handler.start, self._store.head())
         stored = msgspec.json.decode(cursor, type=LogCursor)
         identity = LogIdentity(stored.log_id, stored.epoch)
         problem = find_cursor_problem(self._store, identity, stored.position, stored.last_event_id)
         if problem is not None:
             msg = (
-                f"the cursor of handler {work.handler.name} {problem}: the log was restored or "
+                f"the cursor of handler {spec.handler.name} {problem}: the log was restored or "
                 "replaced. Compare the handler's effects with the log, then run seriatim registry "
-                f"reset {work.handler.name} --reason …"
+                f"reset {spec.handler.name} --reason …"
             )
-            raise LogIdentityChanged(msg, details={"handler": work.handler.name})
+            raise LogIdentityChanged(msg, details={"handler": spec.handler.name})
         return stored.position
 
 
@@ -149,51 +149,59 @@ class KafkaFeed:
 
         """
         bounds = get_offsets(self._target, [self._topic])[self._topic]
-        seen = {} if cursor is None else msgspec.json.decode(cursor, type=dict[str, int])
-        begin = {one: seen.get(str(one), first) for one, (first, _) in bounds.items()}
+        offsets = {} if cursor is None else msgspec.json.decode(cursor, type=dict[str, int])
+        # The cursor of a partition that was added later is missing: it starts at its first offset.
+        begin = {
+            partition: offsets.get(str(partition), first)
+            for partition, (first, _) in bounds.items()
+        }
         self._check_offsets(begin, bounds)
-        left = {one: end - begin[one] for one, (_, end) in bounds.items()}
-        if not any(count > 0 for count in left.values()):
+        remaining = {partition: end - begin[partition] for partition, (_, end) in bounds.items()}
+        if not any(count > 0 for count in remaining.values()):
             return None
-        share = max(1, self._batch_events // len(left))
-        until = {one: begin[one] + min(max(0, left[one]), share) for one in left}
+        batch_share = max(1, self._batch_events // len(remaining))
+        until = {
+            partition: begin[partition] + min(max(0, count), batch_share)
+            for partition, count in remaining.items()
+        }
+        # Fixed offsets on both sides: the cursor in the registry decides, not a consumer group.
         frame = (
             self._spark.read.format("kafka")
             .options(**spark_options(self._target))
             .option("subscribe", self._topic)
-            .option("startingOffsets", self._offsets_json(begin))
-            .option("endingOffsets", self._offsets_json(until))
+            .option("startingOffsets", self._encode_offsets(begin))
+            .option("endingOffsets", self._encode_offsets(until))
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "true")
             .load()
         )
         task = KafkaTask(spec=spec, tenant_id=self._tenant_id)
         job = self._select_columns(frame).mapInArrow(task, COUNTS_SCHEMA)
-        events = sum(until[one] - begin[one] for one in until)
-        next_cursor = msgspec.json.encode({str(one): at for one, at in until.items()}).decode()
-        lag = sum(max(0, one) for one in left.values()) - events
-        return FeedBatch(job, next_cursor, events, lag)
+        events = sum(until[partition] - begin[partition] for partition in until)
+        next_cursor = msgspec.json.encode({str(key): offset for key, offset in until.items()})
+        lag = sum(max(0, count) for count in remaining.values()) - events
+        return FeedBatch(job, next_cursor.decode(), events, lag)
 
     def _check_offsets(self, begin: dict[int, int], bounds: dict[int, tuple[int, int]]) -> None:
-        for one, (first, end) in bounds.items():
-            if begin[one] < first:
+        for partition, (first, end) in bounds.items():
+            if begin[partition] < first:
                 msg = (
                     f"topic {self._topic} has deleted messages that were not handled: partition "
-                    f"{one} begins at offset {first}, the worker is at {begin[one]}. Run the "
-                    "worker on the log, which has all events"
+                    f"{partition} begins at offset {first}, the worker is at {begin[partition]}. "
+                    "Run the worker on the log, which has all events"
                 )
-                raise BackendFailure(msg, details={"partition": one}, retryable=False)
-            if begin[one] > end:
+                raise BackendFailure(msg, details={"partition": partition}, retryable=False)
+            if begin[partition] > end:
                 msg = (
-                    f"topic {self._topic} was deleted and created again: partition {one} ends at "
-                    f"offset {end}, the worker is at {begin[one]}. Publish to a topic of another "
-                    "name, and run the worker on that"
+                    f"topic {self._topic} was deleted and created again: partition {partition} "
+                    f"ends at offset {end}, the worker is at {begin[partition]}. Publish to a "
+                    "topic of another name, and run the worker on that"
                 )
-                raise LogIdentityChanged(msg, details={"partition": one})
+                raise LogIdentityChanged(msg, details={"partition": partition})
 
-    def _offsets_json(self, at: dict[int, int]) -> str:
+    def _encode_offsets(self, offsets: dict[int, int]) -> str:
         """Return offsets in the JSON form of Spark's Kafka source."""
-        by_topic = {self._topic: {str(one): offset for one, offset in at.items()}}
+        by_topic = {self._topic: {str(partition): offset for partition, offset in offsets.items()}}
         return msgspec.json.encode(by_topic).decode()
 
     def _select_columns(self, frame: DataFrame) -> DataFrame:
@@ -202,14 +210,14 @@ class KafkaFeed:
             "partition",
             "offset",
             "value",
-            _header("first-seq").alias("first_seq"),
-            _header("log").cast("string").alias("log_id"),
+            _get_header("first-seq").alias("first_seq"),
+            _get_header("log").cast("string").alias("log_id"),
             # try_cast: a value that is not a number becomes null, and the task refuses the message.
-            _header("epoch").cast("string").try_cast("bigint").alias("epoch"),
+            _get_header("epoch").cast("string").try_cast("bigint").alias("epoch"),
         )
 
 
-def _header(name: str) -> Column:
+def _get_header(name: str) -> Column:
     """Return the value of the first header of a name, null if there is none."""
-    found = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER_PREFIX}{name}")
-    return f.get(found, f.lit(0))["value"]
+    matches = f.filter(f.col("headers"), lambda header: header["key"] == f"{HEADER_PREFIX}{name}")
+    return f.get(matches, f.lit(0))["value"]

@@ -79,9 +79,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     registry_url: str
     settings: RegistrySettings
-    log_url: str | None = (
-        None  # URL of the log, to look up sequence numbers before the handler's start
-    )
+    log_url: str | None = None  # to look up sequence numbers before the handler's start
     zero_based: frozenset[str] = frozenset()  # stream types whose first number is 0
     dead_letters: Target | None = None
     span_export: SpanExport | None = None  # where the task's process exports spans to
@@ -99,12 +97,14 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def _loop(self) -> HandlerLoop:
         outage = OutageRetry(self.settings.on_outage)
-        registry = outage.run(lambda: _registry(os.getpid(), self.registry_url, self.settings))
-        starts = None if self.log_url is None else self.ranges_before_start
+        registry = outage.run(
+            lambda: _open_cached_registry(os.getpid(), self.registry_url, self.settings)
+        )
+        start_lookup = None if self.log_url is None else self.ranges_before_start
         return HandlerLoop(
             registry,
             trace_handler(self.handler),
-            start_lookup=starts,
+            start_lookup=start_lookup,
             dead_letters=self._dead_letter_target(),
         )
 
@@ -123,18 +123,20 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Find the sequence numbers before the handler's start, which are passed over."""
         if self.log_url is None:
             return []
-        return find_ranges_before_start(_store(os.getpid(), self.log_url), handler, blocked)
+        return find_ranges_before_start(
+            _open_cached_store(os.getpid(), self.log_url), handler, blocked
+        )
 
 
 # Cached, as one Python worker process runs many tasks; by process id, because of forks.
 @lru_cache(maxsize=4)
-def _registry(_process: int, url: str, settings: RegistrySettings) -> Registry:
+def _open_cached_registry(_process: int, url: str, settings: RegistrySettings) -> Registry:
     return open_registry(url, settings)
 
 
 # Cached, so that looking up streams does not open a connection for each.
 @lru_cache(maxsize=4)
-def _store(_process: int, url: str) -> Store:
+def _open_cached_store(_process: int, url: str) -> Store:
     return open_store(url, Settings(pool_size=1), create=False)
 
 
@@ -149,7 +151,7 @@ class LogTask(msgspec.Struct, frozen=True, kw_only=True):
         """Handle the partitions with the given numbers, and yield counts for each."""
         for batch in batches:
             for nth in batch.column(0).to_pylist():
-                deliveries = (self.spec.to_delivery(one, self.log) for one in self._events(nth))
+                deliveries = (self.spec.to_delivery(event, self.log) for event in self._events(nth))
                 yield self.spec.handle(deliveries)
 
     def _events(self, nth: int) -> Iterator[EventRecord]:
@@ -175,6 +177,8 @@ class DeferredTask(msgspec.Struct, frozen=True, kw_only=True):
 class _DeferredDelivery(Delivery, frozen=True, kw_only=True):
     """A delivery whose event stays encoded until the handler is called."""
 
+    # An event whose claim is refused is never decoded.
+
     event: msgspec.Raw
 
 
@@ -197,9 +201,9 @@ class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
     def _deliveries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivery]:
         for batch in batches:
             for row in batch.to_pylist():
-                found = self._delivery(row)
-                if found is not None:
-                    yield found
+                delivery = self._delivery(row)
+                if delivery is not None:
+                    yield delivery
 
     def _delivery(self, row: dict[str, object]) -> Delivery | None:
         """Convert a message to a delivery; return None if it is of another tenant."""

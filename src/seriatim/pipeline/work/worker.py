@@ -62,19 +62,21 @@ def report_registry_metrics(
 def _report_state(
     registry: Registry, handler: str, metrics: JobMetrics, ended: threading.Event
 ) -> None:
-    own: Registry | None = None
+    clone: Registry | None = None
     while True:
         try:
             # A separate connection, as the worker's thread uses the other one.
-            own = own or registry.clone(on_outage="fail_fast")
-            counts = {one.status: one.count for one in own.counts() if one.handler == handler}
+            clone = clone or registry.clone(on_outage="fail_fast")
+            counts = {
+                state.status: state.count for state in clone.counts() if state.handler == handler
+            }
             metrics.set_registry(handler, counts, unavailable=False)
         except BackendFailure:
             metrics.set_registry(handler, {}, unavailable=True)
         if ended.wait(_INTERVAL_S):
             break
-    if own is not None:
-        own.close()
+    if clone is not None:
+        clone.close()
 
 
 BATCH_EVENTS = 50_000
@@ -142,7 +144,7 @@ class Worker:
         self._store = None if url is None else open_store(url, Settings(), create=False)
         self._registry = open_registry(registry_at, settings)
         self._registry.declare(handler, replace=redeclare)
-        self._work = TaskSpec(
+        self._spec = TaskSpec(
             handler=handler,
             registry_url=registry_at,
             settings=settings,
@@ -163,10 +165,10 @@ class Worker:
 
             return KafkaFeed(self._spark, source, tenant_id=tenant_id, batch_events=batch_events)
         assert self._store is not None  # noqa: S101 - checked by _check_options
-        assert self._work.log_url is not None  # noqa: S101 - set together with the store
+        assert self._spec.log_url is not None  # noqa: S101 - set together with the store
         return LogFeed(
             self._spark,
-            self._work.log_url,
+            self._spec.log_url,
             self._store,
             tenant_id=tenant_id,
             batch_events=batch_events,
@@ -216,10 +218,10 @@ class Worker:
         """Handle due deferred events and one batch of new ones; return whether there were none."""
         # The feed first, as it stops at a restored log: deferred events may no longer be in it.
         cursor = self._registry.cursor(self._handler, self._feed.name)
-        batch = self._feed.next_batch(self._work, cursor)
+        batch = self._feed.next_batch(self._spec, cursor)
         due = self._registry.due(self._handler, _DUE_LIMIT)
         if due:
-            self._run_job(self._deferred_job(due))
+            self._run_job(self._build_deferred_job(due))
         if batch is None:
             return not due
         attributes: tracing.Attributes = {
@@ -241,24 +243,25 @@ class Worker:
         if reason is None:
             return False
         if live and reason.startswith("paused"):
-            self._progress.waiting(reason)
+            self._progress.report_wait(reason)
             return True
         raise handler_stopped_error(self._handler, reason)
 
-    def _deferred_job(self, due: list[Delivery]) -> DataFrame:
+    def _build_deferred_job(self, due: list[Delivery]) -> DataFrame:
         """Return the job that handles deferred events, those of a stream in one task, in order."""
+        # Spark does not keep the order of rows in a shuffle: number them, and sort by the number.
         parts = min(self._spark.sparkContext.defaultParallelism, len(due))
-        streams = [str(one.ordered_stream or one.key) for one in due]
+        streams = [str(delivery.ordered_stream or delivery.key) for delivery in due]
         table = pa.table(
             {
                 "nth": pa.array(range(len(due)), pa.int64()),
                 "stream": streams,
-                "delivery": [msgspec.json.encode(one).decode() for one in due],
+                "delivery": [msgspec.json.encode(delivery).decode() for delivery in due],
             }
         )
         frame = self._spark.createDataFrame(table)
         spread = frame.repartition(parts, "stream").sortWithinPartitions("nth")
-        return spread.select("delivery").mapInArrow(DeferredTask(spec=self._work), COUNTS_SCHEMA)
+        return spread.select("delivery").mapInArrow(DeferredTask(spec=self._spec), COUNTS_SCHEMA)
 
     def _run_job(self, job: DataFrame) -> None:
         """Run a job, and add its counts."""

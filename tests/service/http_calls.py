@@ -26,19 +26,19 @@ class ServiceResponse(msgspec.Struct, frozen=True):
 
     @property
     def json(self) -> Any:
-        """The body as a value."""
+        """Return the decoded JSON body."""
         return json.loads(self.body)
 
     @property
     def code(self) -> str:
-        """The error code of a problem."""
+        """Return the error code of a problem."""
         assert self.headers["content-type"] == "application/problem+json", self
         found: str = self.json["code"]
         return found
 
     @property
     def comparable(self) -> tuple[int, bytes, dict[str, str]]:
-        """The response without the request id, for comparisons."""
+        """Return the response without its request id, for comparisons."""
         text = self.body.replace(self.headers["x-request-id"].encode(), b"-")
         headers = {k: v for k, v in self.headers.items() if k not in _OF_THE_REQUEST}
         return self.status, text, headers
@@ -81,7 +81,7 @@ class Caller:
 
     @property
     def auth_headers(self) -> dict[str, str]:
-        """The headers with the token and the tenant."""
+        """Return the headers with the token and the tenant."""
         given = {} if self.token is None else {"authorization": f"Bearer {self.token}"}
         return given if self.tenant is None else {**given, "seriatim-tenant": self.tenant}
 

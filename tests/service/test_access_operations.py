@@ -98,7 +98,7 @@ def test_malformed_tokens_are_refused(service: RunningService, wrong: dict[str, 
     assert len(service.service.access.tokens()) == before
 
 
-def test_the_text_of_a_token_is_never_stored(service: RunningService, shared_url: str) -> None:
+def test_the_secret_of_a_token_is_never_stored(service: RunningService, shared_url: str) -> None:
     """K2: a request with an idempotency key leaves no response with the secret in the database."""
     ops = make_caller(service)
     key = {"idempotency-key": "token-1"}
@@ -111,7 +111,7 @@ def test_the_text_of_a_token_is_never_stored(service: RunningService, shared_url
     assert rows == [(0,)]
 
 
-def test_quotas(service: RunningService) -> None:
+def test_a_quota_is_set_applied_listed_and_removed(service: RunningService) -> None:
     """K4, N4: a quota is set, applied, listed with its use, and removed, and each is recorded."""
     ops = make_caller(service)
     append = make_caller(service, tenant_id="limited")
@@ -135,8 +135,8 @@ def test_quotas(service: RunningService) -> None:
     ]
 
 
-def test_an_unused_quota_is_whole(service: RunningService) -> None:
-    """K4: what a process grants at once is listed before anything was sent."""
+def test_an_unused_quota_is_listed_with_its_full_burst(service: RunningService) -> None:
+    """K4: a quota that was never used is listed with two seconds of its rates left."""
     ops = make_caller(service)
     ops("POST", "/v1/quotas", {"tenant_id": "unused", "events_per_s": 5, "bytes_per_s": 7})
     [quota] = [

@@ -38,7 +38,7 @@ def service(shared_url: str) -> Iterator[RunningService]:
 
 @pytest.fixture(params=["whole", "scoped"])
 def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
-    """A service of ours, for all event types or for one."""
+    """A caller of one tenant, for all event types or for one."""
     if request.param == "whole":
         return make_caller(service, tenant_id=OURS)
     return make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
@@ -101,7 +101,7 @@ def test_an_opaque_id_sent_back_is_returned_again(
         assert b"glob-x" not in answered.body
 
 
-def test_a_guessed_id_is_refused_like_any_other(service: RunningService, who: Caller) -> None:
+def test_guessed_ids_are_refused_alike(service: RunningService, who: Caller) -> None:
     """K2: only the value of a position is accepted; foreign and absent ids fail alike."""
     theirs = make_caller(service, tenant_id=THEIRS)
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
@@ -136,7 +136,7 @@ def test_opaque_ids_are_specific_to_tenant_and_position(service: RunningService)
 
 
 def test_a_hidden_id_is_refused(service: RunningService) -> None:
-    """K4: a caller that may not read an event's type cannot find out where it is."""
+    """K4: a caller that may not read an event's type cannot find its position by its id."""
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
     hidden = put(service, scoped, HIDDEN, f"{OURS}-hidden")
     absent = put(service, scoped, HIDDEN, f"{OURS}-nothing")
@@ -146,7 +146,7 @@ def test_a_hidden_id_is_refused(service: RunningService) -> None:
 
 
 def test_a_cursor_needs_no_last_event_id(service: RunningService, who: Caller) -> None:
-    """F8: without one it stores only the position."""
+    """F8: a cursor may be stored without a last event id."""
     answer = put(service, who, FOREIGN, "")
 
     assert answer.json["cursor"]["last_event_id"] == ""
@@ -156,7 +156,7 @@ def test_a_cursor_needs_no_last_event_id(service: RunningService, who: Caller) -
 
 
 def follow(service: RunningService, token: str) -> list[str]:
-    """Handle the stored events, and return them."""
+    """Run a subscription over the stored events and return their ids."""
     seen: list[str] = []
     with seriatim.open(service.url, token=token) as log:
         subscription = log.subscribe("reader", idle_timeout=0.05, poll_s=0.05)
@@ -165,7 +165,7 @@ def follow(service: RunningService, token: str) -> list[str]:
 
 
 def test_a_subscription_continues_after_foreign_events(shared_url: str, tmp_path: Path) -> None:
-    """E5: also if its cursor is at another tenant's event, and after a restart of the service."""
+    """E5: a cursor at another tenant's event continues, also after a restart of the service."""
     url = sqlite_in(tmp_path) if shared_url.startswith("sqlite") else shared_url
     tenants = ("sub-ours", "sub-theirs")
     with run_service(url) as first:
@@ -188,8 +188,8 @@ def test_a_subscription_continues_after_foreign_events(shared_url: str, tmp_path
 
 
 @pytest.mark.parametrize("at", ["own", "foreign"])
-def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
-    """F8: a cursor whose position holds another event stops its consumer."""
+def test_a_replaced_log_stops_a_subscription(tmp_path: Path, at: str) -> None:
+    """F8: a subscription whose cursor has another event id at its position fails."""
     url = sqlite_in(tmp_path)
     with run_service(url) as service:
         token = service.token(tenant_id=OURS)
@@ -207,7 +207,7 @@ def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
 
 
 def test_a_cursor_is_not_moved_over_a_replaced_log(service: RunningService) -> None:
-    """F8: a consumer that saw another event at a position fails, and nothing is stored."""
+    """F8: a cursor with another event id at its position is refused, and nothing is stored."""
     with seriatim.open(service.url, token=service.token(tenant_id=OURS)) as log:
         made = make_cursor(log.store, OURS, "subscription", "moved", SHOWN)
         log.store.put_cursor(made, lease=None, reset=False)
@@ -228,15 +228,15 @@ def test_a_cursor_is_not_moved_over_a_replaced_log(service: RunningService) -> N
 def bounded(
     request: pytest.FixtureRequest, serving: Callable[..., RunningService]
 ) -> RunningService:
-    """A service on each backend that allows three of each."""
+    """A service on each backend that allows three cursors and three leases per tenant."""
     url = {"memory": "memory:", "sqlite": None}.get(request.param)
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
     return serving(url, tenant_cursors=3, tenant_leases=3)
 
 
-def test_a_tenant_has_so_many_cursors(bounded: RunningService) -> None:
-    """K3: per purpose; existing cursors still move, and other tenants have their own bound."""
+def test_cursors_of_a_tenant_are_bounded(bounded: RunningService) -> None:
+    """K3: new cursors over the bound of a purpose are refused; stored ones still move."""
     who, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
     for name in ("a", "b", "c"):
         assert put(bounded, who, 0, "", name=name).status == 200
@@ -251,8 +251,8 @@ def test_a_tenant_has_so_many_cursors(bounded: RunningService) -> None:
     assert put(bounded, other, 0, "").status == 200
 
 
-def test_a_tenant_has_so_many_leases(bounded: RunningService) -> None:
-    """K3: released leases do not count, and cannot be renewed."""
+def test_leases_of_a_tenant_are_bounded(bounded: RunningService) -> None:
+    """K3: released leases do not count towards the bound, and cannot be renewed."""
     who, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
 
     def claim(name: str, by: Caller = who) -> ServiceResponse:
@@ -276,7 +276,7 @@ def test_a_tenant_has_so_many_leases(bounded: RunningService) -> None:
 
 
 def test_the_query_of_a_cursor_is_bounded(service: RunningService) -> None:
-    """K3: 256 KiB, whatever characters they are."""
+    """K3: the query of a cursor has at most 256 KiB of characters."""
     who = make_caller(service, tenant_id=OURS)
     assert put(service, who, 0, "", query="é" * 128 * 1024).status == 200
     answer = put(service, who, 0, "", query="é" * 128 * 1024 + "x")
@@ -285,8 +285,8 @@ def test_the_query_of_a_cursor_is_bounded(service: RunningService) -> None:
     assert answer.json["details"]["limit"] == "cursor_query_bytes"
 
 
-def test_cursors_come_in_pages(service: RunningService) -> None:
-    """K3: by name, a hundred at most; the client gets them all."""
+def test_cursors_are_listed_in_pages(service: RunningService) -> None:
+    """K3: cursors are listed by name, at most 100 per page; the client requests all pages."""
     who, store = make_caller(service, tenant_id="paged"), service.service.log.store
     identity = store.identity()
     names = sorted(f"{prefix}{number:04}" for number in range(60) for prefix in ("a", "é"))

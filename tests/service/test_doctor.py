@@ -8,7 +8,7 @@ from tests.service.http_calls import make_caller
 
 
 def test_an_operator_of_all_tenants_reads_the_checks(service: RunningService) -> None:
-    """L3: the findings of `doctor`, without paths of files."""
+    """L3: an operator of all tenants reads the findings of `doctor`, without paths of files."""
     answer = make_caller(service)("GET", "/v1/doctor")
 
     assert answer.status == 200
@@ -18,8 +18,8 @@ def test_an_operator_of_all_tenants_reads_the_checks(service: RunningService) ->
     assert not directory or directory not in answer.body.decode()
 
 
-def test_the_checks_run_once_for_many_requests(quick: RunningService) -> None:
-    """L3: a page that refreshes itself does not run the checks each time."""
+def test_findings_are_cached_between_requests(quick: RunningService) -> None:
+    """L3: three requests in a row run the checks once."""
     runs: list[int] = []
     diagnose = quick.service.diagnose
     read = diagnose._read
@@ -36,15 +36,15 @@ def test_the_checks_run_once_for_many_requests(quick: RunningService) -> None:
     assert answers[0] == answers[2]
 
 
-def test_checks_and_places_are_for_operators_of_all_tenants(quick: RunningService) -> None:
-    """K2: they describe the database of all tenants."""
+def test_checks_and_storage_need_an_operator_of_all_tenants(quick: RunningService) -> None:
+    """K2: other tokens get 403 for the checks and the storage of pipelines."""
     for path in ("/v1/doctor", "/v1/storage"):
         for token in ({"tenant_id": "acme"}, {"rights": ["read"]}):
             assert make_caller(quick, **token)("GET", path).status == 403
 
 
-def test_without_places_there_is_nothing_to_display(quick: RunningService) -> None:
-    """N1: a service that was started without places has neither publishers nor archives."""
+def test_storage_is_empty_without_configured_locations(quick: RunningService) -> None:
+    """N1: a service without configured storage reports neither publishers nor archives."""
     answer = make_caller(quick)("GET", "/v1/storage")
 
     assert answer.json == {"publishers": [], "archives": []}

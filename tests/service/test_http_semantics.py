@@ -28,8 +28,8 @@ def who(quick: RunningService) -> Caller:
 
 
 @pytest.mark.parametrize("path", sorted({route.path for route in ROUTES} | {"/health", "/ready"}))
-def test_a_wrong_method_is_named(who: Caller, path: str) -> None:
-    """L1: 405, and Allow names what works."""
+def test_a_wrong_method_is_refused_with_allow(who: Caller, path: str) -> None:
+    """L1: a method that a path does not have is 405, and Allow names those it has."""
     answer = who("DELETE", path)
     allowed = answer.headers["allow"].split(", ")
 
@@ -41,10 +41,10 @@ def test_a_wrong_method_is_named(who: Caller, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["BREW", "get", "X" * 40])
 @pytest.mark.parametrize("path", ["/v1/query", "/v1/log?after=1", "/health", "/nowhere"])
-def test_a_method_unknown_to_the_parser_is_named(
+def test_an_unknown_method_is_refused_with_allow(
     quick: RunningService, method: str, path: str
 ) -> None:
-    """L1: a method that HTTP does not have is 405 too, not a malformed request."""
+    """L1: a method that HTTP does not define is 405 with Allow, not a malformed request."""
     sent = f"{method} {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
     head, _, body = raw(quick.port, sent).partition(b"\r\n\r\n")
     allowed = {"/v1/query": b"POST", "/nowhere": b"GET, HEAD, POST"}.get(path, b"GET, HEAD")
@@ -57,7 +57,7 @@ def test_a_method_unknown_to_the_parser_is_named(
 
 @pytest.mark.parametrize("path", [*GETS, "/health", "/ready", "/metrics", "/v1/openapi.json"])
 def test_head_is_get_without_a_body(who: Caller, path: str) -> None:
-    """L1: the same status and type, and nothing else."""
+    """L1: HEAD has the status and content type of GET and no body."""
     head = who("HEAD", path)
     assert head.body == b""
     if path == "/v1/tail":
@@ -100,8 +100,8 @@ def test_a_head_over_its_bound_is_a_problem(
         b"2;extension=" + b"a" * 1_000_000,
     ],
 )
-def test_trailers_are_bounded_as_heads_are(quick: RunningService, who: Caller, sent: bytes) -> None:
-    """K3: chunk extensions and trailers are bounded like heads."""
+def test_trailers_are_bounded(quick: RunningService, who: Caller, sent: bytes) -> None:
+    """K3: chunk extensions and trailers over their bound are refused with 431."""
     answer = raw(quick.port, chunked(who, "chunked"), sent)
     head, _, body = answer.partition(b"\r\n\r\n")
 
@@ -109,8 +109,8 @@ def test_trailers_are_bounded_as_heads_are(quick: RunningService, who: Caller, s
     assert json.loads(body)["details"]["limit"] == "trailer_bytes"
 
 
-def test_small_trailers_are_taken(quick: RunningService, who: Caller) -> None:
-    """L1: a body in chunks may end with trailers."""
+def test_small_trailers_are_accepted(quick: RunningService, who: Caller) -> None:
+    """L1: a chunked body may end with trailers."""
     answer = raw(quick.port, chunked(who, "chunked"), b"1;e=1\r\n{\r\n1\r\n}\r\n0\r\nx: y\r\n\r\n")
 
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["details"]["argument"] == "events"
@@ -135,8 +135,8 @@ def chunked(who: Caller, coding: str) -> bytes:
     ).encode()
 
 
-def test_a_gzip_body_is_understood(who: Caller) -> None:
-    """L1: a gzip body is decoded, also with several members."""
+def test_a_gzip_body_is_decoded(who: Caller) -> None:
+    """L1: a gzip body is decoded, also with several members; a broken one is refused."""
     body = json.dumps({"events": [make_event("packed", {"a": "x" * 5000})]}).encode()
     coded = {"content-encoding": "gzip"}
     large = gzip.compress(body[:-1] + b" " * 1_000_000) + gzip.compress(body[-1:])
@@ -149,7 +149,7 @@ def test_a_gzip_body_is_understood(who: Caller) -> None:
 
 
 def test_a_gzip_bomb_is_refused(who: Caller) -> None:
-    """K3: a small body that would be large is over the bound of bodies."""
+    """K3: a small gzip body that decodes to 200 MiB is refused with 413."""
     bomb = gzip.compress(b" " * (200 * 1024 * 1024))
     answer = who("POST", "/v1/events", bomb, headers={"content-encoding": "gzip"})
 
@@ -157,7 +157,7 @@ def test_a_gzip_bomb_is_refused(who: Caller) -> None:
 
 
 def test_members_of_a_gzip_body_are_bounded(who: Caller) -> None:
-    """K3: each member costs time, however little it holds."""
+    """K3: a gzip body has at most 1024 members."""
     coded = {"content-encoding": "gzip"}
     packed = gzip.compress(json.dumps({"events": [make_event("packed")]}).encode())
     many = who("POST", "/v1/events", gzip.compress(b"") * 1023 + packed, headers=coded)
@@ -168,8 +168,8 @@ def test_members_of_a_gzip_body_are_bounded(who: Caller) -> None:
 
 
 @pytest.mark.parametrize("coding", ["br", "deflate", "gzip, br", "zstd"])
-def test_another_coding_is_refused_by_name(who: Caller, coding: str) -> None:
-    """L1: 415, with the supported codings."""
+def test_an_unsupported_content_coding_is_refused(who: Caller, coding: str) -> None:
+    """L1: an unsupported content coding is 415, with the supported one in Accept-Encoding."""
     answer = who("POST", "/v1/query", b"{}", headers={"content-encoding": coding})
 
     assert (answer.status, answer.code) == (415, "invalid_argument")
@@ -179,7 +179,7 @@ def test_another_coding_is_refused_by_name(who: Caller, coding: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/openapi.json", "/metrics"])
 def test_responses_are_compressed_on_request(who: Caller, path: str) -> None:
-    """L1: gzip if the client accepts it, uncompressed otherwise."""
+    """L1: responses are compressed if the client accepts gzip, and plain otherwise."""
     packed = who("GET", path, headers={"accept-encoding": "br, gzip"})
     plain = who("GET", path, headers={"accept-encoding": "gzip;q=0"})
 
@@ -209,14 +209,14 @@ def test_responses_are_compressed_on_request(who: Caller, path: str) -> None:
 def test_named_codings_override_the_wildcard(
     who: Caller, accepted: str, coding: str | None
 ) -> None:
-    """L1: `*` stands for codings that are not named."""
+    """L1: `*` in Accept-Encoding applies to codings that are not named."""
     answer = who("GET", "/v1/events", headers={"accept-encoding": accepted})
 
     assert answer.headers.get("content-encoding") == coding
 
 
-def test_a_large_answer_is_compressed(who: Caller, quick: RunningService) -> None:
-    """L1: also a response that is compressed outside of the event loop."""
+def test_a_large_response_is_compressed(who: Caller, quick: RunningService) -> None:
+    """L1: a response of a megabyte, compressed outside of the event loop, is valid gzip."""
     large = make_caller(quick, tenant_id="large")
     large.append(*[make_event(payload={"a": "x" * 100_000}) for _ in range(10)])
     packed = large("GET", "/v1/events", headers={"accept-encoding": "gzip"})
@@ -227,7 +227,7 @@ def test_a_large_answer_is_compressed(who: Caller, quick: RunningService) -> Non
 @pytest.mark.parametrize("name", ["limit", "until", "since_seq"])
 @pytest.mark.parametrize("value", ["null", "NULL", "none", ""])
 def test_a_null_parameter_is_refused(who: Caller, name: str, value: str) -> None:
-    """L1: a number is given, or left out."""
+    """L1: an empty or null numeric parameter is refused, with its name."""
     answer = who("GET", f"/v1/events?{name}={value}")
 
     assert (answer.status, answer.json["details"]["argument"]) == (400, name)
@@ -236,19 +236,19 @@ def test_a_null_parameter_is_refused(who: Caller, name: str, value: str) -> None
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/log", "/v1/log?after=0"])
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "61"])
 def test_a_wait_outside_its_bounds_is_refused(who: Caller, path: str, seconds: str) -> None:
-    """L1: also where there is nothing to wait for."""
+    """L1: `wait_s` outside 0 to 60 is refused, also where it has no effect."""
     answer = who("GET", f"{path}{'&' if '?' in path else '?'}wait_s={seconds}")
 
     assert (answer.status, answer.json["details"]["argument"]) == (400, "wait_s")
 
 
-def test_a_text_may_be_called_null(who: Caller) -> None:
-    """L1: where any text is valid, "null" is one."""
+def test_null_is_a_valid_text_parameter(who: Caller) -> None:
+    """L1: the text "null" is a valid event id and event type."""
     assert who("GET", "/v1/event", event_id="null").status == 404
     assert who("GET", "/v1/events", types=["null"]).status == 200
 
 
-def test_bounds_are_described(who: Caller) -> None:
+def test_the_openapi_document_contains_bounds(who: Caller) -> None:
     """K3: the OpenAPI document contains the bounds of parameters and bodies."""
     found: Any = who("GET", "/v1/openapi.json").json
     page = {one["name"]: one["schema"] for one in found["paths"]["/v1/events"]["get"]["parameters"]}
@@ -264,7 +264,7 @@ def test_bounds_are_described(who: Caller) -> None:
 
 
 def schemas(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a description."""
+    """Yield every object of an OpenAPI document."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value:

@@ -115,8 +115,8 @@ def test_several_appends_under_a_key_are_one_request(service: RunningService) ->
     assert who("GET", "/v1/log").json["head"] == head
 
 
-def test_refused_appends_of_several_may_be_corrected(service: RunningService) -> None:
-    """C5: if nothing was stored the key is free; an unpaired surrogate is reported as such."""
+def test_a_key_is_free_if_no_append_of_several_was_stored(service: RunningService) -> None:
+    """C5: a key stays free if no append of the request was stored; a lone surrogate is an error."""
     who, headers = make_caller(service, tenant_id="duplicates"), key()
     wrong = who("POST", "/v1/appends", {"appends": [{"events": [make_event("")]}]}, headers=headers)
     right = who(
@@ -136,7 +136,7 @@ def _respelled(value: Any) -> bytes:
     return json.dumps(json.loads(json.dumps(value, sort_keys=True)), indent=2).encode()
 
 
-def test_a_key_is_one_callers_on_one_path(service: RunningService) -> None:
+def test_a_key_belongs_to_one_caller_and_endpoint(service: RunningService) -> None:
     """C5: another actor, tenant or endpoint has keys of its own."""
     headers = key()
     body = body_of("/v1/events", make_event("paid"))
@@ -169,8 +169,8 @@ def test_a_refused_request_leaves_its_key_free(service: RunningService) -> None:
 
 @pytest.mark.parametrize("bad", ["", "x" * 201, " "])
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/leases"])
-def test_a_key_has_a_shape(service: RunningService, path: str, bad: str) -> None:
-    """C1: 1 to 200 bytes."""
+def test_malformed_keys_are_refused(service: RunningService, path: str, bad: str) -> None:
+    """C1: an empty, blank or too long key is `invalid_argument`."""
     body = {"events": [make_event()], "name": "l", "owner": "o", "seconds": 1}
     wanted = {k: v for k, v in body.items() if (k == "events") == (path == "/v1/events")}
     answer = make_caller(service)("POST", path, wanted, headers={"idempotency-key": bad})
@@ -207,8 +207,8 @@ def lease(who: Caller, name: str, headers: dict[str, str]) -> ServiceResponse:
     return who("POST", "/v1/leases", body, headers=headers)
 
 
-def test_a_tenant_has_so_many_answers(serving: Callable[..., RunningService]) -> None:
-    """C5: beyond that a new key is refused with a delay; old keys and other tenants are served."""
+def test_stored_responses_of_a_tenant_are_bounded(serving: Callable[..., RunningService]) -> None:
+    """C5: over the bound new keys get 429, while known keys and other tenants are served."""
     bounded = serving(tenant_answers=25)
     who, other = (make_caller(bounded, tenant_id=tenant) for tenant in ("a", "b"))
     keys = [key() for _ in range(25)]
@@ -230,8 +230,8 @@ def test_a_tenant_has_so_many_answers(serving: Callable[..., RunningService]) ->
     wait_until(lambda: lease(who, "more", key()).status == 200, "room again", within_s=3.0)
 
 
-def test_a_large_answer_is_not_kept(serving: Callable[..., RunningService]) -> None:
-    """C5: responses up to 64 KiB are stored; a duplicate of a larger one runs again."""
+def test_a_large_response_is_not_stored(serving: Callable[..., RunningService]) -> None:
+    """C5: a response over the bound is not stored, and its duplicate runs again."""
     who = make_caller(serving(answer_bytes=5000))
     small, large = key(), key()
     kinds = [{"name": f"kind-{n}"} for n in range(100)]
@@ -248,8 +248,8 @@ def test_a_large_answer_is_not_kept(serving: Callable[..., RunningService]) -> N
     assert not any("seriatim-replayed" in one.headers for one in larger)
 
 
-def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
-    """K4: while responses of one tenant cannot be stored, tokens of others are looked up."""
+def test_blocked_commands_do_not_delay_authentication(tmp_path: Path) -> None:
+    """K4: while the access store is locked, tokens of other tenants are still authenticated."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service(url) as service:
         loud = make_caller(service, tenant_id="loud")
@@ -274,7 +274,7 @@ def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
 
 
 def test_a_waiting_duplicate_writes_nothing(quick: RunningService) -> None:
-    """C5: duplicates wait for the stored response, or until the first request has failed."""
+    """C5: a duplicate of a running command gets no reservation until the command has failed."""
     access, command = quick.service.access, IdempotentCommand("t", "key", "hash")
     first = access.reserve(command, 10)
     assert isinstance(first, Reservation)
@@ -292,7 +292,7 @@ def test_a_waiting_duplicate_writes_nothing(quick: RunningService) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_a_killed_process_leaves_its_answer_to_another(
+def test_another_process_returns_the_response_of_a_killed_one(
     request: pytest.FixtureRequest, tmp_path: Any, backend: str
 ) -> None:
     """C5: if a process is killed before it responds, another one returns the stored response."""
@@ -320,7 +320,7 @@ def test_a_killed_process_leaves_its_answer_to_another(
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_duplicates_in_several_processes_are_one(
+def test_duplicates_in_several_processes_are_stored_once(
     request: pytest.FixtureRequest, tmp_path: Any, backend: str
 ) -> None:
     """C5: two processes at one address, and a third at another, store one append."""

@@ -1,4 +1,4 @@
-"""One tenant cannot stop the service: memory, processor time, quotas and shutdown."""
+"""One tenant cannot stop the service by its use of memory, processor time, quotas or shutdown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SLACK = 64 * MIB
 
 
 def rss(service: ServiceProcess) -> int:
-    """Return the resident memory of a service's process."""
+    """Return the resident memory of a service process."""
     return psutil.Process(service.process.pid).memory_info().rss
 
 
@@ -59,7 +59,7 @@ def many_links(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A service in a separate process, whose memory is its own."""
+    """A service in a separate process, whose memory can be measured."""
     folder = tmp_path_factory.mktemp("apart")
     access = f"sqlite:///{folder}/access.db"
     url = "memory:" if request.param == "memory" else f"sqlite:///{folder}/log.db"
@@ -116,8 +116,8 @@ def test_unfinished_bodies_are_bounded(apart: ServiceProcess) -> None:
     wait_until(lambda: loud.append(make_event()).status == 201, "served again", within_s=60)
 
 
-def test_readers_that_take_nothing_are_bounded(apart: ServiceProcess) -> None:
-    """K3: eighty clients of one tenant that do not read use only its budget; others are served."""
+def test_memory_for_clients_that_do_not_read_is_bounded(apart: ServiceProcess) -> None:
+    """K3: eighty clients that do not read use at most their tenant's budget; others are served."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-reads", "calm"))
     filler = "x" * 1_000_000
     for n in range(40):
@@ -139,8 +139,8 @@ def test_readers_that_take_nothing_are_bounded(apart: ServiceProcess) -> None:
     wait_until(lambda: loud("GET", "/v1/events").status == 200, "served again", within_s=60)
 
 
-def test_tails_of_large_events_after_small_ones_are_bounded(apart: ServiceProcess) -> None:
-    """K3: eighty tails that do not read use only the budget, also if a page exceeds its size."""
+def test_memory_for_tails_of_large_events_is_bounded(apart: ServiceProcess) -> None:
+    """K3: eighty tails that do not read use at most the budget, also if a page exceeds its size."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-tails", "calm"))
     for _ in range(3):
         assert loud.append(*[make_event("small")] * 64).status == 201
@@ -166,7 +166,7 @@ def test_tails_of_large_events_after_small_ones_are_bounded(apart: ServiceProces
 def test_a_stalled_response_is_aborted(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: the stall limit applies to every response, and its memory is released."""
+    """K3: a response that its client does not read is aborted, and its memory is released."""
     monkeypatch.setattr(app_module, "STALLED_CLIENT_S", 0.5)
     service = serving()
     who = make_caller(service, tenant_id="t")
@@ -184,8 +184,10 @@ def test_a_stalled_response_is_aborted(
     assert b'seriatim_http_bounds_met_total{limit="stalled_s",tenant="t"} 3.0' in metrics
 
 
-def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., RunningService]) -> None:
-    """K3: after all kinds of requests, no byte is counted any more."""
+def test_no_memory_is_counted_after_requests_have_ended(
+    serving: Callable[..., RunningService],
+) -> None:
+    """K3: no byte of the memory budget is in use after requests of all kinds have ended."""
     service = serving(tenant_memory_bytes=4 * MIB)
     who = make_caller(service, tenant_id="t")
     big = {"events": [make_event(payload={"a": "x" * 900_000}) for _ in range(3)]}
@@ -202,29 +204,29 @@ def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., RunningService
     wait_until(lambda: not service.service.memory._tenants, "nothing is held", within_s=40)
 
 
-def texts_kept() -> int:
-    """Return the number of encoded appends that the tails of this process hold."""
+def count_retained_chunks() -> int:
+    """Return the number of encoded appends that the tails of this process retain."""
     return sum(1 for one in gc.get_objects() if type(one) is TailChunk and one.records)
 
 
-def test_a_tail_keeps_nothing_that_was_sent(serving: Callable[..., RunningService]) -> None:
-    """K3: a tail that has sent everything holds no text, because it is no longer counted."""
+def test_a_tail_retains_no_sent_events(serving: Callable[..., RunningService]) -> None:
+    """K3: a tail that has sent everything retains no encoded append."""
     who = make_caller(serving(), tenant_id="t")
     who.append(make_event(payload={"a": "x" * 100_000}))
     with open_tail(who, after=0, keep_alive_s=60) as tail:
         assert len([next(tail.lines()) for _ in range(2)]) == 2
-        wait_until(lambda: not texts_kept(), "the past is kept no longer")
+        wait_until(lambda: not count_retained_chunks(), "the past is kept no longer")
         who.append(make_event(payload={"a": "x" * 100_000}))
         next(tail.lines())
-        wait_until(lambda: not texts_kept(), "the last append is kept no longer")
+        wait_until(lambda: not count_retained_chunks(), "the last append is kept no longer")
 
 
-async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: a tail releases the page that it has sent before it waits for the next one."""
+async def test_a_tail_releases_a_page_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K3: a tail releases the page that it has sent before it reads the next one."""
     kept: list[int] = []
 
     async def read(*_: Any) -> Any:
-        kept.append(texts_kept())
+        kept.append(count_retained_chunks())
         return (
             [TailChunk(one, b"{}") for one in (2 * len(kept) - 1, 2 * len(kept))],
             2 * len(kept),
@@ -251,7 +253,7 @@ async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.Mo
 
 
 def test_unauthenticated_connections_are_bounded(serving: Callable[..., RunningService]) -> None:
-    """K3: connections without a token are few, and those with one are served."""
+    """K3: connections without a token are bounded in number and bytes, and others are served."""
     service = serving(unauthenticated_connections=20, unauthenticated_bytes=MIB)
     who = make_caller(service, tenant_id="t")
     app: Any = service._config.loaded_app
@@ -271,7 +273,7 @@ def test_unauthenticated_connections_are_bounded(serving: Callable[..., RunningS
         assert b'seriatim_http_bounds_met_total{limit="%b",tenant=""}' % limit in metrics
 
 
-def test_a_request_without_a_token_is_refused_by_its_head(
+def test_a_request_without_a_token_is_refused_before_its_body(
     serving: Callable[..., RunningService],
 ) -> None:
     """K3: a request without a valid token is refused before its body arrives."""
@@ -303,7 +305,7 @@ def test_a_request_without_a_token_is_refused_by_its_head(
 def test_refused_appends_are_charged(
     serving: Callable[..., RunningService], body: dict[str, Any], status: int
 ) -> None:
-    """K4: bytes are charged when they arrive, stored or not; then the response is 429."""
+    """K4: refused appends are charged to the quota, until the response is 429."""
     service = serving(bytes_per_s=50_000.0)
     who = make_caller(service, tenant_id="t")
     assert who.append(make_event(event_id="e-1", payload={"a": 1})).status == 201
@@ -319,8 +321,8 @@ def test_refused_appends_are_charged(
     assert make_caller(service, tenant_id="other").append(make_event()).status == 201
 
 
-def test_over_its_quota_a_body_is_not_read(serving: Callable[..., RunningService]) -> None:
-    """K4: the response is sent before the body arrives."""
+def test_a_body_over_the_quota_is_not_read(serving: Callable[..., RunningService]) -> None:
+    """K4: a tenant over its quota gets 429 before its body has arrived."""
     service = serving(bytes_per_s=1000.0)
     who = make_caller(service, tenant_id="t")
     assert who.append(make_event(payload={"a": "x" * 10_000})).status == 201
@@ -329,7 +331,7 @@ def test_over_its_quota_a_body_is_not_read(serving: Callable[..., RunningService
     assert answer.startswith(b"HTTP/1.1 429"), answer[:200]
 
 
-def test_a_body_that_never_came_is_not_charged(serving: Callable[..., RunningService]) -> None:
+def test_a_body_that_did_not_arrive_is_not_charged(serving: Callable[..., RunningService]) -> None:
     """K4: declared bytes that did not arrive are not charged."""
     service = serving(bytes_per_s=100_000.0, body_timeout_s=0.2)
     who = make_caller(service, tenant_id="t")
@@ -351,7 +353,7 @@ def hostile(values: int) -> dict[str, Any]:
 def test_requests_of_tenants_are_queued(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: every request of a tenant is started by the queue; a health check is not."""
+    """K3: requests of a tenant pass through the request queue; a health check does not."""
     queued: list[str] = []
     charged: list[tuple[str, float]] = []
     run, charge = RequestQueue.run, RequestQueue.charge
@@ -378,10 +380,10 @@ def test_requests_of_tenants_are_queued(
     assert sum(seconds for _, seconds in charged) > 0
 
 
-def test_a_tail_is_matched_off_the_loop(
+def test_a_tail_is_matched_outside_the_event_loop(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3, A1: while a tail's predicates are evaluated, `/health` is answered."""
+    """K3, A1: while a tail's predicates are evaluated, `/health` and other appends are served."""
     service = serving()
     who = make_caller(service, tenant_id="t")
     begun, go = threading.Event(), threading.Event()
@@ -403,10 +405,10 @@ def test_a_tail_is_matched_off_the_loop(
         assert len(next(tail.lines())["records"]) == 1
 
 
-def test_a_tail_that_costs_too_much_ends(
+def test_a_tail_over_its_matching_time_ends(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: predicates beyond their budget end the tail with a problem that names it."""
+    """K3: a tail over its budget of matching time ends with a problem that names the limit."""
     monkeypatch.setattr(tail_matcher, "MATCH_BURST_S", -1.0)
     service = serving()
     who = make_caller(service, tenant_id="t")
@@ -421,10 +423,10 @@ def test_a_tail_that_costs_too_much_ends(
     assert not service.service.hub._channels
 
 
-def test_a_tail_over_the_bound_of_comparisons_ends_alone(
+def test_a_tail_over_the_bound_of_match_steps_ends_alone(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K3: a tail whose predicates no index can tell apart ends; other tails of its tenant go on."""
+    """K3: a tail over the bound of match steps ends; other tails of its tenant continue."""
     service = serving()
     who = make_caller(service, tenant_id="t")
     terms = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(400))}
@@ -448,10 +450,10 @@ def test_a_tail_over_the_bound_of_comparisons_ends_alone(
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_work_ends_with_its_request(
+def test_a_read_ends_with_its_request(
     serving: Callable[..., RunningService], tmp_path: Path, backend: str
 ) -> None:
-    """K3, B13: a read whose client has disconnected or received 504 does not continue."""
+    """K3, B13: a read stops when its client has disconnected or its time is over."""
     url = "memory:" if backend == "memory" else f"sqlite:///{tmp_path}/log.db"
     service = serving(url, request_timeout_s=1.0)
     who = make_caller(service, tenant_id="t")
@@ -488,8 +490,8 @@ main()
 """
 
 
-def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> None:
-    """K3: responses that are not read are aborted soon after SIGTERM, long before the deadline."""
+def test_unread_responses_do_not_delay_the_shutdown(tmp_path: Path) -> None:
+    """K3: after SIGTERM unread responses are aborted long before the grace period is over."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--grace-s", "60") as service:
         who = service.caller(tenant_id="t")
@@ -510,7 +512,7 @@ def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> No
     assert not any("Exception in ASGI" in line for line in service.text)
 
 
-def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
+def test_a_stuck_thread_does_not_prevent_the_shutdown(tmp_path: Path) -> None:
     """K3: SIGTERM ends the process within the grace period even if a thread hangs."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--grace-s", "4", script=STUCK) as service:
@@ -528,8 +530,8 @@ def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
     assert took < 20  # without a deadline it never ends
 
 
-def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
-    """K3: of several processes, one that cannot react is killed when the grace period is over."""
+def test_a_suspended_process_is_killed_after_the_grace_period(tmp_path: Path) -> None:
+    """K3: a suspended process of several is killed when the grace period is over."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--grace-s", "4", "--processes", "2") as service:
         who = service.caller(tenant_id="t")
@@ -550,10 +552,10 @@ def own_server(own_postgres: Callable[..., PostgresServer]) -> PostgresServer:
     return own_postgres(fsync=False)
 
 
-def test_ready_answers_with_the_database_away(
+def test_readiness_without_a_database(
     own_server: PostgresServer, serving: Callable[..., RunningService]
 ) -> None:
-    """F5: within a second it is 503, whether the server hangs or refuses; then 200 again."""
+    """F5: `/ready` is 503 within seconds while the database hangs or is stopped, then 200 again."""
     service = serving(own_server.create_database("log"))
     anybody = Caller(service.port)
     assert anybody("GET", "/ready").status == 200

@@ -48,13 +48,13 @@ def finish(who: Caller, answer: ServiceResponse) -> dict[str, Any]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """The URL of the log."""
+    """The URL of a log."""
     return sqlite_in(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def jobs(request: pytest.FixtureRequest, url: str) -> Iterator[JobStore]:
-    """The jobs beside a log, without a service."""
+    """The job store of a log, without a service."""
     at = url if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     with closing(open_access(access_url(at))) as access, closing(access.open_jobs()) as store:
         yield store
@@ -89,7 +89,7 @@ def test_a_projection_is_rebuilt_and_verified(url: str) -> None:
 
 
 def test_a_job_ends_with_its_service(url: str) -> None:
-    """K3: a running job ends within the grace period, with its processes, and is failed."""
+    """K3: jobs of a stopped service fail within the grace period, and their processes end."""
     with run_service(url) as service:
         ops = make_caller(service)
         running, queued = (
@@ -110,7 +110,7 @@ def test_a_job_ends_with_its_service(url: str) -> None:
 
 
 def test_a_job_has_a_time_limit(url: str) -> None:
-    """K3: a job that takes too long is ended and says so."""
+    """K3: a job over its time limit fails with an error that names the limit."""
     with run_service(url, job_timeout_s=0.01) as service:
         ops = make_caller(service)
         done = finish(ops, start(ops))
@@ -119,7 +119,7 @@ def test_a_job_has_a_time_limit(url: str) -> None:
 
 
 def test_a_failing_command_is_reported(url: str) -> None:
-    """L2: the error of the command is the error of the job."""
+    """L2: the error of a failed command is the error of its job."""
     with run_service(url, projections=("nowhere_at_all:seats",)) as service:
         ops = make_caller(service)
         done = finish(ops, start(ops, projection="seats"))
@@ -130,14 +130,14 @@ def test_a_failing_command_is_reported(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["os:system", "nobody", "tests.integration:seats"])
 def test_only_projections_of_the_service_are_run(quick: RunningService, name: str) -> None:
-    """K2: a request never names a module: what the service was not given is not found."""
+    """K2: a projection that the service was not started with is not found."""
     refused = start(make_caller(quick), projection=name)
 
     assert (refused.status, refused.code) == (404, "not_found")
     assert make_caller(quick)("GET", "/v1/jobs").json == {"jobs": []}
 
 
-def test_malformed_requests(quick: RunningService) -> None:
+def test_malformed_job_requests_are_refused(quick: RunningService) -> None:
     """L3: malformed fields are refused, and a job that does not exist is not found."""
     ops = make_caller(quick)
 
@@ -150,7 +150,7 @@ def test_malformed_requests(quick: RunningService) -> None:
 def test_without_spark_a_job_is_refused(
     quick: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J2: without the extra a job is refused with the command that installs it."""
+    """J2: without PySpark a job is refused with the extra that installs it."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *a: None if name == "pyspark" else find(name, *a)
@@ -162,7 +162,7 @@ def test_without_spark_a_job_is_refused(
 
 
 def test_unfinished_jobs_of_a_process_are_bounded(quick: RunningService) -> None:
-    """K3: a process accepts no more jobs than it can queue."""
+    """K3: a process refuses a job when its queue is full."""
     runner = quick.service.jobs
     runner._open = {str(number) for number in range(QUEUED_MAX)}
     try:
@@ -186,8 +186,8 @@ def set_beat(jobs: JobStore, seconds_ago: int) -> None:
         session.run(f"update {table} set beat_us = beat_us - :us", values)
 
 
-def test_a_job_of_a_killed_process_is_lost(jobs: JobStore) -> None:
-    """L2: a job that nobody updates fails after a minute, and its projection is free again."""
+def test_a_job_without_updates_fails(jobs: JobStore) -> None:
+    """L2: a job without updates for a minute fails, and its projection can be verified again."""
     first = add(jobs)
     assert jobs.update(first, ("starting",))
     set_beat(jobs, 50)
@@ -204,7 +204,7 @@ def test_a_job_of_a_killed_process_is_lost(jobs: JobStore) -> None:
 
 
 def test_old_jobs_are_pruned(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: finished jobs over the bound are deleted, the oldest first, and no unfinished one."""
+    """K3: the oldest finished jobs over the bound are deleted, unfinished ones are kept."""
     assert KEPT_JOBS == 1000
     monkeypatch.setattr("seriatim.access.jobs.KEPT_JOBS", 2)
     waiting = add(jobs, "waiting")

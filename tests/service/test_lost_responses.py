@@ -1,4 +1,4 @@
-"""An append whose response is lost and whose service is gone is reported as ambiguous."""
+"""An append whose response is lost and whose service is unreachable is reported as ambiguous."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.service.test_client_async_appends import APPENDS, stored, warm_up
 
 
 def leave_one_connection(log: seriatim.Log) -> None:
-    """Close all idle connections but one, and let new ones meet a port that nobody listens on."""
+    """Close all idle connections but one, and direct new ones to a closed port."""
     used = cast("HttpStore", log.store).http._connections
     while len(used._idle) > 1:
         used._idle.pop().close()
@@ -34,7 +34,7 @@ def leave_one_connection(log: seriatim.Log) -> None:
 
 
 def test_an_unanswered_append_of_a_loop_stays_ambiguous(quick: RunningService) -> None:
-    """B10: later attempts that reach no service do not show that nothing was stored."""
+    """B10: an append without a response stays ambiguous when its retries reach no service."""
 
     async def act() -> tuple[list[Any], list[Any]]:
         settings = Settings(timeout_s=2.0, connect_timeout_s=1.0)
@@ -58,7 +58,7 @@ def test_an_unanswered_append_of_a_loop_stays_ambiguous(quick: RunningService) -
 
 
 async def _deferred(answer: ScriptedResponse) -> list[Any]:
-    """Let an append of a loop get this response; return what is sent again."""
+    """Let an append of a loop receive a response; return the appends that are sent again."""
     status, headers, body = answer
     with seriatim.open("memory:") as log:
         request = log.appender.prepare_request(log.draft(LOG_PROFILE, [NewEvent("sent", {})]))
@@ -83,7 +83,7 @@ async def _deferred(answer: ScriptedResponse) -> list[Any]:
 
 @pytest.mark.parametrize("ambiguous", [True, False])
 @pytest.mark.parametrize("whole", [True, False], ids=["all of them", "one of them"])
-def test_what_a_loop_sends_again_keeps_its_doubt(*, whole: bool, ambiguous: bool) -> None:
+def test_a_deferred_append_remembers_an_ambiguous_response(*, whole: bool, ambiguous: bool) -> None:
     """B10: an ambiguous response is remembered by later attempts of the same append."""
     details = {"ambiguous": ambiguous}
     if whole:

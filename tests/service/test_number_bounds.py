@@ -64,10 +64,10 @@ def ask(service: RunningService, who: Caller, route: Route, name: str, value: An
 
 @pytest.mark.parametrize("value", LARGE, ids=["2^63", "below", "2^64", "10^400"])
 @pytest.mark.parametrize(("route", "name"), cases(msgspec.inspect.IntType))
-def test_a_whole_number_beyond_64_bits_is_refused(
+def test_an_integer_beyond_64_bits_is_refused(
     service: RunningService, who: Caller, route: Route, name: str, value: int
 ) -> None:
-    """L2: every parameter and every field of a body is checked before a database sees it."""
+    """L2: every integer parameter and body field is checked before it reaches a database."""
     status = ask(service, who, route, name, value)
 
     # The epoch of another log is reported as such.
@@ -79,7 +79,7 @@ def test_a_whole_number_beyond_64_bits_is_refused(
 def test_a_time_is_bounded(
     service: RunningService, who: Caller, route: Route, name: str, value: str
 ) -> None:
-    """K3: seconds and hours have their bounds, and are numbers."""
+    """K3: durations that are negative, too long or not finite are refused."""
     given = float(value) if route.body is not None else value
     status = ask(service, who, route, name, given)
 
@@ -105,7 +105,7 @@ LEASE: Any = {"tenant_id": OURS, "name": f"{OURS}-lease", "token": 0}
     ],
     ids=lambda one: None if isinstance(one, dict) else str(one),
 )
-def test_a_number_inside_is_refused(
+def test_a_nested_integer_beyond_64_bits_is_refused(
     service: RunningService,
     who: Caller,
     path: str,
@@ -113,7 +113,7 @@ def test_a_number_inside_is_refused(
     place: tuple[Any, ...],
     value: int,
 ) -> None:
-    """L2: so is every number within the parts of a body."""
+    """L2: an integer within the parts of a body is checked before it reaches a database."""
     wanted = copy.deepcopy(body)
     if path == "/v1/cursors":
         wanted |= REQUESTS["POST /v1/cursors"](service, OURS).body

@@ -49,7 +49,7 @@ def service(shared_url: str) -> Iterator[RunningService]:
 
 @pytest.fixture(scope="module")
 def described(service: RunningService) -> Any:
-    """The OpenAPI document of the service, for a generator of requests."""
+    """A loaded OpenAPI document of the service, as the source of generated requests."""
     answer = make_caller(service)("GET", "/v1/openapi.json")
     assert answer.headers["content-type"] == "application/json"
     return schemathesis.openapi.from_dict(answer.json)
@@ -57,7 +57,7 @@ def described(service: RunningService) -> Any:
 
 @pytest.fixture(scope="module")
 def session(service: RunningService) -> Iterator[requests.Session]:
-    """A client with every right."""
+    """An HTTP session whose token has every right."""
     with requests.Session() as one:
         one.trust_env = False
         one.headers["authorization"] = f"Bearer {service.token()}"
@@ -69,8 +69,10 @@ def generated(described: Any, route: Route, mode: GenerationMode) -> Any:
     return described[route.path][route.method].as_strategy(generation_mode=mode)
 
 
-def held(service: RunningService, session: requests.Session, strategy: Any, count: int) -> None:
-    """Send generated requests, and check each response against the document."""
+def check_generated_requests(
+    service: RunningService, session: requests.Session, strategy: Any, count: int
+) -> None:
+    """Send generated requests and check each response against the document."""
 
     @settings(
         max_examples=count,
@@ -89,8 +91,8 @@ def held(service: RunningService, session: requests.Session, strategy: Any, coun
         ask()
 
 
-def test_the_description_is_openapi(service: RunningService) -> None:
-    """L1: it names every route, its rights, its problems; each schema is JSON Schema 2020-12."""
+def test_the_document_is_openapi(service: RunningService) -> None:
+    """L1: the document names every route, and each of its schemas is JSON Schema 2020-12."""
     found = make_openapi()
 
     assert found["openapi"] == "3.1.0"
@@ -118,8 +120,8 @@ def _references(value: Any) -> Iterator[str]:
             yield from _references(inner)
 
 
-def test_a_tail_is_as_described(service: RunningService) -> None:
-    """L1: both content types of the stream, and a problem for a bad question."""
+def test_a_tail_follows_the_document(service: RunningService) -> None:
+    """L1: a tail has both content types, and answers malformed requests with a problem."""
     who = make_caller(service)
     for lines, kind in ((True, "application/x-ndjson"), (False, "text/event-stream")):
         with open_tail(who, lines=lines) as tail:
@@ -162,10 +164,10 @@ def _spoiled(value: Any, bad: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("bad", ["\0", "\ud800", "\x1f"], ids=["nul", "surrogate", "control"])
 @pytest.mark.parametrize("route", PLAIN, ids=lambda route: route.endpoint)
-def test_text_that_no_database_takes_is_no_fault(
+def test_text_that_databases_refuse_is_no_server_error(
     service: RunningService, route: Route, bad: str
 ) -> None:
-    """L2: wherever it occurs it is refused or matches nothing; it is never a server error."""
+    """L1: NUL, a surrogate or a control character in any text is never a server error."""
     who = Caller(service.port, service.token(), "acme")
     wanted = REQUESTS[route.endpoint](service, "acme")
     asked = [RequestParts(wanted.params, body) for body in _spoiled(wanted.body, bad)]
@@ -180,7 +182,7 @@ def test_text_that_no_database_takes_is_no_fault(
 
 
 def appended(**more: Any) -> dict[str, Any]:
-    """Return a request that appends."""
+    """Return an append request."""
     return {"method": "POST", "path": "/v1/events", "body": {"events": [make_event()], **more}}
 
 
@@ -251,14 +253,14 @@ PROVOKED: dict[str, dict[str, Any]] = {
     "log_identity_changed": _asked("/v1/tail", log_id="another"),
 }
 ELSEWHERE = {
-    "timeout": "test_hard_times.py: a body that does not come, a store that is locked",
-    "backend_failure": "test_hard_times.py: a store that is away",
-    "projection_failed": "only who runs a projection meets it",
+    "timeout": "test_service_faults.py: an incomplete body, a locked database",
+    "backend_failure": "test_service_faults.py: a closed log",
+    "projection_failed": "raised only where a projection runs",
 }
 
 
-def test_every_problem_is_provoked() -> None:
-    """L1: a new code needs a request that provokes it."""
+def test_every_error_code_is_provoked() -> None:
+    """L1: every error code has a request that provokes it, or a test elsewhere."""
     assert (
         set(PROVOKED) | set(ELSEWHERE) == {kind.code for kind in ALL_ERRORS} == set(STATUS_BY_CODE)
     )
@@ -266,7 +268,7 @@ def test_every_problem_is_provoked() -> None:
 
 @pytest.mark.parametrize("code", PROVOKED)
 def test_a_problem_has_its_code_and_status(service: RunningService, code: str) -> None:
-    """L1: each code has one status, and the whole shape of RFC 9457."""
+    """L1: each error code has one status, and its problem has every field of RFC 9457."""
     token = service.token(tenant_id="acme" if code != "conflict" else "*")
     who = Caller(service.port, token)
     who("POST", "/v1/events", {"events": [make_event("x")]}, headers={"idempotency-key": "used"})
@@ -288,8 +290,8 @@ def test_a_problem_has_its_code_and_status(service: RunningService, code: str) -
 # -- manners of HTTP
 
 
-def test_a_request_id_comes_back(service: RunningService) -> None:
-    """L1: the caller's own if it is one, else a new one; in problems too."""
+def test_a_request_id_is_returned(service: RunningService) -> None:
+    """L1: a valid request id is returned, an invalid one is replaced, also in problems."""
     who = make_caller(service)
     for own in ("abc-1", "x" * 128):
         answer = who("GET", "/v1/log", headers={"x-request-id": own})
@@ -302,8 +304,8 @@ def test_a_request_id_comes_back(service: RunningService) -> None:
     assert all(len(one) == 24 for one in made)
 
 
-def test_paths_and_methods_that_are_not_there(service: RunningService) -> None:
-    """L1: an unknown path is not found; another method of a known one is not allowed."""
+def test_unknown_paths_and_methods(service: RunningService) -> None:
+    """L1: an unknown path is 404, an unknown method of a known path 405."""
     who = make_caller(service)
 
     assert who("GET", "/v1/nothing").code == "not_found"
@@ -316,7 +318,7 @@ def test_paths_and_methods_that_are_not_there(service: RunningService) -> None:
     assert (head.status, head.body) == (200, b"")
 
 
-def test_pages_of_other_origins_are_let_in_only_when_allowed(
+def test_cors_allows_only_configured_origins(
     serving: Callable[..., RunningService],
 ) -> None:
     """K4: other origins get no CORS headers; an allowed one gets a preflight without a token."""
@@ -336,7 +338,7 @@ def test_pages_of_other_origins_are_let_in_only_when_allowed(
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/append-if", "/v1/appends"])
-def test_a_problem_may_quote_what_is_no_text(service: RunningService, path: str) -> None:
+def test_surrogates_in_names_are_refused(service: RunningService, path: str) -> None:
     """L2: an unpaired surrogate in a name or value is refused like other invalid text."""
     who = make_caller(service)
     for bad in ({"\ud800": 1}, {"events": [], "profile": "\ud800"}, {"events": [{"\ud800": 1}]}):
@@ -351,7 +353,7 @@ def test_a_problem_may_quote_what_is_no_text(service: RunningService, path: str)
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("route", PLAIN, ids=lambda route: route.endpoint)
-def test_generated_requests_get_what_is_described(
+def test_generated_requests_follow_the_document(
     service: RunningService,
     session: requests.Session,
     described: Any,
@@ -359,4 +361,4 @@ def test_generated_requests_get_what_is_described(
     mode: GenerationMode,
 ) -> None:
     """L1: statuses, content types and schemas match the document, and no server error occurs."""
-    held(service, session, generated(described, route, mode), CASES)
+    check_generated_requests(service, session, generated(described, route, mode), CASES)

@@ -38,7 +38,7 @@ KEY = "AKIAIOSFODNN7EXAMPLE"  # of the documentation of its vendor, not a secret
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """The URL of the log."""
+    """The URL of a log."""
     return sqlite_in(tmp_path)
 
 
@@ -74,15 +74,15 @@ def project(
         model.commit(seats, step, token=token or 0)
 
 
-def listed(who: Caller, **params: Any) -> list[tuple[str, str, int]]:
-    """Return the journal as a caller sees it: action, tenant and count."""
+def read_actions(who: Caller, **params: Any) -> list[tuple[str, str, int]]:
+    """Return action, tenant and count of each journal entry that a caller reads."""
     found = who("GET", "/v1/operations", **params)
     assert found.status == 200, found
     return [(one["action"], one["tenant_id"], one["count"]) for one in found.json["operations"]]
 
 
 def test_every_action_over_http_is_an_event(service: RunningService) -> None:
-    """N4: who, what, on what, why and when of each action is stored, newest first."""
+    """N4: actor, action, target, reason and time of each action are stored, newest first."""
     ours = make_caller(service, tenant_id=OURS, subject="anna")
     whole = Caller(service.port, service.token(subject="ops"), OURS)
     named = {"name": "seats", "reason": "deploying"}
@@ -101,7 +101,7 @@ def test_every_action_over_http_is_an_event(service: RunningService) -> None:
         body = {"handler": MAILER.name, "reason": "deploying"}
         assert whole("POST", f"/v1/handlers/{act}", body).json == {"count": 1}
 
-    assert listed(whole) == [
+    assert read_actions(whole) == [
         ("handler_resumed", "*", 1),
         ("handler_paused", "*", 1),
         ("events_skipped", OURS, 1),
@@ -134,7 +134,7 @@ def test_every_action_over_http_is_an_event(service: RunningService) -> None:
 
 
 def test_tenants_see_their_own_actions(service: RunningService) -> None:
-    """K2, N4: a tenant's operator sees actions on its tenant alone; an operator of all sees all."""
+    """K2, N4: a tenant's operator reads its tenant's actions, an operator of all reads all."""
     ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
     whole = make_caller(service)
     for who in (ours, theirs, ours):
@@ -142,11 +142,11 @@ def test_tenants_see_their_own_actions(service: RunningService) -> None:
     whole("POST", "/v1/handlers/pause", {"handler": MAILER.name})
     own = [("projection_paused", OURS, 1)] * 2
 
-    assert listed(ours) == listed(ours, tenant_id=OURS) == own
-    assert listed(theirs) == [("projection_paused", THEIRS, 1)]
-    assert len(listed(whole)) == 4
-    assert listed(whole, tenant_id=OURS) == own
-    assert listed(whole, tenant_id="*") == [("handler_paused", "*", 1)]
+    assert read_actions(ours) == read_actions(ours, tenant_id=OURS) == own
+    assert read_actions(theirs) == [("projection_paused", THEIRS, 1)]
+    assert len(read_actions(whole)) == 4
+    assert read_actions(whole, tenant_id=OURS) == own
+    assert read_actions(whole, tenant_id="*") == [("handler_paused", "*", 1)]
     assert ours("GET", "/v1/operations", tenant_id=THEIRS).status == 403
     assert ours("GET", "/v1/operations", tenant_id="*").status == 403
     reader = make_caller(service, tenant_id=OURS, rights=["read"])
@@ -154,7 +154,7 @@ def test_tenants_see_their_own_actions(service: RunningService) -> None:
 
 
 def test_the_journal_is_read_in_pages(service: RunningService) -> None:
-    """N4, K3: a page ends where the next begins, and its size is bounded."""
+    """N4, K3: pages of the journal continue without gaps, and their size is bounded."""
     whole = Caller(service.port, service.token(), OURS)
     for _ in range(3):
         whole("POST", "/v1/projections/pause", {"name": "seats"})
@@ -169,16 +169,16 @@ def test_the_journal_is_read_in_pages(service: RunningService) -> None:
         assert (refused.status, refused.code) == (400, "invalid_argument"), wrong
 
 
-def test_events_that_only_look_like_entries(service: RunningService) -> None:
+def test_malformed_entries_do_not_break_the_listing(service: RunningService) -> None:
     """N4, L2: an event of another writer with a journal's type does not break the listing."""
     whole = Caller(service.port, service.token(), INFRASTRUCTURE_TENANT)
     whole.append(make_event("operator.token_created", {"target": 1, "count": "many"}))
 
-    assert listed(whole) == [("token_created", "*", 0)]
+    assert read_actions(whole) == [("token_created", "*", 0)]
 
 
 def test_reasons_are_checked_before_the_action(service: RunningService) -> None:
-    """N4, K1: a secret, a long or an unprintable reason is refused, and nothing is done."""
+    """N4, K1: an action whose reason is a secret, too long or unprintable is not executed."""
     ours = make_caller(service, tenant_id=OURS)
     for reason in (f"key {KEY}", "x" * 501, "a\0b"):
         refused = ours("POST", "/v1/projections/pause", {"name": "seats", "reason": reason})
@@ -187,7 +187,7 @@ def test_reasons_are_checked_before_the_action(service: RunningService) -> None:
     [standing] = ours("GET", "/v1/projections").json["projections"]
 
     assert standing["status"] == "ready"
-    assert listed(ours) == []
+    assert read_actions(ours) == []
 
 
 def test_secrets_in_a_target_are_replaced(service: RunningService) -> None:
@@ -208,7 +208,7 @@ def test_secrets_in_a_target_are_replaced(service: RunningService) -> None:
 def test_an_unrecorded_action_is_reported(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """N4, L2: an action that cannot be recorded has succeeded, and the response says both."""
+    """N4, L2: an action that cannot be recorded succeeds and reports `recorded: false`."""
     append = BaseLog.append
 
     def fail(log: BaseLog, *args: Any, **more: Any) -> Any:
@@ -227,19 +227,19 @@ def test_an_unrecorded_action_is_reported(
     assert "projection_paused succeeded, but was not recorded" in caplog.text
 
 
-def test_an_action_on_nothing_is_not_recorded(service: RunningService) -> None:
-    """N4: a filter that matches nothing leaves no entry, nor does a refused action."""
+def test_an_action_without_effect_is_not_recorded(service: RunningService) -> None:
+    """N4: an action that matches nothing, or is refused, leaves no journal entry."""
     ours = make_caller(service, tenant_id=OURS)
     many = {"all": True, "event_type": "nothing", "expected_count": 0, "reason": "seen"}
 
     assert ours("POST", "/v1/dead-letters/retry", many).json == {"count": 0}
     assert ours("POST", "/v1/projections/pause", {"name": "nobody"}).status == 404
     assert ours("POST", "/v1/projections/skip", {"name": "seats", "position": 9}).status == 404
-    assert listed(ours) == []
+    assert read_actions(ours) == []
 
 
 def test_a_duplicate_is_recorded_once(service: RunningService) -> None:
-    """N4, C5: a repeated request with an idempotency key acts, and is recorded, once."""
+    """N4, C5: a request repeated with its idempotency key is executed and recorded once."""
     ours = make_caller(service, tenant_id=OURS)
     key = {"idempotency-key": "pause-1"}
     first, second = (
@@ -247,11 +247,11 @@ def test_a_duplicate_is_recorded_once(service: RunningService) -> None:
     )
 
     assert (first.status, second.status, first.body) == (200, 200, second.body)
-    assert len(listed(ours)) == 1
+    assert len(read_actions(ours)) == 1
 
 
-def test_all_failures_need_their_count_and_a_reason(service: RunningService) -> None:
-    """N4: a retry of all failures states their number; another one is refused with the actual."""
+def test_a_retry_of_all_failures_needs_their_count_and_a_reason(service: RunningService) -> None:
+    """N4: a retry of all failures needs their right number and a reason."""
     ours = make_caller(service, tenant_id=OURS)
     path = "/v1/projections/retry"
     uncounted = ours("POST", path, {"name": "seats", "reason": "fixed"})
@@ -265,7 +265,7 @@ def test_all_failures_need_their_count_and_a_reason(service: RunningService) -> 
     assert (negative.status, negative.code) == (400, "invalid_argument")
 
 
-def test_projections_of_all_tenants(service: RunningService, url: str) -> None:
+def test_operators_of_shared_projections_are_confined(service: RunningService, url: str) -> None:
     """K2: in a projection of all tenants a tenant's operator resolves its own failures only."""
     service.service.view("default").append([NewEvent("x")])
     project(service, url, "default", failed=THEIRS, owner="*")
@@ -285,7 +285,7 @@ def test_projections_of_all_tenants(service: RunningService, url: str) -> None:
     assert whole("POST", "/v1/projections/skip", skip).json == {"count": 1}
 
 
-def test_projections_in_python(service: RunningService, url: str) -> None:
+def test_projections_are_operated_in_python(service: RunningService, url: str) -> None:
     """N4, I7: `log.projections` acts and records alike on a database and through a service."""
     token = service.token(tenant_id=OURS, subject="anna")
     with (
@@ -310,8 +310,8 @@ def test_projections_in_python(service: RunningService, url: str) -> None:
     assert [one.actor_id for one in entries[:2]] == [local_operator().actor_id, "anna"]
 
 
-async def test_projections_in_asyncio(service: RunningService, url: str) -> None:
-    """N4, I7: the asyncio form acts and records as the other one."""
+async def test_projections_are_operated_in_asyncio(service: RunningService, url: str) -> None:
+    """N4, I7: `log.aio.projections` acts and records like the synchronous form."""
     with seriatim.open(url, tenant_id=OURS) as log:
         projections = log.aio.projections
         assert await projections.pause("seats", reason="deploying")
@@ -332,7 +332,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, url: str, *args: str) -> tuple[
 def test_commands_on_projections(
     service: RunningService, url: str, monkeypatch: pytest.MonkeyPatch, *, remote: bool
 ) -> None:
-    """N4, I7: the commands act on a database and through a service, with a reason."""
+    """N4, I7: `project` commands act on a database and through a service, and are recorded."""
     monkeypatch.setenv("SERIATIM_TOKEN", service.token(tenant_id=OURS, subject="anna"))
     at = service.url if remote else url
 
@@ -405,7 +405,7 @@ def test_commands_on_the_registry_tokens_and_quotas(
 
 
 def test_a_token_created_before_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N4: without a log there is no journal: the token is created, and the result says so."""
+    """N4: without a log a token is created, and the result says that it was not recorded."""
     url = sqlite_in(tmp_path)
     code, [token] = run_command(monkeypatch, url, "token", "create", "--service", "billing")
     plain = CliRunner().invoke(app, ["token", "create", "--service", "billing"])
@@ -417,7 +417,7 @@ def test_a_token_created_before_the_log(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_operator_of_one_tenant_is_confined(service: RunningService) -> None:
-    """K2: the operator of a request is confined to its tenant unless its token is for all."""
+    """K2: an operator confined to one tenant cannot pause a shared projection."""
     projections = service.service.view(OURS).projections
     confined = msgspec.structs.replace(local_operator(), confined=True)
 

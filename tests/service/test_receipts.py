@@ -17,7 +17,7 @@ def reader(service: RunningService, tenant_id: str = "t", **more: Any) -> Caller
     )
 
 
-def test_both_forms_return_the_first_receipt(service: RunningService) -> None:
+def test_receipts_are_found_by_key_and_by_command(service: RunningService) -> None:
     """C8, B10: a receipt has its events, response, time and actor, by key or by command."""
     caller = reader(service)
     command = {"actor": "shop", "endpoint": "POST /x", "key": "c", "response": {"ok": 1}}
@@ -36,7 +36,7 @@ def test_both_forms_return_the_first_receipt(service: RunningService) -> None:
 
 
 def test_a_foreign_receipt_is_absent(service: RunningService) -> None:
-    """K2: other tenants, and tokens that may not read all events, get the answer for no receipt."""
+    """K2: foreign receipts, and those with unreadable events, get the response for absent ones."""
     command = {"actor": "shop", "endpoint": "POST /x", "key": "c"}
     reader(service).append(make_event("a"), idempotency_key="k", command=command)
     forms: list[dict[str, Any]] = [{"idempotency_key": "k"}, {"endpoint": "POST /x", "key": "c"}]
@@ -60,8 +60,10 @@ def test_a_foreign_receipt_is_absent(service: RunningService) -> None:
         ({"idempotency_key": ""}, "idempotency_key"),
     ],
 )
-def test_malformed_requests(service: RunningService, params: dict[str, Any], argument: str) -> None:
-    """L3: exactly one form, complete."""
+def test_malformed_receipt_requests_are_refused(
+    service: RunningService, params: dict[str, Any], argument: str
+) -> None:
+    """L3: a request needs exactly one complete form, by key or by command."""
     answer = reader(service)("GET", "/v1/receipts", **params)
 
     assert answer.code == "invalid_argument"

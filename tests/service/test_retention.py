@@ -1,4 +1,4 @@
-"""C5: command records and responses are kept for at least a day, and not for ever."""
+"""C5: command records and responses are kept for at least a day, and deleted afterwards."""
 
 import sqlite3
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def count(file: Path, table: str) -> int:
 
 
 def test_old_records_are_deleted(serving: Callable[..., RunningService], tmp_path: Path) -> None:
-    """C5: the service deletes records older than a day by itself, and keeps the rest."""
+    """C5: the service deletes records older than a day and keeps younger ones."""
     service = serving(purge_every_s=0.0)
     who = make_caller(service)
     log, beside = tmp_path / "log.db", tmp_path / "log.service.db"

@@ -35,7 +35,7 @@ def who(quick: RunningService) -> Caller:
 
 
 def raw(port: int, *pieces: bytes, timeout_s: float = 20.0) -> bytes:
-    """Send bytes, and return the response, until it is complete or the connection ends."""
+    """Send bytes and return the response, up to its end or that of the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as link:
         for piece in pieces:
             try:
@@ -95,8 +95,8 @@ NONSENSE: dict[str, tuple[bytes, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("kind", NONSENSE)
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/appends", "/v1/query", "/v1/leases"])
-def test_nonsense_is_refused(who: Caller, path: str, kind: str) -> None:
-    """L3: an invalid body is reported as the caller's error, and nothing is stored."""
+def test_malformed_bodies_are_refused(who: Caller, path: str, kind: str) -> None:
+    """L3: a malformed body is reported as the caller's error, and nothing is stored."""
     body, statuses = NONSENSE[kind]
     before = who("GET", "/v1/log").json["head"]
     answer = who("POST", path, body)
@@ -109,7 +109,7 @@ def test_nonsense_is_refused(who: Caller, path: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/jsonp", "", "multipart/form-data"])
 def test_another_content_type_is_refused(who: Caller, kind: str) -> None:
-    """L3: a page of another origin cannot append by a plain form."""
+    """L3: a POST with a content type other than JSON is refused."""
     body = {"events": [make_event()]}
 
     assert who("POST", "/v1/events", body, headers={"content-type": kind}).status == 400
@@ -120,7 +120,7 @@ def test_another_content_type_is_refused(who: Caller, kind: str) -> None:
 def test_large_bodies_are_refused_before_they_are_read(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K3: by the declared length, or by the received bytes if none is declared."""
+    """K3: a body over the bound is refused by its declared length, or when its bytes exceed it."""
     service = serving(request_bytes=MIB)
     who = make_caller(service)
     announced = raw(service.port, head(who, "/v1/events", f"content-length: {10**12}"))
@@ -136,8 +136,8 @@ def test_large_bodies_are_refused_before_they_are_read(
     assert who.append(make_event()).status == 201
 
 
-def test_a_head_without_an_end_is_refused(quick: RunningService, who: Caller) -> None:
-    """K3: headers, one or many, and the path are bounded: memory is not."""
+def test_request_heads_are_bounded(quick: RunningService, who: Caller) -> None:
+    """K3: an endless header, too many headers and a too long path are refused."""
     endless = raw(quick.port, b"GET /v1/log HTTP/1.1\r\nx: ", *[b"a" * 65536] * 64)
     many = raw(quick.port, b"GET /v1/log HTTP/1.1\r\n", *[b"x: " + b"a" * 60 + b"\r\n"] * 20_000)
     path = raw(quick.port, b"GET /", *[b"a" * 65536] * 64)
@@ -150,10 +150,10 @@ def test_a_head_without_an_end_is_refused(quick: RunningService, who: Caller) ->
     assert who("GET", "/v1/log").status == 200
 
 
-def test_a_head_that_trickles_in_is_not_waited_for(
+def test_an_incomplete_head_times_out(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B13: clients that send nothing, or an endless head, are disconnected; others are served."""
+    """B13: clients that send no complete head are disconnected; others are served."""
     monkeypatch.setattr(connection.HttpConnection, "head_s", 0.2)
     service = serving()
     who = make_caller(service)
@@ -169,10 +169,10 @@ def test_a_head_that_trickles_in_is_not_waited_for(
     assert who("GET", "/v1/log").status == 200
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(
+def test_an_incomplete_body_times_out(
     serving: Callable[..., RunningService],
 ) -> None:
-    """B13: an incomplete body times out, or ends with its client; nothing is done."""
+    """B13: an incomplete body gets 504, or ends with its client; nothing is stored."""
     service = serving(body_timeout_s=0.3)
     who = make_caller(service)
     answer = raw(service.port, head(who, "/v1/events", "content-length: 100"), b'{"events":')
@@ -184,7 +184,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(
     assert who("GET", "/v1/log").json["head"] == 0
 
 
-def test_garbage_is_no_request(quick: RunningService, who: Caller) -> None:
+def test_data_that_is_not_http_is_refused(quick: RunningService, who: Caller) -> None:
     """L1: data that is not HTTP is refused, without effect on others."""
     for garbage in (b"\x16\x03\x01\x02\x00" * 20, b"GET\r\n\r\n", b"\r\n" * 100 + b"x y z\r\n\r\n"):
         assert not raw(quick.port, garbage, timeout_s=5).startswith(b"HTTP/1.1 5")
@@ -195,7 +195,7 @@ def test_garbage_is_no_request(quick: RunningService, who: Caller) -> None:
 
 
 def open_unread_tail(who: Caller, port: int) -> socket.socket:
-    """Open a tail and read nothing of it."""
+    """Open a tail without reading its response."""
     link = socket.socket()
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     link.settimeout(30)
@@ -204,10 +204,10 @@ def open_unread_tail(who: Caller, port: int) -> socket.socket:
     return link
 
 
-def test_a_reader_that_does_not_read_costs_a_bounded_amount(
+def test_tails_that_are_not_read_are_bounded_and_disconnected(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: its buffer is bounded, others are served meanwhile, and finally it is disconnected."""
+    """K3: tails that are not read use bounded memory and are disconnected; others are served."""
     monkeypatch.setattr(app_module, "STALLED_CLIENT_S", 2.0)
     monkeypatch.setattr(connection, "TCP_USER_TIMEOUT_MS", 2000)
     service = serving()
@@ -234,8 +234,8 @@ def test_a_reader_that_does_not_read_costs_a_bounded_amount(
     assert used < 4 * 36 * MIB  # of 36 MiB that each of them did not take
 
 
-def test_readers_that_vanish_are_forgotten(quick: RunningService, who: Caller) -> None:
-    """E5: a client that disappears leaves no tail open."""
+def test_tails_of_closed_connections_end(quick: RunningService, who: Caller) -> None:
+    """E5: tails whose clients have disconnected are closed."""
     hub = quick.service.hub
     for _ in range(20):
         open_unread_tail(who, quick.port).close()
@@ -245,8 +245,8 @@ def test_readers_that_vanish_are_forgotten(quick: RunningService, who: Caller) -
     wait_until(lambda: not hub.open_tails and not hub._channels, "none")
 
 
-def test_a_thousand_tails_get_their_event(serving: Callable[..., RunningService]) -> None:
-    """E5: each of a thousand open tails sees the one append, within seconds."""
+def test_a_thousand_tails_receive_an_append(serving: Callable[..., RunningService]) -> None:
+    """E5: each of a thousand open tails receives an append."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     service = serving()
@@ -271,7 +271,7 @@ def test_a_thousand_tails_get_their_event(serving: Callable[..., RunningService]
 # -- the end
 
 
-def appending(who: Caller, done: threading.Event, number: int) -> list[str]:
+def append_until_stopped(who: Caller, done: threading.Event, number: int) -> list[str]:
     """Append until stopped or refused; return the ids that were acknowledged."""
     kept = []
     for n in range(100_000):
@@ -288,13 +288,13 @@ def appending(who: Caller, done: threading.Event, number: int) -> list[str]:
     return kept
 
 
-def test_sigterm_loses_nothing_and_ends_soon(postgres_url: str) -> None:
+def test_sigterm_keeps_acknowledged_appends(postgres_url: str) -> None:
     """F5: acknowledged appends are stored, tails end cleanly, and the exit code is 0."""
     done = threading.Event()
     with run_service_process(postgres_url) as service, ThreadPoolExecutor(4) as pool:
         who = service.caller(tenant_id="t")
         with open_tail(who, lines=False) as tail:
-            loads = [pool.submit(appending, who, done, n) for n in range(3)]
+            loads = [pool.submit(append_until_stopped, who, done, n) for n in range(3)]
             lines = [tail.response.readline() for _ in range(200)]
             began = time.monotonic()
             code = service.terminate()
@@ -326,10 +326,10 @@ def own_url(own_postgres: Callable[..., PostgresServer]) -> tuple[PostgresServer
     return server, url
 
 
-def test_postgres_restarted_in_mid_load(
+def test_postgres_restart_under_load(
     own_url: tuple[PostgresServer, str], serving: Callable[..., RunningService]
 ) -> None:
-    """F5: clear refusals meanwhile; nothing acknowledged is lost or doubled; no restart of ours."""
+    """F5: while Postgres restarts appends are refused; acknowledged ones are stored once."""
     server, url = own_url
     service = serving(url)
     who = make_caller(service, tenant_id="t")
@@ -364,10 +364,10 @@ def test_postgres_restarted_in_mid_load(
     assert stored == kept
 
 
-def test_a_locked_store_is_a_timeout(
+def test_an_append_to_a_locked_database_times_out(
     serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
-    """B13: a caller with a short timeout gets it, and nothing is stored afterwards."""
+    """B13: an append with a short timeout ends while the database is locked, and is stored once."""
     service = serving(f"sqlite:///{tmp_path}/log.db")
     who = make_caller(service)
     who.append(make_event())
@@ -387,13 +387,13 @@ def test_a_locked_store_is_a_timeout(
     assert [one["event_id"] for one in records].count("late") == 1
 
 
-def test_a_full_disk_is_a_clear_refusal(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_backend_failure(tmp_path: Path) -> None:
     """L2: a full disk gives backend_failure; stored events remain, and appends work again later."""
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
     with run_service_process(url, limit_bytes=2 * MIB) as service:
         who = service.caller(tenant_id="t")
-        kept, refused = _filled(who)
+        kept, refused = fill_disk(who)
         for _ in range(3):
             assert who.append(make_event(payload={"a": "x" * 50_000})).code == "backend_failure"
         page = who("GET", "/v1/events", limit=1000)
@@ -412,8 +412,8 @@ def test_a_full_disk_is_a_clear_refusal(tmp_path: Path) -> None:
         assert not [one for one in log.store.verify() if one.level == "error"]
 
 
-def _filled(who: Caller) -> tuple[list[str], Any]:
-    """Append until the disk is full; return the acknowledged events and the error."""
+def fill_disk(who: Caller) -> tuple[list[str], Any]:
+    """Append until the disk is full; return the acknowledged ids and the refusal."""
     kept: list[str] = []
     for n in range(1000):
         answer = who.append(make_event("fill", {"a": "x" * 50_000}, event_id=f"f-{n}"))
@@ -423,8 +423,8 @@ def _filled(who: Caller) -> tuple[list[str], Any]:
     raise AssertionError("it never filled")
 
 
-def test_a_service_whose_store_is_gone_says_so(serving: Callable[..., RunningService]) -> None:
-    """L2: a closed log is backend_failure for reads and writes, never an empty answer."""
+def test_a_closed_log_is_a_backend_failure(serving: Callable[..., RunningService]) -> None:
+    """L2: with a closed log reads, writes and `/ready` are 503 with `backend_failure`."""
     service = serving()
     who = make_caller(service)
     service.service.log.close()
@@ -458,7 +458,7 @@ def test_no_response_reveals_paths_of_files(
         assert str(tmp_path).encode() not in answer.body
 
 
-def test_the_client_names_an_outage(quick: RunningService) -> None:
+def test_an_unreachable_service_is_not_ambiguous(quick: RunningService) -> None:
     """B10: an unreachable service is backend_failure, not ambiguous, since nothing was sent."""
     settings = seriatim.Settings(timeout_s=0.5)
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,4 +1,4 @@
-"""Logs of a service: only JSON if requested, and requests with their fields."""
+"""Logs of a service: JSON lines if requested, and a line with fields per request."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ main()
 
 
 def parsed(service: ServiceProcess) -> list[dict[str, Any]]:
-    """Return every line as JSON."""
+    """Return every log line as JSON."""
     return [json.loads(line) for text in service.text for line in text.splitlines()]
 
 
-def test_json_logs_are_only_json(tmp_path: Path) -> None:
+def test_json_logs_contain_only_json(tmp_path: Path) -> None:
     """M2: banner, requests, warnings, other libraries' lines and errors are each a JSON object."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(
@@ -74,7 +74,7 @@ def test_json_logs_are_only_json(tmp_path: Path) -> None:
 
 
 def test_request_lines_have_fields(tmp_path: Path) -> None:
-    """M2: method, route, status, duration, tenant, caller and request id; in every process."""
+    """M2: a request line has method, route, status, duration, tenant, caller and request id."""
     url = f"sqlite:///{tmp_path}/log.db"
     args = ("--log-format", "json", "--log-requests", "--processes", "2")
     with run_service_process(url, *args) as service:
@@ -110,7 +110,7 @@ def test_request_lines_have_fields(tmp_path: Path) -> None:
 
 
 def test_the_last_use_of_a_token_is_stored(service: RunningService) -> None:
-    """K2: the last use is stored soon afterwards, but not at each request."""
+    """K2: the last use of a token is stored within seconds, but not at each request."""
     who = make_caller(service, tenant_id="used")
     access = service.service.access
     token_id = who.token.split("_")[1] if who.token else ""
@@ -129,7 +129,7 @@ def test_the_last_use_of_a_token_is_stored(service: RunningService) -> None:
 
 
 def test_an_older_access_store_is_upgraded(shared_url: str) -> None:
-    """K2: a store made before tokens had a last use gets one when it is opened."""
+    """K2: an access store without the table of last uses gets it when it is opened."""
     url = access_url(shared_url)
     with closing(open_access(url)) as access:
         text, made = access.create(subject="s", tenant_id="t", rights=["read"])

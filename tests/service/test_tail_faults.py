@@ -53,7 +53,7 @@ def test_no_position_is_sent_before_its_events(
     assert "records" in messages[-1], messages
 
 
-def test_a_failing_read_doubles_nothing(
+def test_a_failed_read_causes_no_duplicates(
     quick: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E5: a tail that left its channel after a failed read receives each append once."""
@@ -74,7 +74,7 @@ def test_a_failing_read_doubles_nothing(
         channel = hub._channels["failing"]
         [member] = channel.members
         # As a reader that takes nothing for a while: its buffer is offered what comes meanwhile.
-        held = asyncio.run_coroutine_threadsafe(_offered(member), quick._loop)
+        held = asyncio.run_coroutine_threadsafe(offer_while_lagging(member), quick._loop)
         first = who.append(make_event()).json["last_position"]
         held.result(10)
         last = who.append(make_event()).json["last_position"]
@@ -94,7 +94,7 @@ def test_a_failing_read_doubles_nothing(
     assert {first, last} <= set(seen)
 
 
-async def _offered(member: Any) -> None:
+async def offer_while_lagging(member: Any) -> None:
     """Wait until a tail lags, and offer it an append at that moment."""
     for _ in range(2000):
         if member.lagging:
@@ -103,8 +103,8 @@ async def _offered(member: Any) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_tail_begins_where_its_query_says(quick: RunningService) -> None:
-    """D4, E5: min_position applies to new events as to stored ones."""
+def test_a_tail_begins_after_the_minimum_position_of_its_query(quick: RunningService) -> None:
+    """D4, E5: a tail sends no new event at or before the query's min_position."""
     who = make_caller(quick, tenant_id="later")
     head = who.append(make_event()).json["last_position"]
     query = f'{{"min_position": {head + 1}}}'
@@ -123,7 +123,7 @@ def test_a_tail_begins_where_its_query_says(quick: RunningService) -> None:
 
 
 def test_a_long_poll_ends_with_its_token(quick: RunningService) -> None:
-    """K4: a long poll whose token is revoked meanwhile returns no newer events."""
+    """K4: a long poll whose token is revoked ends with 401 instead of newer events."""
     who, other = make_caller(quick, tenant_id="polled"), make_caller(quick, tenant_id="polled")
     head = who.append(make_event()).json["last_position"]
     answers = []
@@ -141,10 +141,10 @@ def test_a_long_poll_ends_with_its_token(quick: RunningService) -> None:
     assert [answer.status for answer in answers] == [401]
 
 
-def test_a_slow_reader_gets_little_after_its_token_has_ended(
+def test_a_slow_tail_ends_with_its_token(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K4: events that were read ahead for it are not sent any more."""
+    """K4: a tail with unsent events ends soon after its token is revoked."""
     service = serving()
     who = make_caller(service, tenant_id="slow")
     for _ in range(40):
@@ -166,7 +166,7 @@ def test_a_slow_reader_gets_little_after_its_token_has_ended(
 
 @pytest.mark.parametrize("path", ["/v1/log?after=1000&wait_s=50", "/v1/events?wait_s=50"])
 def test_long_polls_end_with_the_service(tmp_path: Any, path: str) -> None:
-    """E6: long polls return what there is, and the service ends at once."""
+    """E6: on SIGTERM long polls return 200, and the service ends within seconds."""
     with run_service_process(f"sqlite:///{tmp_path}/log.db") as service:
         who: Caller = service.caller()
         answers = []

@@ -31,8 +31,8 @@ def test_an_append_during_the_handover_is_delivered(
 ) -> None:
     """E5: an append between the last read of stored events and the live tail is sent once.
 
-    The look at the head returns only after such an append was handed to the tails that are live,
-    of the same tenant or of another: the hub is then ahead of the tail that joins it.
+    Reading the head returns only after the append was handed to the live tails of the same
+    or another tenant: the hub is then ahead of the tail that joins it.
     """
     url = sqlite_in(tmp_path)
     service = serving(url)

@@ -1,4 +1,4 @@
-"""Quotas and the tenant limiter: an excessive tenant waits, others do not."""
+"""Quotas and the tenant limiter: requests of an excessive tenant wait, those of others do not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refused_after(who: Caller, size: int, most: int = 200) -> tuple[int, Service
 def test_a_quota_is_reported_with_its_delay(
     serving: Callable[..., RunningService], quota: dict[str, float], size: int, limit: str
 ) -> None:
-    """K4: 429, Retry-After in whole seconds, the exact time in details; others continue."""
+    """K4: a request over the quota gets 429 with its delay; other tenants continue."""
     service = serving(**quota)
     who, other = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     taken, answer = refused_after(who, size)
@@ -53,8 +53,8 @@ def test_a_quota_is_reported_with_its_delay(
     assert who.append(make_event()).status == 201
 
 
-def test_a_tenants_own_quota_is_learned(serving: Callable[..., RunningService]) -> None:
-    """K4: set, changed or removed next to the service, it takes effect within seconds."""
+def test_a_quota_takes_effect_without_restart(serving: Callable[..., RunningService]) -> None:
+    """K4: a quota that is set or removed in the database takes effect within seconds."""
     service = serving()
     access, who = service.service.access, make_caller(service, tenant_id="t")
     access.set_quota(Quota(tenant_id="t", events_per_s=1.0))
@@ -65,8 +65,8 @@ def test_a_tenants_own_quota_is_learned(serving: Callable[..., RunningService]) 
     )
 
 
-def test_a_meter_counts_exactly() -> None:
-    """K4: a bucket holds two seconds of a rate; a large append passes and is paid for."""
+def test_the_quota_meter_counts_exactly() -> None:
+    """K4: the meter grants two seconds of a rate; a large append passes and leaves a debt."""
     meter = QuotaMeter(Quota(tenant_id="*", events_per_s=10.0), processes=2)
     now = 100.0
     meter.charge("t", 10, 0, now)  # half of the rate is this process's, for two seconds
@@ -83,7 +83,7 @@ def test_a_meter_counts_exactly() -> None:
 
 
 def test_the_client_waits_for_its_quota(serving: Callable[..., RunningService]) -> None:
-    """K4: appends of a client over its quota all arrive, only later."""
+    """K4: appends of a client over its quota are delayed, and all are stored."""
     service = serving(events_per_s=20.0)
     token = service.token(tenant_id="t")
     with seriatim.open(service.url, token=token) as log:
@@ -97,8 +97,8 @@ def test_the_client_waits_for_its_quota(serving: Callable[..., RunningService]) 
     assert took > 0.8  # 40 at once, the other 20 at 20 a second
 
 
-def test_a_client_without_time_gets_the_refusal(serving: Callable[..., RunningService]) -> None:
-    """K4: if the delay exceeds the caller's timeout, it gets the refusal, marked retryable."""
+def test_a_short_timeout_reports_the_quota(serving: Callable[..., RunningService]) -> None:
+    """K4: if the delay exceeds the caller's timeout, the refusal is raised, marked retryable."""
     service = serving(events_per_s=0.5)
     with seriatim.open(service.url, token=service.token(tenant_id="t")) as log:
         log.append([NewEvent("x", {})] * 20)
@@ -113,7 +113,7 @@ def test_a_client_without_time_gets_the_refusal(serving: Callable[..., RunningSe
 
 
 async def test_a_flood_leaves_slots_for_other_tenants() -> None:
-    """K4: during a flood of one tenant another gets a slot at once, every time."""
+    """K4: while one tenant queues 500 requests, another gets a slot within a few."""
     turns = TenantLimiter(alone=8, beside=2, waiting=1000)
     order: list[str] = []
 
@@ -137,7 +137,7 @@ async def test_a_flood_leaves_slots_for_other_tenants() -> None:
 
 
 async def test_slots_are_granted_in_order_and_bounded() -> None:
-    """B13: requests run in order of arrival; over the bound they are refused at once."""
+    """B13: requests run in order of arrival; requests over the bound are refused at once."""
     turns = TenantLimiter(alone=1, beside=1, waiting=3)
     order: list[int] = []
 
@@ -161,7 +161,7 @@ async def test_slots_are_granted_in_order_and_bounded() -> None:
 
 
 async def test_a_cancelled_wait_releases_its_slot() -> None:
-    """B13: requests cancelled before or just after they got a slot release it."""
+    """B13: a request cancelled before or just after it got a slot releases it."""
     turns = TenantLimiter(alone=1, beside=1, waiting=100)
     for given in (False, True):
         await turns.acquire("t", 60)
@@ -192,7 +192,7 @@ def latencies(who: Caller, count: int) -> list[float]:
     return sorted(took)
 
 
-def flooded(loud: Caller, act: Callable[[], Any], *, threads: int = 16) -> Any:
+def run_during_flood(loud: Caller, act: Callable[[], Any], *, threads: int = 16) -> Any:
     """Run a function while a tenant floods the service."""
     done = threading.Event()
 
@@ -212,21 +212,21 @@ def flooded(loud: Caller, act: Callable[[], Any], *, threads: int = 16) -> Any:
 
 
 def test_a_flood_of_one_tenant_does_not_starve_another(service: RunningService) -> None:
-    """K4: the others' appends continue through it, none refused, each in bounded time.
+    """K4: appends of a tenant succeed in bounded time while another floods the service.
 
     Flood and service share this process, so times here are bounded loosely; the benchmark of the
     service measures them.
     """
     loud, calm = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     quiet = latencies(calm, 40)
-    during = flooded(loud, lambda: latencies(calm, 40))
+    during = run_during_flood(loud, lambda: latencies(calm, 40))
 
     assert len(quiet) == len(during) == 40
     assert during[-1] < 5.0
 
 
 def test_a_flood_is_refused_with_a_delay(serving: Callable[..., RunningService]) -> None:
-    """K4: over the bound of queued appends a tenant gets 429, another tenant does not."""
+    """K4: a tenant over the bound of queued appends gets 429 with Retry-After; others do not."""
     service = serving(tenant_in_flight=1, tenant_waiting=2)
     loud, calm = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     lock = service.service.append_limiter
@@ -240,13 +240,13 @@ def test_a_flood_is_refused_with_a_delay(serving: Callable[..., RunningService])
 
     held = asyncio.run_coroutine_threadsafe(lock.acquire("loud", 60), service._loop)
     held.result(10)
-    asking = [threading.Thread(target=ask) for _ in range(6)]
-    for thread in asking:
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
         thread.start()
     wait_until(lambda: len(statuses) == 4, "four are refused")
     assert calm.append(make_event()).status == 201
     service._loop.call_soon_threadsafe(lock.release, "loud")
-    for thread in asking:
+    for thread in threads:
         thread.join(30)
 
     assert sorted(statuses) == [201, 201, 429, 429, 429, 429]
@@ -279,7 +279,7 @@ class Gate:
         self._opened.set()
 
 
-def asking(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
+def start_queries(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
     """Run concurrent queries; return the threads, and the statuses of their responses."""
     statuses: list[int] = []
 
@@ -292,15 +292,15 @@ def asking(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
     return threads, statuses
 
 
-def test_slow_reads_of_one_tenant_hold_nobody_up(
+def test_slow_reads_of_one_tenant_do_not_delay_others(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K4: even with more of them than threads, others authenticate, append, read and follow."""
+    """K4: while one tenant's reads occupy its slots, another appends, queries, reads and tails."""
     gate = Gate(service, "slow", monkeypatch)
     serving = service.service.settings
     slow = make_caller(service, tenant_id="slow")
     assert slow.append(make_event()).status == 201
-    threads, statuses = asking(slow, serving.threads + 8)
+    threads, statuses = start_queries(slow, serving.threads + 8)
     wait_until(lambda: gate.entered >= serving.tenant_reads, "its share is held up")
     try:
         calm = make_caller(service, tenant_id="calm")  # whose token nobody has seen yet

@@ -193,7 +193,9 @@ def test_help_names_every_option_and_the_exit_codes(
     result = program_without_log(command, "--help")
     group = get_command(app)
     params = group.commands[command].params  # type: ignore[attr-defined] # a group has commands
-    options = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
+    options = [
+        name for param in params if not getattr(param, "hidden", False) for name in param.opts
+    ]
 
     assert result.code == 0
     assert [name for name in options if name.startswith("--") and name not in result.out] == []

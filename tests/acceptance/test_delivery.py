@@ -104,7 +104,7 @@ def test_operator_commands_report_missing_events(sqlite: Program) -> None:
 
     assert "not declared" in status.out
     assert "claimed" in status.out
-    assert [one["epoch"] for one in finished.json["logs"]] == [1]
+    assert [log["epoch"] for log in finished.json["logs"]] == [1]
     for act in acts:
         assert (act.code, "not_found" in act.err, "Traceback" in act.err) == (3, True, False)
     assert (dry.code, dry.json["position"], dry.json["forgotten"]) == (0, 2, {})

@@ -103,10 +103,10 @@ def test_pipes_get_whole_lines(sqlite: Program) -> None:
     sqlite("append", "seat.reserved", payload, "--stream", "show", stream, "--actor", "user", "ada")
 
     read, wide, streams = sqlite("read").out, sqlite("read", "--wide").out, sqlite("streams").out
-    [line] = [one for one in read.splitlines() if "seat.reserved" in one]
+    [line] = [splitline for splitline in read.splitlines() if "seat.reserved" in splitline]
     assert payload in line
     assert f"show {stream} #1" in line
     assert "user ada" in line
     assert f"stream_id        {stream}" in wide
     assert "payload_hash" in wide
-    assert any(stream in one for one in streams.splitlines())
+    assert any(stream in splitline for splitline in streams.splitlines())

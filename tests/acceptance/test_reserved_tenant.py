@@ -65,9 +65,9 @@ def claim_one(place: Place) -> None:
 
 def claim_many(place: Place) -> None:
     """Claim deliveries at once, the reserved name among others."""
-    given = [Delivery(event_id="e"), Delivery(event_id="e", tenant_id=ALL)]
+    deliveries = [Delivery(event_id="e"), Delivery(event_id="e", tenant_id=ALL)]
     with closing(open_registry(place.registry)) as registry:
-        registry.claim_all(reserved, given)
+        registry.claim_all(reserved, deliveries)
 
 
 def handle_record(place: Place) -> None:
@@ -122,7 +122,7 @@ def test_import_refuses_the_reserved_tenant(place: Place) -> None:
     with seriatim.open("memory:") as empty:
         report = import_events(empty, lines)
         assert (report.appended, empty.head()) == (0, 0)
-        assert [one.code for one in report.refusals] == ["invalid_argument"]
+        assert [refusal.code for refusal in report.refusals] == ["invalid_argument"]
 
 
 def test_message_of_the_reserved_tenant_is_a_dead_letter(place: Place) -> None:

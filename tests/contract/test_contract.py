@@ -113,7 +113,12 @@ def test_every_contract_runs() -> None:
 
     assert run >= set(testing.CONTRACTS)
     assert sorted(testing.__all__) == sorted(
-        ["CONTRACTS", "MemoryStore", "Store", *(one.__name__ for one in testing.CONTRACTS)]
+        [
+            "CONTRACTS",
+            "MemoryStore",
+            "Store",
+            *(contract.__name__ for contract in testing.CONTRACTS),
+        ]
     )
 
 

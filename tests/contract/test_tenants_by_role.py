@@ -100,7 +100,11 @@ READS: dict[str, Callable[[Log], Any]] = {
     "read_stream": lambda log: whose(list(log.read_stream(STREAM))),
     "last_event": lambda log: {getattr(log.last_event(STREAM), "tenant_id", None)},
     "last of many": lambda log: whose(
-        [one for one in log.store.last_of_streams(log.tenant_id, [STREAM, ("other", "1")]) if one]
+        [
+            stream
+            for stream in log.store.last_of_streams(log.tenant_id, [STREAM, ("other", "1")])
+            if stream
+        ]
     ),
     "event": lambda log: {log.event("e").tenant_id},
     "every query": lambda log: whose(log.query().records),
@@ -163,7 +167,7 @@ def test_versions_streams_and_cursors_are_of_one_tenant(shared: Log) -> None:
     assert max(one.last_position for one in ours.streams()) <= last
     for purpose in ("subscription", "projection"):
         cursors = ours.store.cursors(OURS, purpose)
-        assert {one.tenant_id for one in cursors} <= {OURS}
+        assert {cursor.tenant_id for cursor in cursors} <= {OURS}
     assert len(ours.store.cursors(OURS, "subscription")) == 1
     assert [len(view.traces.list_projection_cursors()) for view in (ours, theirs)] == [1, 1]
 
@@ -176,4 +180,7 @@ def test_commands_are_of_one_tenant(shared: Log) -> None:
         for tenant in (OURS, THEIRS)
     ]
 
-    assert [(one.replayed, one.response) for one in answers] == [(True, OURS), (True, THEIRS)]
+    assert [(answer.replayed, answer.response) for answer in answers] == [
+        (True, OURS),
+        (True, THEIRS),
+    ]

@@ -8,8 +8,8 @@ from seriatim.telemetry.metric_families import FAMILIES
 from tests.docs.pages import DOCS
 
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "assets/grafana-seriatim.json").read_text("utf-8"))
-PANELS: list[dict[str, Any]] = [one for one in DASHBOARD["panels"] if one["type"] != "row"]
-HISTOGRAMS = {one.name for one in FAMILIES if one.kind == "histogram"}
+PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+HISTOGRAMS = {family.name for family in FAMILIES if family.kind == "histogram"}
 
 
 def queries() -> list[str]:

@@ -41,7 +41,7 @@ PAGES = {name_of(page): page for page in pages()}
 RUNNABLE = [
     name
     for name, page in PAGES.items()
-    if any(one.language in ("python", "console") for one in blocks(page.read_text("utf-8")))
+    if any(block.language in ("python", "console") for block in blocks(page.read_text("utf-8")))
 ]
 
 

@@ -35,7 +35,7 @@ def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
     }
 
     assert expected == {
-        status_for_error(one) for one in raise_documented_errors() if type(one) is kind
+        status_for_error(error) for error in raise_documented_errors() if type(error) is kind
     }
 
 

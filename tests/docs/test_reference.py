@@ -116,8 +116,8 @@ def public(kind: type) -> set[str]:
 def test_every_error_is_documented() -> None:
     """Each code is listed with its class and whether it is retryable, and no other."""
     expected = [
-        [f"`{one.code}`", f"`{one.__name__}`", "yes" if one.retryable_by_default else "no"]
-        for one in ALL_ERRORS
+        [f"`{error.code}`", f"`{error.__name__}`", "yes" if error.retryable_by_default else "no"]
+        for error in ALL_ERRORS
     ]
 
     codes = read("docs/reference/errors.md").partition("\n## ")[0]
@@ -210,7 +210,9 @@ def test_every_telemetry_event_is_documented() -> None:
 
 def test_every_metric_is_documented() -> None:
     """Each exported metric is documented, and no other."""
-    expected = [[f"`{one.name}`", ", ".join(f"`{n}`" for n in one.labels)] for one in FAMILIES]
+    expected = [
+        [f"`{family.name}`", ", ".join(f"`{n}`" for n in family.labels)] for family in FAMILIES
+    ]
     table = rows(section(read("docs/reference/telemetry.md"), "Metrics"))
 
     assert expected == [row[:2] for row in table]
@@ -250,9 +252,9 @@ def test_every_method_is_documented() -> None:
 def options_of(command: Any) -> set[str]:
     """Return a command's long options, but the hidden ones and those that all have."""
     found: set[str] = set()
-    for one in command.params:
-        if not getattr(one, "hidden", False):
-            found |= {name for name in one.opts if name.startswith("--")}
+    for param in command.params:
+        if not getattr(param, "hidden", False):
+            found |= {name for name in param.opts if name.startswith("--")}
     return found - COMMON
 
 
@@ -279,7 +281,7 @@ def test_common_options_are_documented() -> None:
 
     assert {*COMMON, *options_of(GROUP)} == set(first_cells(head))
     for name, command in COMMANDS.items():
-        taken = {opt for one in command.params for opt in one.opts}
+        taken = {opt for param in command.params for opt in param.opts}
         assert taken >= COMMON - {"--help", *(["--tenant"] if name == "demo" else [])}, name
 
 
@@ -301,7 +303,7 @@ def test_every_guard_and_rule_is_documented() -> None:
 def test_every_contract_is_documented() -> None:
     """The classes of the shipped suite are documented, in their order."""
     testing = importlib.import_module("seriatim.testing")
-    names = [one.__name__ for one in testing.CONTRACTS]
+    names = [contract.__name__ for contract in testing.CONTRACTS]
 
     assert names == list_documented("howto/contract-suite.md")
 

@@ -60,15 +60,15 @@ def fork_mid_iteration(arguments: dict[str, Any]) -> list[Any]:
 
 def fork_registry(arguments: dict[str, Any]) -> list[Any]:
     """Open a registry, fork twice, and return the owner and the claims of each child."""
-    made = open_registry(arguments["url"])
+    registry = open_registry(arguments["url"])
     mailer = handler("mailer", effect="keyed")(lambda _, __: None)
-    made.declare(mailer)
-    owner = made.owner
+    registry.declare(mailer)
+    owner = registry.owner
 
     def child(_: int) -> list[Any]:
-        claims = made.claim_all(mailer, make_events(arguments["events"])[::2])
-        won = [one.delivery.event_id for one in claims if one.verdict == "claimed"]
-        return [made.owner, won]
+        claims = registry.claim_all(mailer, make_events(arguments["events"])[::2])
+        won = [claim.delivery.event_id for claim in claims if claim.verdict == "claimed"]
+        return [registry.owner, won]
 
     return [owner, *_children(child)]
 

@@ -52,8 +52,10 @@ def test_event_loop_commits_without_threads(
 
     receipts = run(postgres_url, act)
 
-    first = min(one.first_position for one in receipts)  # two groups may be under way at once
-    assert sorted(one.first_position for one in receipts) == list(range(first, first + 50))
+    first = min(
+        receipt.first_position for receipt in receipts
+    )  # two groups may be under way at once
+    assert sorted(receipt.first_position for receipt in receipts) == list(range(first, first + 50))
     check_log_complete(postgres_url)
 
 

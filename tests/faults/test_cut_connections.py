@@ -155,7 +155,7 @@ def test_all_appends_of_a_lost_group_are_ambiguous(proxy_to: StartProxy, postgre
             futures.append(log.appender.committer.submit(request))
         fault = proxy.drop_replies_after(b"append_group")
         proxy.resume()
-        failures = [error for one in futures if (error := refusal_of(one))]
+        failures = [error for future in futures if (error := refusal_of(future))]
         fault.wait()
         receipts = [lean(log, number) for number in range(20)]
 

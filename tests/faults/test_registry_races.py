@@ -43,7 +43,7 @@ def settle(registry: Registry, place: str) -> None:
     handler = consumers.make_ledger_handler(place)
     loop = HandlerLoop(registry, handler)
     deadline = time.monotonic() + 60
-    while any(one.status in ("blocked", "failed", "claimed") for one in registry.counts()):
+    while any(count.status in ("blocked", "failed", "claimed") for count in registry.counts()):
         loop.handle(registry.due(handler, 5000))
         assert time.monotonic() < deadline, registry.counts()
 
@@ -187,7 +187,9 @@ def test_dlq_policy_diverts_events_during_an_outage(
 
     assert outage.counts == Counts(diverted=20)
     replayed = [letter.delivery for letter in outage.aside.received]
-    assert [one.event_id for one in replayed] == [one.event_id for one in consumers.make_events(20)]
+    assert [one.event_id for one in replayed] == [
+        event.event_id for event in consumers.make_events(20)
+    ]
     outage.loop.handle(replayed)
     assert effects(outage.registry) == dict.fromkeys(range(20), 1)
     outage.registry.close()

@@ -185,13 +185,13 @@ def test_time_in_the_queue_does_not_terminate_a_writer(
 
     monkeypatch.setattr(writer, "run_steps", drive)
     with (
-        seriatim.open(postgres_url, settings=slow) as one,
+        seriatim.open(postgres_url, settings=slow) as log,
         seriatim.open(postgres_url, settings=hasty) as other,
         psycopg.connect(postgres_url) as caller,
         ThreadPoolExecutor(2) as pool,
     ):
-        one.append([NewEvent("first", {})], connection=caller)
-        queued = pool.submit(one.append, [NewEvent("queued", {})], DECIDED)
+        log.append([NewEvent("first", {})], connection=caller)
+        queued = pool.submit(log.append, [NewEvent("queued", {})], DECIDED)
         time.sleep(2.5)
         behind = pool.submit(other.append, [NewEvent("behind", {})])
         time.sleep(0.1)
@@ -208,16 +208,16 @@ def test_locks_of_two_logs_are_independent(empty_postgres_url: str) -> None:
     for url in urls:
         migrate(url)
     with (
-        seriatim.open(urls[0]) as one,
+        seriatim.open(urls[0]) as log,
         seriatim.open(urls[1]) as two,
         psycopg.connect(empty_postgres_url) as caller,
     ):
-        one.append([NewEvent("held", {})], connection=caller)
+        log.append([NewEvent("held", {})], connection=caller)
         took = [timed_append(two) for _ in range(10)]
-        assert (one.head(), two.head()) == (0, 10)
+        assert (log.head(), two.head()) == (0, 10)
         caller.commit()
-        assert one.head() == 1
-        assert one.identity().log_id != two.identity().log_id
+        assert log.head() == 1
+        assert log.identity().log_id != two.identity().log_id
 
     assert max(took) < 2.0
 

@@ -27,10 +27,10 @@ def shown(metrics: Metrics) -> dict[str, float]:
     """Return what is said of projections, parsed."""
     text = metrics.render()[0].decode()
     return {
-        one.name: one.value
+        sample.name: sample.value
         for family in text_string_to_metric_families(text)
-        for one in family.samples
-        if one.labels == {"tenant": "default", "projection": "seats"}
+        for sample in family.samples
+        if sample.labels == {"tenant": "default", "projection": "seats"}
     }
 
 
@@ -45,9 +45,9 @@ def test_projection_lag(url: str) -> None:
             model.create_projection(seats, "default", log.identity())
             token = model.claim("seats", "runner", 60)
             assert token is not None
-            made = make_step(0, 2, state_rows=seat_rows({"1a": 2}, 2))
-            made.last_event_id = log.store.event_id_at(2) or ""
-            model.commit(seats, made, token=token)
+            step = make_step(0, 2, state_rows=seat_rows({"1a": 2}, 2))
+            step.last_event_id = log.store.event_id_at(2) or ""
+            model.commit(seats, step, token=token)
 
             assert shown(metrics) == {
                 "seriatim_projection_lag_events": 3,

@@ -86,7 +86,7 @@ def test_pages_keep_the_first_page_s_version(opened: Opened) -> None:
                 log.query(SEATS, limit=2, after=last.last_returned_position, head=last.head)
             )
 
-    assert [[one.position for one in page.records] for page in pages] == [[1, 2], [3, 4], [5]]
+    assert [[record.position for record in page.records] for page in pages] == [[1, 2], [3, 4], [5]]
     assert {page.context_version for page in pages} == {5}
 
 

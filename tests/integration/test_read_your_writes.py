@@ -42,10 +42,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(params=["beside", "service"])
 def log(url: str, request: pytest.FixtureRequest) -> Iterator[Log]:
     """A log with five events, opened by its own address or through a service."""
-    with seriatim.open(url) as made:
-        made.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
+    with seriatim.open(url) as log:
+        log.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
         if request.param == "beside":
-            yield made
+            yield log
             return
     with run_service(url) as service, seriatim.open(service.url, token=service.token()) as remote:
         yield remote
@@ -65,9 +65,9 @@ class Runner:
 
     def move(self, until: int, **parts: Any) -> None:
         """Pass the events up to a position."""
-        made = make_step(self.position, until, state_rows=seat_rows({"1a": until}, until), **parts)
-        made.last_event_id = self.log.store.event_id_at(until) or ""
-        self.model.commit(seats, made, token=self.token)
+        step = make_step(self.position, until, state_rows=seat_rows({"1a": until}, until), **parts)
+        step.last_event_id = self.log.store.event_id_at(until) or ""
+        self.model.commit(seats, step, token=self.token)
         self.position = until
 
 
@@ -201,7 +201,7 @@ def test_status_of_every_projection(log: Log, runner: Runner) -> None:
     assert (busy.name, busy.position, busy.lag, busy.status) == ("seats", 3, 2, "ready")
     assert (busy.running, busy.failures) == (True, 1)
     assert busy.updated_at == runner.model.list_progress()[1].updated_at
-    assert [one.failure for one in log.projections.failures("seats")] == [make_failure(3)]
+    assert [failure.failure for failure in log.projections.failures("seats")] == [make_failure(3)]
     with pytest.raises(ProjectionTimeout) as caught:
         log.projections.wait_for("plan", 1, timeout_s=0.01)
     assert caught.value.details["status"] == "paused"
@@ -297,11 +297,11 @@ def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
         threading.Thread(target=lambda: found.append(log.projections.wait_for("seats", 5).position))
         for _ in range(20)
     ]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     runner.move(5)
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
 
     assert found == [5] * 20
     assert len(log.read_models._open) == (log.store.name != "http")
@@ -340,7 +340,7 @@ async def test_async_wait_require_and_status(log: Log, runner: Runner) -> None:
     await asyncio.to_thread(runner.move, 5)
 
     assert [one.position for one in await asyncio.gather(*waiting)] == [5] * 50
-    assert [one.position for one in await projections.status()] == [5]
+    assert [status.position for status in await projections.status()] == [5]
     assert await projections.failures("seats") == []
     for wrong in (99, True):
         with pytest.raises(InvalidArgument):

@@ -300,7 +300,7 @@ def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
     model.commit(seats, make_step(0, 3, failures=noted), token=token, status="failed")
 
     assert [one.status for one in model.list_progress()] == ["failed"]
-    assert [one.status for one in model.failures("seats")] == ["stopped"]
+    assert [failure.status for failure in model.failures("seats")] == ["stopped"]
 
 
 def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
@@ -499,9 +499,12 @@ def test_operators_retry_or_skip_failures(model: ReadModel) -> None:
     noted(model)
 
     assert retry(model, "seats") == 2
-    assert [one.again for one in model.failures("seats")] == [True, True, False]
+    assert [failure.again for failure in model.failures("seats")] == [True, True, False]
     skip(model, "seats", 3)
-    assert [(one.status, one.again) for one in model.failures("seats")][1] == ("passed", True)
+    assert [(failure.status, failure.again) for failure in model.failures("seats")][1] == (
+        "passed",
+        True,
+    )
     for act in (retry, skip):
         with pytest.raises(NotFound, match="projection seats has no failure at position 99"):
             act(model, "seats", 99)
@@ -523,9 +526,10 @@ def test_a_stopped_projection_is_made_ready(model: ReadModel) -> None:
         act(model, "seats", position)
         assert model.list_progress()[0].status == "ready"
 
-    assert [(one.failure.position, one.status, one.again) for one in model.failures("seats")] == [
-        (8, "passed", False)
-    ]
+    assert [
+        (failure.failure.position, failure.status, failure.again)
+        for failure in model.failures("seats")
+    ] == [(8, "passed", False)]
 
 
 def test_pausing(model: ReadModel) -> None:
@@ -558,7 +562,7 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
     model.refold(seats, ("default", "1c"), make_step(6, 6), [], token=token)
 
     assert short_rows(model) == {"1a": 9, "1b": 2}
-    assert [one.failure.position for one in model.failures("seats")] == [3, 4]
+    assert [failure.failure.position for failure in model.failures("seats")] == [3, 4]
     assert model.list_progress()[0].position == 6
     model.refold(
         seats,
@@ -573,7 +577,7 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
         token=token,
     )
     assert short_rows(model) == {"1a": 9}
-    assert [one.status for one in model.failures("seats")] == ["parked", "passed"]
+    assert [failure.status for failure in model.failures("seats")] == ["parked", "passed"]
 
 
 def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:

@@ -41,9 +41,9 @@ URL = "postgresql://me:secret@host/db"
 @pytest.fixture
 def server_model(empty_postgres_url: str) -> Iterator[ReadModel]:
     """A read model on Postgres."""
-    made = open_read_model(f"{empty_postgres_url}?schema=read")
-    yield made
-    made.close()
+    model = open_read_model(f"{empty_postgres_url}?schema=read")
+    yield model
+    model.close()
 
 
 def cut(url: str) -> None:
@@ -178,13 +178,13 @@ def test_lookup_creates_no_read_model(place: str) -> None:
         with psycopg.connect(place.partition("?")[0]) as connection:
             found = connection.execute("select to_regnamespace('read')").fetchone()
         assert found == (None,)
-    made = open_read_model(place)
-    begin_and_claim(made)
+    model = open_read_model(place)
+    begin_and_claim(model)
     found_model = find_read_model(place)
     assert found_model is not None
     assert [one.name for one in found_model.list_progress()] == ["seats"]
     found_model.close()
-    made.close()
+    model.close()
 
 
 @pytest.mark.parametrize(

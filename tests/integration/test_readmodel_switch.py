@@ -167,7 +167,10 @@ def table_names(place: str) -> set[str]:
 
 def statuses(model: ReadModel) -> dict[int, tuple[str, bool]]:
     """Return what became of failures, by position."""
-    return {one.failure.position: (one.status, one.again) for one in model.failures("seats")}
+    return {
+        failure.failure.position: (failure.status, failure.again)
+        for failure in model.failures("seats")
+    }
 
 
 def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadModel) -> None:
@@ -224,15 +227,15 @@ def test_reader_sees_old_or_new_tables(place: str, model: ReadModel) -> None:
                     seen.append(error)
 
     readers = [threading.Thread(target=read) for _ in range(2)]
-    for one in readers:
-        one.start()
+    for reader in readers:
+        reader.start()
     rounds = 15
     for number in range(1, rounds + 1):
         shadowed(model, {str(number): number}, number + 1)
         assert model.switch(seats)
     done.set()
-    for one in readers:
-        one.join()
+    for reader in readers:
+        reader.join()
 
     assert {repr(rows) for rows in seen} <= {repr([(str(n), n)]) for n in range(rounds + 1)}
     assert len({repr(rows) for rows in seen}) > 2, "the readers saw several switches"

@@ -61,7 +61,7 @@ def test_spans_are_sent() -> None:
         "False\n",
         "False\n",
     ]
-    assert [(one.service, one.name) for one in collector.spans] == [
+    assert [(span.service, span.name) for span in collector.spans] == [
         ("seriatim-test", "seriatim.append"),
         ("shop", "seriatim.append"),
     ]

@@ -36,7 +36,7 @@ def test_a_mutation_applies_once(mutation: Mutation) -> None:
 
 def test_names_are_unique() -> None:
     """Two files may not hold mutations of one name, which `MUTATION=name` could not tell apart."""
-    names = [one.name for one in MUTATIONS]
+    names = [mutation.name for mutation in MUTATIONS]
 
     assert len(names) == len(set(names))
 
@@ -45,12 +45,12 @@ def test_contract_lines_exist() -> None:
     """Each mutation cites a line of the contract."""
     lines = set(re.findall(r"^\*\*([A-Z]\d+)\*\*", CONTRACT.read_text(), re.MULTILINE))
 
-    assert {one.contract for one in MUTATIONS} <= lines
+    assert {mutation.contract for mutation in MUTATIONS} <= lines
 
 
 def test_named_tests_exist() -> None:
     """Every id in the catalogue is collected by pytest."""
-    tests = sorted({test for one in MUTATIONS for test in one.tests})
+    tests = sorted({test for mutation in MUTATIONS for test in mutation.tests})
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     collected = subprocess.run(
         [*command, *sorted({function_of(test) for test in tests})],

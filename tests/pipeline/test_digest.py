@@ -131,4 +131,4 @@ def test_spark_computes_the_same(spark: SparkSession) -> None:
         for row in spark.createDataFrame(table).select(build_event_hash().alias("hash")).collect()
     ]
 
-    assert [int(one, 16) for one in hashes] == [digest(event) for event in events]
+    assert [int(hash_, 16) for hash_ in hashes] == [digest(event) for event in events]

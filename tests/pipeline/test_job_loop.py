@@ -76,7 +76,7 @@ def test_a_live_job_backs_off_after_retryable_failures(caplog: pytest.LogCapture
         "the job retries in 0.1 s: slow",
         "the job retries in 0.1 s: away",
     ]
-    assert [one.activity for one in reports] == [
+    assert [report.activity for report in reports] == [
         "retrying in 0 s (backend_failure)",
         "retrying in 0 s (timeout)",
         "retrying in 0 s (backend_failure)",
@@ -109,7 +109,7 @@ def test_a_stopped_job_ends_its_delay() -> None:
     make_loop(reports, first_s=600.0, until=lambda: bool(reports)).run(steps)
 
     assert time.monotonic() - began < 10
-    assert [one.activity for one in reports] == ["retrying in 30 s (backend_failure)"]
+    assert [report.activity for report in reports] == ["retrying in 30 s (backend_failure)"]
 
 
 def test_the_rate_counts_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,10 +72,10 @@ def test_ranges_are_cut_without_gap_or_overlap() -> None:
     """J1: any number of parts covers the range exactly."""
     for after, until, wanted in ((0, 0, None), (3, 4, 7), (5, 105, 3), (0, 1_000_001, None)):
         parts = split_range(after, until, wanted)
-        covered = [position for one in parts for position in (one.after, one.until)]
+        covered = [position for part in parts for position in (part.after, part.until)]
         assert covered == sorted(covered)
-        assert sum(one.until - one.after for one in parts) == until - after
-        assert all(one.until > one.after for one in parts)
+        assert sum(part.until - part.after for part in parts) == until - after
+        assert all(part.until > part.after for part in parts)
         if parts:
             assert (parts[0].after, parts[-1].until) == (after, until)
     assert len(split_range(0, 10_000)) == 1  # a live batch needs no second task

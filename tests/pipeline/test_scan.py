@@ -215,12 +215,12 @@ def test_names_meet_in_what_both_allow() -> None:
         NameFilter(),
     ]
     words = ["a", "b.", "b.c", "b.d", "b.d.e", "b.x", "z", "zz", ""]
-    for one in sides:
-        assert one.intersect(None) == one
+    for side in sides:
+        assert side.intersect(None) == side
         for other in sides:
-            both = one.intersect(other)
+            both = side.intersect(other)
             for word in words:
-                assert both.allows(word) == (one.allows(word) and other.allows(word))
+                assert both.allows(word) == (side.allows(word) and other.allows(word))
 
 
 def test_log_state_has_identity_head_and_event_ids(log_url: str, fill: Fill) -> None:

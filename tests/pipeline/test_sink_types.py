@@ -106,7 +106,7 @@ def test_rows_that_are_no_events_are_refused_as_rows(
     report = append_frame(rows, log_url, refused=str(tmp_path / "refused"))
 
     assert (report.appended, report.refused) == (2, len(bad)), report
-    assert {one.event_id for one in read_stored_events(log_url)} == {"one", "two"}
+    assert {event.event_id for event in read_stored_events(log_url)} == {"one", "two"}
     lines = [
         json.loads(line)
         for path in (tmp_path / "refused").iterdir()

@@ -137,8 +137,8 @@ def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
     whole = read().cache()  # Spark reads all of it, then filters
     try:
         assert whole.count() == 60
-        for one in _FILTERS:
-            assert positions(read().where(one)) == positions(whole.where(one)), one
+        for filter_ in _FILTERS:
+            assert positions(read().where(filter_)) == positions(whole.where(filter_)), filter_
     finally:
         whole.unpersist()
 

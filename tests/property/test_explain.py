@@ -39,7 +39,7 @@ def explain_and_append(draft: Draft, log: Log) -> Any:
 
 def check_agreement(explained: Explanation, outcome: Any) -> None:
     """Compare an explanation with the outcome of the append that followed it."""
-    decisive = [one for one in explained.steps if one.result in ("refused", "replayed")]
+    decisive = [step for step in explained.steps if step.result in ("refused", "replayed")]
     if isinstance(outcome, SeriatimError):
         assert explained.outcome == "refused"
         assert explained.error is not None
@@ -57,8 +57,8 @@ def check_agreement(explained: Explanation, outcome: Any) -> None:
         assert explained.events == outcome.records[:EXPLAINED_EVENTS_MAX]
     else:
         assert explained.outcome == "accepted"
-        assert {one.result for one in explained.steps} == {"passed"}
-        assert explained.stream_seqs == tuple(one.stream_seq for one in outcome.records)
+        assert {step.result for step in explained.steps} == {"passed"}
+        assert explained.stream_seqs == tuple(record.stream_seq for record in outcome.records)
 
 
 @pytest.mark.timeout(900)  # a failure is shrunk for up to five minutes

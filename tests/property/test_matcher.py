@@ -322,14 +322,14 @@ def test_keys_of_two_elements_do_not_match_one(
     log, remove = opener(request, backend)()
     elements: list[Any] = [{"a": one, "b": other} for one in (0, 1) for other in (0, 1)]
     elements += [0, {"a": 0}, {"b": 1}, [0, 1], [0], []]
-    pairs = [[one, other] for one in elements for other in elements]
+    pairs = [[element, other] for element in elements for other in elements]
     streams = [None, ("s", "1"), ("s", "2")]
     events = [
         NewEvent("e", {"x": pair, "n": number % 2}, stream=streams[number % 3])
         for number, pair in enumerate(pairs)
     ]
     wanted: list[dict[str, Any]] = [
-        {"x": some} for some in ([], *([one] for one in elements), *pairs)
+        {"x": some} for some in ([], *([element] for element in elements), *pairs)
     ]
     wanted += [{**one, "n": 1} for one in wanted]
     sides: list[dict[str, Any]] = [{}, {"streams": [("s", "2")]}]

@@ -161,8 +161,8 @@ class RegistryMachine(RuleBasedStateMachine):
         sql = f"update {self.registry.engine.schema_prefix}seriatim_handled set due_us = 0"
         with self.registry.engine.transaction() as session:
             session.run(f"{sql} where status in ('claimed', 'failed')")
-        for one in self.events.values():
-            one.open = True
+        for event in self.events.values():
+            event.open = True
 
     @rule(place=places)
     def keep(self, place: tuple[str, int]) -> None:
@@ -241,7 +241,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @invariant()
     def the_same(self) -> None:
         """The rows are what the model says."""
-        found = {one.event_id: one.status for one in self.registry.entries(EntryFilter())}
+        found = {entry.event_id: entry.status for entry in self.registry.entries(EntryFilter())}
         mine = {delivery(p).event_id: o.status for p, o in self.events.items() if o.status != "new"}
         assert found == mine
         sql = (

@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
         """Append without a condition, through any profile."""
         if profile is AGGREGATES_PROFILE:
             fields = strategies.AGGREGATE_FIELDS
-            events = [msgspec.structs.replace(one, **fields) for one in events]
+            events = [msgspec.structs.replace(event, **fields) for event in events]
         return self._append((tenant, profile, events, None, key, command))
 
     @rule(
@@ -337,8 +337,8 @@ class Machine(RuleBasedStateMachine):
         """Move a projection's cursor, forwards or backwards, within the log or beyond it."""
 
         def act(log: Log) -> None:
-            made = make_cursor(log.store, log.tenant_id, "projection", name, position, text)
-            log.store.put_cursor(made, lease=None, reset=reset)
+            cursor = make_cursor(log.store, log.tenant_id, "projection", name, position, text)
+            log.store.put_cursor(cursor, lease=None, reset=reset)
 
         self.both(tenant, act)
         self.both(tenant, lambda log: log.store.cursor(log.tenant_id, "projection", name))
@@ -419,8 +419,8 @@ def _cursors(purpose: str, log: Log) -> list[Cursor]:
 
 
 def _move(lease: Lease, position: int, log: Log) -> None:
-    made = make_cursor(log.store, "default", "projection", "p-3", position)
-    log.store.put_cursor(made, lease=lease, reset=False)
+    cursor = make_cursor(log.store, "default", "projection", "p-3", position)
+    log.store.put_cursor(cursor, lease=lease, reset=False)
 
 
 def _some_order_gives(oracle: Log, requests: list[AppendRequest], wanted: Any) -> bool:

@@ -127,7 +127,7 @@ class OpenTail:
 
 @contextmanager
 def open_tail(
-    who: Caller,
+    caller: Caller,
     body: Any = None,
     *,
     headers: dict[str, str] | None = None,
@@ -135,9 +135,9 @@ def open_tail(
     **params: Any,
 ) -> Iterator[OpenTail]:
     """Open a tail as NDJSON or Server-Sent Events; with a body, by POST."""
-    connection = http.client.HTTPConnection("127.0.0.1", who._port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", caller._port, timeout=TIMEOUT_S)
     kind = "application/x-ndjson" if lines else "text/event-stream"
-    given = {**who.auth_headers, "accept": kind, "content-type": "application/json"}
+    given = {**caller.auth_headers, "accept": kind, "content-type": "application/json"}
     try:
         connection.request(
             "GET" if body is None else "POST",

@@ -36,10 +36,10 @@ def test_a_known_id_with_another_secret_is_refused(service: RunningService) -> N
         "another case": forged(used, own.swapcase()),
         "never used": forged(fresh, own),
     }
-    answers = {why: Caller(service.port, text)("GET", "/v1/log") for why, text in wrong.items()}
+    responses = {why: Caller(service.port, text)("GET", "/v1/log") for why, text in wrong.items()}
     append = Caller(service.port, wrong["random"]).append(make_event())
 
-    assert {why: one.status for why, one in answers.items()} == dict.fromkeys(wrong, 401)
+    assert {why: one.status for why, one in responses.items()} == dict.fromkeys(wrong, 401)
     assert (append.status, append.code) == (401, "unauthorized")
     assert Caller(service.port, fresh)("GET", "/v1/log").status == 200
 

@@ -34,8 +34,8 @@ def tenant(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def proxy(quick: RunningService) -> Iterator[TcpProxy]:
     """A proxy before the service."""
-    with TcpProxy(quick.url) as one:
-        yield one
+    with TcpProxy(quick.url) as proxy:
+        yield proxy
 
 
 # -- opening
@@ -51,7 +51,7 @@ def test_the_token_determines_the_tenant(
     monkeypatch.setenv("SERIATIM_TOKEN", token)
     monkeypatch.setenv("SERIATIM_URL", quick.url + "/")
     with seriatim.open() as log:
-        assert [one.event_id for one in log.read()] == [record.event_id]
+        assert [record.event_id for record in log.read()] == [record.event_id]
 
     assert (record.tenant_id, record.actor_id) == (tenant, "tester")
 
@@ -85,7 +85,7 @@ def test_a_response_of_another_server_is_named(
     """L2: a response of another server, good or bad, is a `backend_failure` that says so."""
     url, script = scripted
     for status, said in ((200, "format"), (404, "not a Seriatim service"), (500, "not a Seriatim")):
-        script.answers[:] = [(status, {"content-type": "text/html"}, body)]
+        script.replies[:] = [(status, {"content-type": "text/html"}, body)]
         with pytest.raises(BackendFailure, match=said):
             seriatim.open(url, token="x", settings=QUICK)
 
@@ -95,7 +95,7 @@ def test_the_client_waits_for_the_requested_delay(
 ) -> None:
     """K4: a retry waits for `retry_after_s`, or for Retry-After when that is absent."""
     url, script = scripted
-    script.answers[:] = [
+    script.replies[:] = [
         (
             429,
             {**PROBLEM, "retry-after": "9"},
@@ -118,7 +118,7 @@ def test_permanent_errors_are_not_retried(
 ) -> None:
     """L1: an error that a retry cannot change is raised at once."""
     url, script = scripted
-    script.answers[:] = [(403, PROBLEM, problem_body(403, "forbidden"))]
+    script.replies[:] = [(403, PROBLEM, problem_body(403, "forbidden"))]
     with pytest.raises(seriatim.Forbidden):
         seriatim.open(url, token="x")
 
@@ -138,8 +138,8 @@ def test_an_append_over_a_lost_connection_is_stored_once(
         log.append([NewEvent("warm", {})])
         mark = b'"marked"'
         fault = proxy.drop_replies_after(mark, ends=b"") if seen else proxy.drop_requests_with(mark)
-        wanted = [NewEvent("marked", {"n": 1})]
-        result = log.append(wanted) if style == "sync" else asyncio.run(_awaited(log, wanted))
+        events = [NewEvent("marked", {"n": 1})]
+        result = log.append(events) if style == "sync" else asyncio.run(_awaited(log, events))
         fault.wait()
         stored = [record.event_id for record in log.read(types=["marked"])]
 
@@ -158,7 +158,7 @@ def test_an_unknown_outcome_is_marked_ambiguous(
     token = quick.token(tenant_id=tenant)
     with seriatim.open(proxy.url, token=token, settings=QUICK) as log:
         log.append([NewEvent("warm", {})])
-        made = NewEvent("marked", {"n": 1}, event_id="m")
+        event = NewEvent("marked", {"n": 1}, event_id="m")
         fault = proxy.drop_replies_after(b'"marked"', ends=b"")
 
         def refuse() -> None:
@@ -168,10 +168,10 @@ def test_an_unknown_outcome_is_marked_ambiguous(
         refusing = threading.Thread(target=refuse)
         refusing.start()
         with pytest.raises(BackendFailure) as caught:
-            log.append([made], timeout=1.0)
+            log.append([event], timeout=1.0)
         refusing.join()
         proxy.resume()
-        again = log.append([made])
+        again = log.append([event])
 
     assert caught.value.details["ambiguous"] is True
     assert again.replayed

@@ -33,7 +33,7 @@ async def warm_up(log: seriatim.Log) -> None:
         await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(60)))
         if len(idle(log)) > 1:
             return
-    pytest.fail("the second connection never came")
+    pytest.fail("no second connection was opened")
 
 
 def run(url: str, token: str, act: Callable[[seriatim.Log], Awaitable[Any]], **options: Any) -> Any:
@@ -62,9 +62,9 @@ def test_the_event_loop_sends_groups_without_threads(
         return await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(50)))
 
     receipts = run(service.url, service.token(tenant_id="group"), act)
-    records = [one.records[0] for one in receipts]
+    records = [receipt.records[0] for receipt in receipts]
 
-    assert not any(one.replayed for one in receipts)
+    assert not any(receipt.replayed for receipt in receipts)
     assert [record.event_id for record in records] == [f"e-{n}" for n in range(50)]
     assert {(record.actor_type, record.actor_id) for record in records} == {
         ("service_principal", "tester")
@@ -132,7 +132,7 @@ def test_appends_to_a_silent_service_are_ambiguous(quick: RunningService) -> Non
         lost = await gather_outcomes(
             *(log.aio.append(make_event(f"e-{n}"), timeout=0.3) for n in range(4))
         )
-        await asyncio.sleep(2.0)  # until the flight itself is over
+        await asyncio.sleep(2.0)  # until the request itself has timed out
         proxy.resume()
         return lost, await gather_outcomes(
             *(log.aio.append(make_event(f"e-{n}")) for n in range(4))
@@ -231,7 +231,7 @@ def test_the_event_loop_sends_large_appends_over_tls(
         async def act(log: seriatim.Log) -> list[Any]:
             big = "x" * 40_000
             appends = [NewEvent("placed", {"big": big}, event_id=f"e-{n}") for n in range(60)]
-            return await gather_outcomes(*(log.aio.append([one]) for one in appends))
+            return await gather_outcomes(*(log.aio.append([append]) for append in appends))
 
         found = run(service.at, token, act, verify=str(cert))
 

@@ -36,7 +36,7 @@ from tests.service.scripted_server import (
     refused_part,
 )
 
-AMPLE_S = 60.0  # more than any machine needs: such a call ends by its answers alone
+AMPLE_S = 60.0  # more than any machine needs: such a call ends by its responses alone
 QUICK = Settings(timeout_s=0.5, connect_timeout_s=0.5)
 HTML = {"content-type": "text/html"}
 Script = tuple[str, type[ScriptedHandler]]
@@ -134,7 +134,7 @@ def test_a_tail_retries_temporary_failures(scripted: Script, kind: str) -> None:
     """E5: a tail retries a busy or full service, after the requested delay."""
     url, script = scripted
     good = (200, JSON, b'{"position":0}\n')
-    script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), BUSY[kind], BUSY[kind], good]
+    script.replies[:] = [(200, JSON, INFO), (200, JSON, INFO), BUSY[kind], BUSY[kind], good]
     store = HttpStore(HttpClient(url, token="x"))
     tail = RemoteTail(store, "t", Query(), 0, idle_timeout=0.0)
 
@@ -145,11 +145,11 @@ def test_a_tail_retries_temporary_failures(scripted: Script, kind: str) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("answer", [BUSY["timeout"], BUSY["limit"], DENIED])
-def test_a_tail_stops_retrying_at_its_timeout(scripted: Script, answer: ScriptedResponse) -> None:
+@pytest.mark.parametrize("response", [BUSY["timeout"], BUSY["limit"], DENIED])
+def test_a_tail_stops_retrying_at_its_timeout(scripted: Script, response: ScriptedResponse) -> None:
     """B13: a tail fails when the retry timeout is over, and at once on a permanent error."""
     url, script = scripted
-    script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), answer]
+    script.replies[:] = [(200, JSON, INFO), (200, JSON, INFO), response]
     store = HttpStore(HttpClient(url, token="x", timeout_s=0.5))
     tail = RemoteTail(store, "t", Query(), 0)
     began = time.monotonic()
@@ -158,7 +158,7 @@ def test_a_tail_stops_retrying_at_its_timeout(scripted: Script, answer: Scripted
 
     assert caught.value.code in ("timeout", "limit_exceeded", "forbidden")
     assert time.monotonic() - began < 5
-    assert (len(script.requests) > 3) == (answer[0] != 403)
+    assert (len(script.requests) > 3) == (response[0] != 403)
     store.close()
 
 
@@ -191,7 +191,7 @@ def test_closing_a_log_ends_its_tails_and_subscriptions(quick: RunningService, t
         list(tail)
 
 
-# -- appends whose fate is unknown
+# -- appends with an unknown outcome
 
 
 def requests(count: int) -> list[AppendRequest]:
@@ -206,11 +206,11 @@ def requests(count: int) -> list[AppendRequest]:
 
 
 def sent(
-    script: Script, *answers: ScriptedResponse, count: int = 1, seconds: float = AMPLE_S
+    script: Script, *responses: ScriptedResponse, count: int = 1, seconds: float = AMPLE_S
 ) -> list[Outcome]:
     """Send appends to a service with scripted responses, and return their outcomes."""
     url, handler = script
-    handler.answers[:] = answers
+    handler.replies[:] = responses
     http = HttpClient(url, token="x", timeout_s=seconds)
     try:
         return send_appends(http, requests(count), seconds)
@@ -223,7 +223,7 @@ UNDECIDED = {
     "limit_exceeded": {"status": 413, "retryable": False},
     "unauthorized": {"status": 401, "retryable": False},
     "forbidden": {"status": 403, "retryable": False},
-    # So long a pause ends the call at once, however much time it has.
+    # A delay longer than the timeout ends the call at once.
     "backend_failure": {"status": 503, "retry_after_s": 3600},
 }
 
@@ -315,7 +315,7 @@ def test_an_unreadable_response_is_ambiguous(scripted: Script, body: bytes) -> N
 def test_the_shortest_timeout_sent_is_a_millisecond(scripted: Script) -> None:
     """B13: a remaining time below a millisecond is sent as a millisecond, not as zero."""
     url, script = scripted
-    script.answers[:] = [(200, JSON, b"{}")]
+    script.replies[:] = [(200, JSON, b"{}")]
     http = HttpClient(url, token="x")
     http.post("/v1/x", {}, timeout_s=1e-3)  # so that it is connected
     for _ in range(20):

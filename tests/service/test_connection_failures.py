@@ -54,14 +54,14 @@ def test_an_untrusted_certificate(certificate: tuple[Path, Path], tmp_path: Path
     """L2: the error names the `verify=` option, and is not retried."""
     cert, key = certificate
     url = f"sqlite:///{tmp_path}/log.db"
-    with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as one:
-        at = f"https://127.0.0.1:{one.port}"
+    with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as service:
+        at = f"https://127.0.0.1:{service.port}"
         error = refusal(at, Settings(timeout_s=600))
-        token = one.caller().token
+        token = service.caller().token
         with seriatim.open(at, token=token, verify=str(cert)) as log:
             assert log.head() == 0
 
-    assert f"127.0.0.1:{one.port}" in error.message
+    assert f"127.0.0.1:{service.port}" in error.message
     assert "certificate" in error.message
     assert "verify=" in error.message
     assert not error.retryable
@@ -103,15 +103,15 @@ def test_responses_do_not_reveal_the_address_of_the_database(
 ) -> None:
     """L2, K2: without its database a service answers 503, without host or port."""
     server = own_postgres(fsync=False)
-    with run_service(server.url()) as one:
-        caller = Caller(one.port, one.token())
+    with run_service(server.url()) as service:
+        caller = Caller(service.port, service.token())
         assert caller("GET", "/v1/log").status == 200
         server.stop(immediate=True)
-        answer = caller("GET", "/v1/events")
+        response = caller("GET", "/v1/events")
 
-    assert answer.status == 503
-    assert str(server.port) not in answer.body.decode()
-    assert "127.0.0.1" not in answer.body.decode()
+    assert response.status == 503
+    assert str(server.port) not in response.body.decode()
+    assert "127.0.0.1" not in response.body.decode()
 
 
 def test_redacted_urls_contain_no_secrets() -> None:

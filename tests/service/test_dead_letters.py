@@ -25,12 +25,12 @@ MANY = {"all": True, "expected_count": 0, "reason": "seen"}
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service with two tenants' events."""
-    with run_service(sqlite_in(tmp_path)) as one:
+    with run_service(sqlite_in(tmp_path)) as service:
         for tenant in (OURS, THEIRS):
             for name in ("one", "dead"):
-                made = NewEvent("x", {}, event_id=f"{tenant}-{name}")
-                one.service.view(tenant).append([made])
-        yield one
+                event = NewEvent("x", {}, event_id=f"{tenant}-{name}")
+                service.service.view(tenant).append([event])
+        yield service
 
 
 def stop(service: RunningService, tmp_path: Path, *tenants: str) -> None:
@@ -49,10 +49,10 @@ def known(tmp_path: Path) -> DeclaredHandler:
         return one
 
 
-def shown(who: Caller) -> tuple[str, str]:
+def shown(caller: Caller) -> tuple[str, str]:
     """Return status and reason of the handler as a caller reads them."""
-    answer = who("GET", "/v1/registry")
-    [one] = answer.json["handlers"]
+    response = caller("GET", "/v1/registry")
+    [one] = response.json["handlers"]
     return one["status"], one["reason"]
 
 
@@ -104,11 +104,11 @@ def test_no_response_reveals_the_address_of_a_registry(
     service: RunningService, tmp_path: Path, path: str
 ) -> None:
     """K2: a missing registry is reported without an address or a path."""
-    answer = make_caller(service, tenant_id=OURS)("GET", path)
+    response = make_caller(service, tenant_id=OURS)("GET", path)
 
-    assert (answer.status, answer.code) == (404, "not_found")
-    assert answer.json["detail"] == "there is no registry next to this log"
-    assert str(tmp_path).encode() not in answer.body
+    assert (response.status, response.code) == (404, "not_found")
+    assert response.json["detail"] == "there is no registry next to this log"
+    assert str(tmp_path).encode() not in response.body
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -124,8 +124,8 @@ def test_an_action_on_an_absent_event_is_not_found(
         for name in ("nobody", f"{THEIRS}-dead", f"{OURS}-one")
     )
 
-    for answer in (absent, foreign, done):
-        assert (answer.status, answer.code) == (404, "not_found")
+    for response in (absent, foreign, done):
+        assert (response.status, response.code) == (404, "not_found")
     none = ours("POST", path, {**MANY, "event_type": "nothing.*"})
     assert (none.status, none.json) == (200, {"count": 0})
 
@@ -195,9 +195,9 @@ def test_registry_entries_are_filtered_by_status(service: RunningService, tmp_pa
     stop(service, tmp_path, OURS, THEIRS)
     ours = make_caller(service, tenant_id=OURS)
     [dead] = ours("GET", "/v1/registry/entries", status="dead").json["entries"]
-    [one] = ours("GET", "/v1/registry/entries", event_id=f"{OURS}-dead").json["entries"]
+    [entry] = ours("GET", "/v1/registry/entries", event_id=f"{OURS}-dead").json["entries"]
 
-    assert dead == one
+    assert dead == entry
     assert (dead["event_id"], dead["attempts"], dead["error"]) == (f"{OURS}-dead", 1, f"no {OURS}")
     assert dead["first_at"] <= dead["updated_at"]
     assert ours("GET", "/v1/registry/entries", status="blocked").json == {"entries": []}

@@ -9,13 +9,13 @@ from tests.service.http_calls import make_caller
 
 def test_an_operator_of_all_tenants_reads_the_checks(service: RunningService) -> None:
     """L3: an operator of all tenants reads the findings of `doctor`, without paths of files."""
-    answer = make_caller(service)("GET", "/v1/doctor")
+    response = make_caller(service)("GET", "/v1/doctor")
 
-    assert answer.status == 200
-    checks = {one["check"] for one in answer.json["findings"]}
+    assert response.status == 200
+    checks = {finding["check"] for finding in response.json["findings"]}
     assert "schema" in checks
     directory = service.service.data_directory
-    assert not directory or directory not in answer.body.decode()
+    assert not directory or directory not in response.body.decode()
 
 
 def test_findings_are_cached_between_requests(quick: RunningService) -> None:
@@ -29,11 +29,11 @@ def test_findings_are_cached_between_requests(quick: RunningService) -> None:
         return read()
 
     diagnose._read = read_once
-    who = make_caller(quick)
-    answers = [who("GET", "/v1/doctor").json for _ in range(3)]
+    caller = make_caller(quick)
+    responses = [caller("GET", "/v1/doctor").json for _ in range(3)]
 
     assert len(runs) == 1
-    assert answers[0] == answers[2]
+    assert responses[0] == responses[2]
 
 
 def test_checks_and_storage_need_an_operator_of_all_tenants(quick: RunningService) -> None:
@@ -45,6 +45,6 @@ def test_checks_and_storage_need_an_operator_of_all_tenants(quick: RunningServic
 
 def test_storage_is_empty_without_configured_locations(quick: RunningService) -> None:
     """N1: a service without configured storage reports neither publishers nor archives."""
-    answer = make_caller(quick)("GET", "/v1/storage")
+    response = make_caller(quick)("GET", "/v1/storage")
 
-    assert answer.json == {"publishers": [], "archives": []}
+    assert response.json == {"publishers": [], "archives": []}

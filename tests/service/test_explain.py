@@ -14,9 +14,11 @@ def explain(caller: Caller, *events: dict[str, Any], **more: Any) -> ServiceResp
     return caller("POST", "/v1/explain", {"events": list(events), **more}, headers=headers)
 
 
-def decisive(answer: ServiceResponse) -> list[str]:
+def decisive(response: ServiceResponse) -> list[str]:
     """Return the steps that refused or replayed the append."""
-    return [one["step"] for one in answer.json["steps"] if one["result"] in ("refused", "replayed")]
+    return [
+        step["step"] for step in response.json["steps"] if step["result"] in ("refused", "replayed")
+    ]
 
 
 def test_explanations_contain_events_only_for_readers(service: RunningService) -> None:
@@ -30,13 +32,13 @@ def test_explanations_contain_events_only_for_readers(service: RunningService) -
     unseen = explain(writer, make_event("a", event_id="e"))
     other = explain(confined, make_event("b", event_id="e"))
 
-    assert [one["event_id"] for one in seen.json["events"]] == ["e"]
+    assert [event["event_id"] for event in seen.json["events"]] == ["e"]
     assert seen.json["problem"]["details"]["fields"] == ["payload"]
-    for answer in (unseen, other):
-        assert (answer.status, decisive(answer)) == (200, ["idempotency"])
-        assert "events" not in answer.json
-        assert answer.json["problem"]["details"] == {"index": 0}
-        assert b"zebra" not in answer.body
+    for response in (unseen, other):
+        assert (response.status, decisive(response)) == (200, ["idempotency"])
+        assert "events" not in response.json
+        assert response.json["problem"]["details"] == {"index": 0}
+        assert b"zebra" not in response.body
 
 
 def test_an_explanation_needs_the_rights_of_the_append(service: RunningService) -> None:

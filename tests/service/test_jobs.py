@@ -26,24 +26,24 @@ SPARK_S = 240.0  # one start of Spark, on a busy machine
 ACTIVITY = {"kind": "verify", "projection": "activity", "reason": "as every week"}
 
 
-def start(who: Caller, **more: Any) -> ServiceResponse:
+def start(caller: Caller, **more: Any) -> ServiceResponse:
     """Start a job."""
-    return who("POST", "/v1/jobs", {**ACTIVITY, **more})
+    return caller("POST", "/v1/jobs", {**ACTIVITY, **more})
 
 
-def get(who: Caller, job_id: str) -> dict[str, Any]:
+def get(caller: Caller, job_id: str) -> dict[str, Any]:
     """Return the state of a job."""
-    found: dict[str, Any] = who("GET", "/v1/jobs/one", id=job_id).json["job"]
+    found: dict[str, Any] = caller("GET", "/v1/jobs/one", id=job_id).json["job"]
     return found
 
 
-def finish(who: Caller, answer: ServiceResponse) -> dict[str, Any]:
+def finish(caller: Caller, response: ServiceResponse) -> dict[str, Any]:
     """Wait until a job has ended, and return it."""
-    assert answer.status == 201, answer
-    job_id = answer.json["job"]["job_id"]
+    assert response.status == 201, response
+    job_id = response.json["job"]["job_id"]
     done = ("succeeded", "failed")
-    wait_until(lambda: get(who, job_id)["status"] in done, "finished", within_s=SPARK_S)
-    return get(who, job_id)
+    wait_until(lambda: get(caller, job_id)["status"] in done, "finished", within_s=SPARK_S)
+    return get(caller, job_id)
 
 
 @pytest.fixture
@@ -81,7 +81,9 @@ def test_a_projection_is_rebuilt_and_verified(url: str) -> None:
         entries = ops("GET", "/v1/operations").json["operations"]
     assert [one["kind"] for one in listed] == ["verify", "rebuild"]
     assert listed[0]["started_at"] <= listed[0]["finished_at"]
-    assert [(one["action"], one["actor_id"], one["reason"]) for one in reversed(entries)] == [
+    assert [
+        (entry["action"], entry["actor_id"], entry["reason"]) for entry in reversed(entries)
+    ] == [
         ("projection_job_started", "ops", "as every week"),
         ("projection_rebuilt", entries[1]["actor_id"], f"job {rebuilt['job_id']}"),
         ("projection_job_started", "ops", "as every week"),
@@ -98,7 +100,7 @@ def test_a_job_ends_with_its_service(url: str) -> None:
         )
         wait_until(lambda: get(ops, running)["status"] == "running", "running", within_s=30)
         twice = start(ops, kind="rebuild")
-        pids = [one.pid for one in service.service.jobs._processes.values()]
+        pids = [process.pid for process in service.service.jobs._processes.values()]
     assert (twice.status, twice.code) == (409, "conflict")
     assert pids
     for pid in pids:

@@ -19,8 +19,12 @@ from seriatim.store.port import Deferred
 from tests.faults.event_loops import gather_outcomes, make_event
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.service import RunningService
-from tests.service.scripted_server import ScriptedResponse, problem_response, refused_part
-from tests.service.scripted_server import append_results as answered
+from tests.service.scripted_server import (
+    ScriptedResponse,
+    append_results,
+    problem_response,
+    refused_part,
+)
 from tests.service.test_client_async_appends import APPENDS, stored, warm_up
 
 
@@ -57,9 +61,9 @@ def test_an_unanswered_append_of_a_loop_stays_ambiguous(quick: RunningService) -
     assert (type(never), never.ambiguous) == (BackendFailure, False)
 
 
-async def _deferred(answer: ScriptedResponse) -> list[Any]:
+async def _deferred(response: ScriptedResponse) -> list[Any]:
     """Let an append of a loop receive a response; return the appends that are sent again."""
-    status, headers, body = answer
+    status, headers, body = response
     with seriatim.open("memory:") as log:
         request = log.appender.prepare_request(log.draft(LOG_PROFILE, [NewEvent("sent", {})]))
     ours, theirs = socket.socketpair()
@@ -87,9 +91,9 @@ def test_a_deferred_append_remembers_an_ambiguous_response(*, whole: bool, ambig
     """B10: an ambiguous response is remembered by later attempts of the same append."""
     details = {"ambiguous": ambiguous}
     if whole:
-        answer = problem_response(503, "backend_failure", **details)
+        response = problem_response(503, "backend_failure", **details)
     else:
-        answer = answered(refused_part(503, "backend_failure", **details))
-    [packed] = asyncio.run(_deferred(answer))
+        response = append_results(refused_part(503, "backend_failure", **details))
+    [packed] = asyncio.run(_deferred(response))
 
     assert packed.maybe_stored is ambiguous

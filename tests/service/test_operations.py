@@ -45,16 +45,18 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def service(url: str) -> Iterator[RunningService]:
     """A service with failures of a projection and a dead letter of each of two tenants."""
-    with run_service(url) as one:
+    with run_service(url) as service:
         for tenant in (OURS, THEIRS):
             for name in ("one", "dead"):
-                one.service.view(tenant).append([NewEvent("x", {}, event_id=f"{tenant}-{name}")])
+                service.service.view(tenant).append(
+                    [NewEvent("x", {}, event_id=f"{tenant}-{name}")]
+                )
         for tenant in (OURS, THEIRS):
-            project(one, url, tenant, failed=tenant)
+            project(service, url, tenant, failed=tenant)
         with closing(open_registry(registry_url(url))) as registry:
             for tenant in (OURS, THEIRS):
-                create_dead_letter(one, registry, MAILER, tenant)
-        yield one
+                create_dead_letter(service, registry, MAILER, tenant)
+        yield service
 
 
 def project(
@@ -74,11 +76,14 @@ def project(
         model.commit(seats, step, token=token or 0)
 
 
-def read_actions(who: Caller, **params: Any) -> list[tuple[str, str, int]]:
+def read_actions(caller: Caller, **params: Any) -> list[tuple[str, str, int]]:
     """Return action, tenant and count of each journal entry that a caller reads."""
-    found = who("GET", "/v1/operations", **params)
+    found = caller("GET", "/v1/operations", **params)
     assert found.status == 200, found
-    return [(one["action"], one["tenant_id"], one["count"]) for one in found.json["operations"]]
+    return [
+        (operation["action"], operation["tenant_id"], operation["count"])
+        for operation in found.json["operations"]
+    ]
 
 
 def test_every_action_over_http_is_an_event(service: RunningService) -> None:
@@ -95,8 +100,8 @@ def test_every_action_over_http_is_an_event(service: RunningService) -> None:
         ("dead-letters/retry", {"event_id": f"{OURS}-dead", "reason": "again"}),
         ("dead-letters/skip", {"event_id": f"{OURS}-dead", "reason": "given up"}),
     ):
-        answer = ours("POST", f"/v1/{path}", body)
-        assert (answer.status, answer.json.get("recorded")) == (200, None), answer
+        response = ours("POST", f"/v1/{path}", body)
+        assert (response.status, response.json.get("recorded")) == (200, None), response
     for act in ("pause", "resume"):
         body = {"handler": MAILER.name, "reason": "deploying"}
         assert whole("POST", f"/v1/handlers/{act}", body).json == {"count": 1}
@@ -137,8 +142,8 @@ def test_tenants_see_their_own_actions(service: RunningService) -> None:
     """K2, N4: a tenant's operator reads its tenant's actions, an operator of all reads all."""
     ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
     whole = make_caller(service)
-    for who in (ours, theirs, ours):
-        who("POST", "/v1/projections/pause", {"name": "seats"})
+    for caller in (ours, theirs, ours):
+        caller("POST", "/v1/projections/pause", {"name": "seats"})
     whole("POST", "/v1/handlers/pause", {"handler": MAILER.name})
     own = [("projection_paused", OURS, 1)] * 2
 
@@ -221,8 +226,8 @@ def test_an_unrecorded_action_is_reported(
     paused = ours("POST", "/v1/projections/pause", {"name": "seats"})
     retried = ours("POST", "/v1/dead-letters/retry", {"event_id": f"{OURS}-dead"})
 
-    for answer in (paused, retried):
-        assert (answer.status, answer.json) == (200, {"count": 1, "recorded": False})
+    for response in (paused, retried):
+        assert (response.status, response.json) == (200, {"count": 1, "recorded": False})
     assert ours("GET", "/v1/projections").json["projections"][0]["status"] == "paused"
     assert "projection_paused succeeded, but was not recorded" in caplog.text
 
@@ -295,7 +300,7 @@ def test_projections_are_operated_in_python(service: RunningService, url: str) -
         for log in (local, remote):
             projections = log.projections
             assert projections.pause("seats", reason="deploying")
-            assert [one.status for one in projections.status()] == ["paused"]
+            assert [status.status for status in projections.status()] == ["paused"]
             assert projections.resume("seats")
             assert projections.retry("seats", 1) == (1, True)
             assert projections.retry("seats", expected_count=2, reason="fixed") == (2, True)
@@ -306,8 +311,8 @@ def test_projections_are_operated_in_python(service: RunningService, url: str) -
         assert remote.projections.skip("seats", 1)
         assert local.projections.skip("seats", 2, reason="bad data")
         entries = read_journal(local, tenant_id=OURS)
-    assert [one.interface for one in entries] == ["python", *["http"] * 5, *["python"] * 4]
-    assert [one.actor_id for one in entries[:2]] == [local_operator().actor_id, "anna"]
+    assert [entry.interface for entry in entries] == ["python", *["http"] * 5, *["python"] * 4]
+    assert [entry.actor_id for entry in entries[:2]] == [local_operator().actor_id, "anna"]
 
 
 async def test_projections_are_operated_in_asyncio(service: RunningService, url: str) -> None:
@@ -349,7 +354,7 @@ def test_commands_on_projections(
     assert (code, done["done"][:1], "recorded" in done) == (0, "2", False)
     assert run("project", "skip", "seats", "2", "--reason", "bad data")[0] == 0
     code, entries = run("operations")
-    found = [msgspec.convert(one, Operation) for one in entries]
+    found = [msgspec.convert(entry, Operation) for entry in entries]
     assert [(one.action, one.count, one.reason) for one in found] == [
         ("projection_failure_skipped", 1, "bad data"),
         ("projection_failures_retried", 2, "fixed"),
@@ -357,8 +362,8 @@ def test_commands_on_projections(
         ("projection_resumed", 1, ""),
         ("projection_paused", 1, "deploying"),
     ]
-    who = ("anna", "http") if remote else (local_operator().actor_id, "cli")
-    assert {(one.actor_id, one.interface) for one in found} == {who}
+    caller = ("anna", "http") if remote else (local_operator().actor_id, "cli")
+    assert {(one.actor_id, one.interface) for one in found} == {caller}
     if remote:
         assert run("project", "pause", "seats", "--target", url)[0] == 2
 
@@ -386,7 +391,7 @@ def test_commands_on_the_registry_tokens_and_quotas(
     run("quota", "remove", "--tenant", OURS)
     entries = [msgspec.convert(one, Operation) for one in run("operations")]
 
-    assert [(one.action, one.tenant_id, one.count) for one in reversed(entries)] == [
+    assert [(entry.action, entry.tenant_id, entry.count) for entry in reversed(entries)] == [
         ("events_retried", OURS, 1),
         ("events_skipped", "*", 2),
         ("handler_paused", "*", 1),

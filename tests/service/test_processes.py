@@ -20,9 +20,9 @@ OPEN = rb"seriatim_http_open_tails ([0-9.]+)"
 HEAD = rb"seriatim_log_head_position ([0-9.]+)"
 
 
-def scrape(who: Caller, what: bytes) -> set[float]:
+def scrape(caller: Caller, what: bytes) -> set[float]:
     """Return the distinct values of a metric in several scrapes, each of any process."""
-    found = [re.findall(what, who("GET", "/metrics").body) for _ in range(12)]
+    found = [re.findall(what, caller("GET", "/metrics").body) for _ in range(12)]
     assert all(len(values) == 1 for values in found), found
     return {float(values[0]) for values in found}
 

@@ -31,7 +31,7 @@ def test_receipts_are_found_by_key_and_by_command(service: RunningService) -> No
     assert by_command["response"] == {"ok": 1}
     for found in (by_key, by_command):
         assert found["first_position"] == stored["first_position"]
-        assert [one["event_type"] for one in found["records"]] == ["a", "b"]
+        assert [record["event_type"] for record in found["records"]] == ["a", "b"]
         assert (found["actor_id"], found["recorded_at"]) == ("shop", stored["recorded_at"])
 
 
@@ -43,9 +43,9 @@ def test_a_foreign_receipt_is_absent(service: RunningService) -> None:
     for params in forms:
         absent: dict[str, Any] = {name: f"{value}-none" for name, value in params.items()}
         for caller in (reader(service, "other"), reader(service, types=["b"])):
-            answer = caller("GET", "/v1/receipts", **params)
-            assert answer.code == "not_found"
-            assert answer.comparable == caller("GET", "/v1/receipts", **absent).comparable
+            response = caller("GET", "/v1/receipts", **params)
+            assert response.code == "not_found"
+            assert response.comparable == caller("GET", "/v1/receipts", **absent).comparable
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_malformed_receipt_requests_are_refused(
     service: RunningService, params: dict[str, Any], argument: str
 ) -> None:
     """L3: a request needs exactly one complete form, by key or by command."""
-    answer = reader(service)("GET", "/v1/receipts", **params)
+    response = reader(service)("GET", "/v1/receipts", **params)
 
-    assert answer.code == "invalid_argument"
-    assert answer.json["details"]["argument"] == argument
+    assert response.code == "invalid_argument"
+    assert response.json["details"]["argument"] == argument

@@ -30,15 +30,15 @@ MAILER = handler("mailer", effect="keyed", on_poison="park")(lambda _event, _con
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service with a dead letter of each of two tenants."""
-    with run_service(sqlite_in(tmp_path)) as one:
+    with run_service(sqlite_in(tmp_path)) as service:
         with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
             registry.declare(MAILER)
             for tenant in (OURS, THEIRS):
                 for name in ("one", "dead"):
-                    made = NewEvent("x", {"n": 1}, event_id=f"{tenant}-{name}")
-                    one.service.view(tenant).append([made])
-                create_dead_letter(one, registry, MAILER, tenant)
-        yield one
+                    event = NewEvent("x", {"n": 1}, event_id=f"{tenant}-{name}")
+                    service.service.view(tenant).append([event])
+                create_dead_letter(service, registry, MAILER, tenant)
+        yield service
 
 
 def run_command(
@@ -57,7 +57,7 @@ def test_dlq_commands_act_on_the_tokens_tenant(
 ) -> None:
     """G5, K2: an operator lists, shows, retries and drops dead letters of the token's tenant."""
     code, dead_letters = run_command(service, monkeypatch, "dlq", "list")
-    assert (code, [one["event_id"] for one in dead_letters]) == (0, [f"{OURS}-dead"])
+    assert (code, [letter["event_id"] for letter in dead_letters]) == (0, [f"{OURS}-dead"])
     assert isinstance(dead_letters[0]["event"]["payload"], dict)
     assert run_command(service, monkeypatch, "dlq", "show", f"{OURS}-dead")[1] == dead_letters
     assert run_command(service, monkeypatch, "dlq", "show", f"{THEIRS}-dead")[0] != 0
@@ -85,7 +85,7 @@ def test_dlq_commands_act_on_dead_letters_only(
         claims = registry.claim_all(MAILER, open_events)
         record_failure(registry, MAILER, claims[1], ValueError("no seat"))
         asked = EntryFilter(tenant_id=OURS, status=("claimed", "failed"))
-        before = [(one.event_id, one.status) for one in registry.entries(asked)]
+        before = [(entry.event_id, entry.status) for entry in registry.entries(asked)]
         codes = [
             run_command(service, monkeypatch, "dlq", act[0], name, *act[1:])[0]
             for name in ("claimed", "failed", "nobody", f"{THEIRS}-dead")
@@ -93,7 +93,7 @@ def test_dlq_commands_act_on_dead_letters_only(
 
         assert codes == [3, 3, 3, 3]
         assert sorted(before) == [("claimed", "claimed"), ("failed", "failed")]
-        assert [(one.event_id, one.status) for one in registry.entries(asked)] == before
+        assert [(entry.event_id, entry.status) for entry in registry.entries(asked)] == before
 
 
 def test_registry_commands_act_on_the_tokens_tenant(
@@ -103,7 +103,7 @@ def test_registry_commands_act_on_the_tokens_tenant(
     code, [known] = run_command(service, monkeypatch, "registry", "status")
     assert code == 0
     assert [one["name"] for one in known["handlers"]] == ["mailer"]
-    assert [(one["status"], one["count"]) for one in known["counts"]] == [("dead", 1)]
+    assert [(count["status"], count["count"]) for count in known["counts"]] == [("dead", 1)]
     assert run_command(service, monkeypatch, "registry", "prune", "mailer", "--days", "1")[0] == 2
     assert run_command(service, monkeypatch, "registry", "pause", "mailer")[0] == 3
     assert run_command(service, monkeypatch, "registry", "pause", "mailer", tenant_id="*") == (
@@ -155,7 +155,7 @@ def test_the_status_contains_the_end_of_a_hold(
             model.create_projection(seats, OURS, identity, shadow=shadow)
         lease = model.claim("seats", "verify", 60, shadow=True)
         assert lease is not None
-        assert [one.held_until for one in log.projections.status()] == [None]
+        assert [status.held_until for status in log.projections.status()] == [None]
         with model.hold("seats", lease):
             until = operations.get_progress(model, "seats").held_until
             [held] = log.projections.status()

@@ -34,7 +34,7 @@ def scoped(
     return make_caller(service, tenant_id="scoped", rights=rights, types=types)
 
 
-# -- who appends, in whose name
+# -- appends and actors
 
 
 def test_a_tenants_token_may_only_read(service: RunningService) -> None:
@@ -42,9 +42,11 @@ def test_a_tenants_token_may_only_read(service: RunningService) -> None:
     for right in ("append", "operate", "act_as"):
         with pytest.raises(Exception, match="a tenant's token may only read"):
             service.token(subject=None, tenant_id="t", rights=[right])
-    answer = make_caller(service, subject=None, tenant_id="t", rights=["read"]).append(make_event())
+    response = make_caller(service, subject=None, tenant_id="t", rights=["read"]).append(
+        make_event()
+    )
 
-    assert (answer.status, answer.code) == (403, "forbidden")
+    assert (response.status, response.code) == (403, "forbidden")
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/appends", "/v1/append-if"])
@@ -56,14 +58,14 @@ def test_the_actor_is_the_tokens_subject(service: RunningService, path: str) -> 
     )
     named = make_event(actor_type="user", actor_id="ann")
 
-    def sent(who: Caller, given: dict[str, Any]) -> Any:
+    def sent(caller: Caller, given: dict[str, Any]) -> Any:
         body: dict[str, Any] = {"events": [given]}
         if path == "/v1/append-if":
             body |= {"query": {"filters": [{"types": ["never"]}]}}
-        answer = who("POST", path, {"appends": [body]} if path == "/v1/appends" else body)
+        response = caller("POST", path, {"appends": [body]} if path == "/v1/appends" else body)
         if path != "/v1/appends":
-            return answer.json
-        [outcome] = answer.json["outcomes"]
+            return response.json
+        [outcome] = response.json["outcomes"]
         return outcome.get("problem") or outcome["receipt"]
 
     own = sent(mail, make_event())
@@ -95,11 +97,11 @@ def test_the_actor_of_a_command_is_the_tokens_subject(service: RunningService) -
 
 def test_type_patterns_confine_appends(service: RunningService) -> None:
     """K4: a token appends only types of its patterns; a batch is accepted whole or refused."""
-    who = scoped(service, "order.*", "noted", rights=("append",))
+    caller = scoped(service, "order.*", "noted", rights=("append",))
 
-    assert who.append(make_event("order.paid"), make_event("noted")).status == 201
+    assert caller.append(make_event("order.paid"), make_event("noted")).status == 201
     for wrong in ("orders", "order", "ORDER.paid", "x"):
-        assert who.append(make_event("order.paid"), make_event(wrong)).code == "forbidden"
+        assert caller.append(make_event("order.paid"), make_event(wrong)).code == "forbidden"
     with pytest.raises(Exception, match="exact event types"):
         scoped(service, "order.*")
 
@@ -110,32 +112,34 @@ def test_a_type_scope_confines_every_read(service: RunningService) -> None:
     hidden = all_types.append(make_event("hidden", event_id=f"h{time.time_ns()}"))
     shown = all_types.append(make_event("shown", event_id=f"s{time.time_ns()}"))
     after = hidden.json["first_position"] - 1
-    who = scoped(service, "shown")
+    caller = scoped(service, "shown")
     every = {"query": {}, "after": after, "until": shown.json["last_position"], "limit": 10}
 
-    def types(answer: Any) -> list[str]:
-        return [record["event_type"] for record in answer.json["records"]]
+    def types(response: Any) -> list[str]:
+        return [record["event_type"] for record in response.json["records"]]
 
-    assert types(who("GET", "/v1/events", after=after)) == ["shown"]
-    assert types(who("GET", "/v1/events", after=after, types=["hidden"])) == []
-    assert types(who("GET", "/v1/events", after=after, types=["hidden", "shown"])) == ["shown"]
-    assert types(who("GET", "/v1/events", after=after, types=["*"])) == ["shown"]
-    assert types(who("GET", "/v1/events", after=after, types=["hidden.*"])) == []
+    assert types(caller("GET", "/v1/events", after=after)) == ["shown"]
+    assert types(caller("GET", "/v1/events", after=after, types=["hidden"])) == []
+    assert types(caller("GET", "/v1/events", after=after, types=["hidden", "shown"])) == ["shown"]
+    assert types(caller("GET", "/v1/events", after=after, types=["*"])) == ["shown"]
+    assert types(caller("GET", "/v1/events", after=after, types=["hidden.*"])) == []
     everything = {"filters": [{"types": ["*"]}], "min_position": after}
-    assert types(who("POST", "/v1/query", {"query": everything})) == ["shown"]
-    found = who("POST", "/v1/query", {"query": {"min_position": after}})
+    assert types(caller("POST", "/v1/query", {"query": everything})) == ["shown"]
+    found = caller("POST", "/v1/query", {"query": {"min_position": after}})
     assert types(found) == ["shown"]
     assert found.json["context_version"] == shown.json["last_position"]
     only_hidden = {"filters": [{"types": ["hidden"]}]}
-    assert who("POST", "/v1/query", {"query": only_hidden}).json["context_version"] is None
-    assert types(who("POST", "/v1/query/records", every)) == ["shown"]
-    assert who("POST", "/v1/query/records", {**every, "query": only_hidden}).json["records"] == []
+    assert caller("POST", "/v1/query", {"query": only_hidden}).json["context_version"] is None
+    assert types(caller("POST", "/v1/query/records", every)) == ["shown"]
+    assert (
+        caller("POST", "/v1/query/records", {**every, "query": only_hidden}).json["records"] == []
+    )
     version = {"query": only_hidden, "until": shown.json["last_position"]}
-    assert who("POST", "/v1/query/version", version).json["context_version"] is None
-    foreign = who("GET", "/v1/event", event_id=hidden.json["events"][0]["event_id"])
-    absent = who("GET", "/v1/event", event_id="h" + "0" * 19)
+    assert caller("POST", "/v1/query/version", version).json["context_version"] is None
+    foreign = caller("GET", "/v1/event", event_id=hidden.json["events"][0]["event_id"])
+    absent = caller("GET", "/v1/event", event_id="h" + "0" * 19)
     assert (foreign.status, absent.status) == (404, 404)
-    with open_tail(who, after=after) as tail:
+    with open_tail(caller, after=after) as tail:
         lines = tail.lines()
         assert next(lines)["records"][0]["event_type"] == "shown"
 
@@ -160,9 +164,9 @@ def test_a_known_id_does_not_reveal_a_hidden_event(service: RunningService) -> N
     all_types.append(make_event("hidden", {"a": "unseen"}, event_id=name))
     wanted = {"events": [make_event("shown", event_id=name)], "on_id_mismatch": "warn"}
 
-    for who in (scoped(service, "shown"), scoped(service, "shown", rights=("append",))):
-        one = who("POST", "/v1/events", wanted)
-        [several] = who("POST", "/v1/appends", {"appends": [wanted]}).json["outcomes"]
+    for caller in (scoped(service, "shown"), scoped(service, "shown", rights=("append",))):
+        one = caller("POST", "/v1/events", wanted)
+        [several] = caller("POST", "/v1/appends", {"appends": [wanted]}).json["outcomes"]
         assert one.code == several["problem"]["code"] == "forbidden"
         assert b"unseen" not in one.body
     assert all_types("POST", "/v1/events", wanted).status == 201
@@ -180,10 +184,10 @@ def test_a_repeated_command_does_not_reveal_hidden_events(service: RunningServic
     command = {"actor": "svc", "endpoint": "x", "key": "hidden-k"}
     hidden = make_event("hidden", {"salary": 5})
     assert whole.append(hidden, command=command).status == 201
-    answer = narrow.append(make_event("ok"), command=command)
+    response = narrow.append(make_event("ok"), command=command)
 
-    assert (answer.status, answer.code) == (403, "forbidden")
-    assert b"salary" not in answer.body
+    assert (response.status, response.code) == (403, "forbidden")
+    assert b"salary" not in response.body
     assert b"salary" in whole.append(hidden, command=command).body
     own = {**command, "key": "own-k"}
     first, again = (narrow.append(make_event("ok", {"n": 1}), command=own) for _ in range(2))
@@ -198,7 +202,7 @@ def test_a_conflict_reveals_contents_only_to_readers(service: RunningService) ->
     assert whole.append(make_event("hidden", {"salary": 5}, event_id="h-9")).status == 201
     guesses = [narrow.append(make_event("ok", {"salary": n}, event_id="h-9")) for n in (4, 5)]
 
-    assert [answer.code for answer in guesses] == ["idempotency_conflict"] * 2
+    assert [response.code for response in guesses] == ["idempotency_conflict"] * 2
     assert guesses[0].comparable == guesses[1].comparable
     details = whole.append(make_event("hidden", {"salary": 4}, event_id="h-9")).json["details"]
     assert details["fields"] == ["payload"]
@@ -206,9 +210,9 @@ def test_a_conflict_reveals_contents_only_to_readers(service: RunningService) ->
 
 def test_a_service_may_not_use_the_actor_type_of_a_user(service: RunningService) -> None:
     """K4: without `act_as` a service may use only the actor types of services."""
-    who = make_caller(service, subject="svc", tenant_id="t", rights=["append"])
+    caller = make_caller(service, subject="svc", tenant_id="t", rights=["append"])
     for kind, status in (("service_principal", 201), ("system", 201), ("user", 403)):
-        assert who.append(make_event(actor_type=kind, actor_id="svc")).status == status
+        assert caller.append(make_event(actor_type=kind, actor_id="svc")).status == status
 
 
 def test_the_infrastructure_tenant_is_for_operators(service: RunningService) -> None:
@@ -237,10 +241,10 @@ def test_a_token_for_infrastructure_needs_the_right_operate(
 
 def test_the_star_is_no_tenant_name(service: RunningService) -> None:
     """K2: `*` is refused as the tenant of a request, a tenant's token or a quota."""
-    answer = Caller(service.port, service.token(), "*")("GET", "/v1/log")
+    response = Caller(service.port, service.token(), "*")("GET", "/v1/log")
 
-    assert (answer.status, answer.code) == (400, "invalid_argument")
-    assert "all of them" in answer.json["detail"]
+    assert (response.status, response.code) == (400, "invalid_argument")
+    assert "all of them" in response.json["detail"]
     with pytest.raises(InvalidArgument, match="one tenant"):
         service.token(subject=None, tenant_id="*", rights=["read"])
     with pytest.raises(InvalidArgument, match="all of them"):
@@ -262,15 +266,15 @@ def test_a_token_for_all_tenants_names_a_tenant(service: RunningService) -> None
     token = service.token(rights=["append", "read"])
     for tenant in ("ünï çødé", "a" * 512, None):
         named = None if tenant is None else tenant.encode().decode("latin-1")
-        who = Caller(service.port, token, named)
-        record = who.append(make_event("x")).json["events"][0]["event_id"]
-        got = who("GET", "/v1/event", event_id=record).json["record"]["tenant_id"]
+        caller = Caller(service.port, token, named)
+        record = caller.append(make_event("x")).json["events"][0]["event_id"]
+        got = caller("GET", "/v1/event", event_id=record).json["record"]["tenant_id"]
         assert got == (tenant or "default")
     for wrong in ("", "a" * 513, "a\tb"):
         assert Caller(service.port, token, wrong)("GET", "/v1/log").status == 400
 
 
-# -- secrets, and their end
+# -- secrets and expiry
 
 
 def dump_access_store(url: str) -> str:
@@ -297,19 +301,19 @@ def test_tokens_are_stored_hashed_and_never_revealed(
     caplog.set_level(logging.DEBUG)
     token = service.token()
     secret = token.split("_", 2)[2]
-    who = Caller(service.port, token)
-    answers = [
-        who("GET", "/v1/log"),
-        who("GET", "/v1/event", event_id="x"),
-        who.append({"authorization": token}),
+    caller = Caller(service.port, token)
+    responses = [
+        caller("GET", "/v1/log"),
+        caller("GET", "/v1/event", event_id="x"),
+        caller.append({"authorization": token}),
         Caller(service.port, token + "x")("GET", "/v1/log"),
     ]
 
-    assert answers[0].status == 200
+    assert responses[0].status == 200
     assert token.split("_")[1] in dump_access_store(shared_url)
     assert secret not in dump_access_store(shared_url)
     assert secret not in caplog.text
-    assert not any(secret.encode() in answer.body for answer in answers)
+    assert not any(secret.encode() in response.body for response in responses)
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
@@ -320,21 +324,21 @@ def test_a_revoked_or_expired_token_ends_within_two_seconds(
     access = service.service.access
     lasts = 1.5 if how == "expired" else None
     text, made = access.create(subject="x", tenant_id="t", rights=["read"], expires_in_s=lasts)
-    who = Caller(service.port, text)
+    caller = Caller(service.port, text)
     busy = make_caller(service, tenant_id="t", rights=["append"])
-    with open_tail(who) as tail:
+    with open_tail(caller) as tail:
         lines = tail.lines()
         assert "position" in next(lines)
-        assert who("GET", "/v1/log").status == 200
+        assert caller("GET", "/v1/log").status == 200
         ended = time.monotonic() + (lasts or 0.0)
         if how == "revoked":
             access.revoke(made.token_id)
-        wait_until(lambda: who("GET", "/v1/log").status == 401, "refused", within_s=4.0)
+        wait_until(lambda: caller("GET", "/v1/log").status == 401, "refused", within_s=4.0)
         refused = time.monotonic() - ended
         last: dict[str, Any] = {}
         for line in lines:
             last = line
-            busy.append(make_event())  # a tail that is busy looks too
+            busy.append(make_event())  # a busy tail checks its token too
 
     assert last["problem"]["code"] == "unauthorized"
     assert refused < 2.5
@@ -358,8 +362,8 @@ def test_concurrent_requests_share_one_token_lookup(quick: RunningService, good:
     async def many() -> list[Any]:
         head = {b"authorization": b"Bearer " + text.encode()}
         coming = [asyncio.ensure_future(service.authenticate(head)) for _ in range(16)]
-        await asyncio.sleep(0)  # all of them wait now
-        coming[0].cancel()  # the one that asked leaves; the others are answered
+        await asyncio.sleep(0)  # until all requests wait for the one lookup
+        coming[0].cancel()  # the first caller is cancelled; the others get the result
         await asyncio.to_thread(there.wait, 10)
         return await asyncio.gather(*coming, return_exceptions=True)
 
@@ -369,7 +373,7 @@ def test_concurrent_requests_share_one_token_lookup(quick: RunningService, good:
 
     assert asked == [text]
     assert isinstance(first, asyncio.CancelledError)
-    assert {type(one) for one in others} == ({Rights} if good else {Unauthorized})
+    assert {type(other) for other in others} == ({Rights} if good else {Unauthorized})
 
 
 def make_unknown_token() -> str:
@@ -395,9 +399,9 @@ def test_lookups_of_refused_tokens_are_limited(
     for text in (good[:-1], good + "x", good.upper(), f"srt_{'g' * 16}_{'a' * 43}", "srt_x_y"):
         assert Caller(service.port, text)("GET", "/v1/log").status == 401
     assert asked == []
-    answers = [Caller(service.port, wrong)("GET", "/v1/log") for _ in range(20)]
+    responses = [Caller(service.port, wrong)("GET", "/v1/log") for _ in range(20)]
 
-    assert {one.status for one in answers} == {401}
+    assert {response.status for response in responses} == {401}
     assert asked == [wrong]
 
 
@@ -408,14 +412,14 @@ def test_a_token_created_after_its_refusal_is_accepted(
     url = sqlite_in(tmp_path)
     service, file = serving(url), urlsplit(access_url(url)).path
     text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])
-    who = Caller(service.port, text)
+    caller = Caller(service.port, text)
     rename = "update seriatim_tokens set token_id = ? where token_id = ?"
-    with sqlite3.connect(file) as db:  # as if it had not been made yet
+    with sqlite3.connect(file) as db:  # as if the token had not been created yet
         db.execute(rename, ["later", made.token_id])
-    assert who("GET", "/v1/log").status == 401
+    assert caller("GET", "/v1/log").status == 401
     with sqlite3.connect(file) as db:
         db.execute(rename, [made.token_id, "later"])
-    wait_until(lambda: who("GET", "/v1/log").status == 200, "taken", within_s=2.0)
+    wait_until(lambda: caller("GET", "/v1/log").status == 200, "accepted", within_s=2.0)
 
 
 def test_an_anonymous_tail_ends_when_tokens_are_required(
@@ -440,7 +444,7 @@ def test_services_of_one_log_share_tokens(
 
     text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])
     with run_service(shared_url) as other:
-        who = Caller(other.port, text)
-        assert who("GET", "/v1/log").status == 200
+        caller = Caller(other.port, text)
+        assert caller("GET", "/v1/log").status == 200
         service.service.access.revoke(made.token_id)
-        wait_until(lambda: who("GET", "/v1/log").status == 401, "refused", within_s=3.0)
+        wait_until(lambda: caller("GET", "/v1/log").status == 401, "refused", within_s=3.0)

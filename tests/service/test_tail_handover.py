@@ -46,7 +46,7 @@ def test_an_append_during_the_handover_is_delivered(
 
     def look_then_append() -> int:
         looks.append(look())
-        if len(looks) == 2:  # the past was read after the first
+        if len(looks) == 2:  # the stored events were read after the first call
             with seriatim.open(url, tenant_id="own") as beside:
                 between.append(beside.append([NewEvent("between", {})]).last_position)
             wait_until(lambda: hub.head >= between[0], "the hub is ahead")
@@ -56,7 +56,7 @@ def test_an_append_during_the_handover_is_delivered(
 
     with open_tail(watching) as first:
         live = first.lines()
-        next(live)  # it is live now
+        next(live)  # the tail is live now
         monkeypatch.setattr(log, "head", look_then_append)
         with open_tail(own, after=0) as tail:
             lines = tail.lines()

@@ -72,12 +72,12 @@ def ours(service: RunningService) -> Caller:
     return make_caller(service, tenant_id=OURS)
 
 
-def ask(service: RunningService, who: Caller, route: Route, whose: str) -> ServiceResponse:
+def ask(service: RunningService, caller: Caller, route: Route, whose: str) -> ServiceResponse:
     """Send a request to a route, with the data of a tenant."""
     wanted = REQUESTS[route.endpoint](service, whose)
     if not route.stream:
-        return who(route.method, route.path, wanted.body, **wanted.params)
-    with open_tail(who, wanted.body, **wanted.params) as tail:
+        return caller(route.method, route.path, wanted.body, **wanted.params)
+    with open_tail(caller, wanted.body, **wanted.params) as tail:
         body = tail.response.readline() if tail.status == 200 else tail.response.read()
         return ServiceResponse(tail.status, tail.headers, body)
 
@@ -90,10 +90,10 @@ def test_the_matrix_contains_every_route() -> None:
 @every_route
 def test_own_data_is_accessible(service: RunningService, ours: Caller, route: Route) -> None:
     """K4: a tenant's token with every right may call all routes but those of the whole log."""
-    answer = ask(service, ours, route, OURS)
+    response = ask(service, ours, route, OURS)
 
-    assert answer.status == (403 if route.every_tenant else route.status), answer.body
-    assert_nothing_of_theirs(answer)
+    assert response.status == (403 if route.every_tenant else route.status), response.body
+    assert_nothing_of_theirs(response)
 
 
 @every_route
@@ -135,40 +135,40 @@ def test_invalid_tokens_get_the_same_response(service: RunningService, route: Ro
     bad = [None, "", "x", head, f"{head}_", f"{head}_{secret[:-1]}", f"srt_{secret}", good.upper()]
     bad += [f"srt_{'0' * 16}_{secret}", "é" * 20, "a" * 5000, expired, revoked, f"{good} {good}"]
 
-    answers = [ask(service, Caller(service.port, token), route, OURS) for token in bad]
+    responses = [ask(service, Caller(service.port, token), route, OURS) for token in bad]
     basic = Caller(service.port)(
         route.method, route.path, headers={"authorization": f"Basic {good}"}
     )
 
-    assert {answer.status for answer in [*answers, basic]} == {401}
-    assert len({repr(answer.comparable) for answer in [*answers, basic]}) == 1
-    assert answers[0].headers["www-authenticate"] == "Bearer"
-    assert not any(secret in str(answer) for answer in answers)
+    assert {response.status for response in [*responses, basic]} == {401}
+    assert len({repr(response.comparable) for response in [*responses, basic]}) == 1
+    assert responses[0].headers["www-authenticate"] == "Bearer"
+    assert not any(secret in str(response) for response in responses)
 
 
 @every_route
 def test_each_right_is_needed(service: RunningService, route: Route) -> None:
     """K4: a token without the right of a route is refused, whatever other rights it has."""
     others = [right for right in RIGHTS if right != route.right]
-    answer = ask(service, make_caller(service, tenant_id=OURS, rights=others), route, OURS)
+    response = ask(service, make_caller(service, tenant_id=OURS, rights=others), route, OURS)
 
     if route.right is None:
-        assert answer.status == route.status
+        assert response.status == route.status
         return
-    assert (answer.status, answer.code) == (403, "forbidden")
-    assert answer.json["details"] == {"right": route.right}
+    assert (response.status, response.code) == (403, "forbidden")
+    assert response.json["details"] == {"right": route.right}
 
 
 @every_route
 def test_a_tenants_token_only_reads(service: RunningService, route: Route) -> None:
     """K4: a tenant's own token may call only the routes that read."""
-    answer = ask(
+    response = ask(
         service, make_caller(service, subject=None, tenant_id=OURS, rights=["read"]), route, OURS
     )
 
     allowed = route.right in (None, "read") and not route.service
-    assert answer.status == (route.status if allowed else 403)
-    assert_nothing_of_theirs(answer)
+    assert response.status == (route.status if allowed else 403)
+    assert_nothing_of_theirs(response)
 
 
 @every_route
@@ -177,12 +177,12 @@ def test_a_type_scope_confines_every_route(service: RunningService, route: Route
     scoped = make_caller(
         service, tenant_id=OURS, rights=["append", "read", "act_as"], types=[f"{OURS}.one"]
     )
-    answer = ask(service, scoped, route, OURS)
+    response = ask(service, scoped, route, OURS)
 
     refused = route.all_types or route.right == "operate"
-    assert answer.status == (403 if refused else route.status)
+    assert response.status == (403 if refused else route.status)
     for hidden in (f"{OURS}.dead", f"{OURS}.more"):
-        assert hidden.encode() not in answer.body
+        assert hidden.encode() not in response.body
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/openapi.json", "/", "/v1", "/v2/events", "/x"])
@@ -191,10 +191,10 @@ def test_only_health_and_ready_need_no_token(
     service: RunningService, method: str, path: str
 ) -> None:
     """K4: every other path, known or not, is 401 without a token."""
-    answer = Caller(service.port)(method, path)
+    response = Caller(service.port)(method, path)
 
-    assert answer.status == 401
-    assert "www-authenticate" in answer.headers
+    assert response.status == 401
+    assert "www-authenticate" in response.headers
 
 
 def test_health_and_readiness_need_no_token(service: RunningService) -> None:
@@ -212,9 +212,9 @@ def test_metrics_need_an_operator_of_all_tenants(
     service: RunningService, how: dict[str, object]
 ) -> None:
     """K2: metrics, which name tenants, are refused to any other token."""
-    answer = make_caller(service, **how)("GET", "/metrics")
+    response = make_caller(service, **how)("GET", "/metrics")
 
-    assert (answer.status, answer.code) == (403, "forbidden")
+    assert (response.status, response.code) == (403, "forbidden")
     assert THEIRS.encode() in make_caller(service)("GET", "/metrics").body
 
 
@@ -243,16 +243,16 @@ def test_lists_contain_only_the_callers_tenant(
     service: RunningService, ours: Caller, path: str
 ) -> None:
     """K2: lists contain only data of the caller's tenant."""
-    answer = ours("GET", path)
+    response = ours("GET", path)
 
-    assert answer.status == 200
-    assert_nothing_of_theirs(answer)
-    assert f"{THEIRS}-stream".encode() not in answer.body
+    assert response.status == 200
+    assert_nothing_of_theirs(response)
+    assert f"{THEIRS}-stream".encode() not in response.body
 
 
-def event_id_at(who: Caller, position: int) -> str:
+def event_id_at(caller: Caller, position: int) -> str:
     """Return the id, or the opaque value, that the caller receives for a position."""
-    found: str = who("GET", "/v1/last-event-id", position=position).json["last_event_id"]
+    found: str = caller("GET", "/v1/last-event-id", position=position).json["last_event_id"]
     return found
 
 
@@ -263,7 +263,7 @@ def test_ids_at_foreign_positions_are_opaque(service: RunningService, ours: Call
 
     assert ids[:3] == [f"{OURS}-{name}" for name in ("one", "dead", "more")]
     assert theirs == f"{THEIRS}-one"
-    assert all(one.startswith(OPAQUE_ID_PREFIX) for one in ids[3:])
+    assert all(id_.startswith(OPAQUE_ID_PREFIX) for id_ in ids[3:])
     assert event_id_at(ours, 4) == ids[3]
 
 
@@ -315,9 +315,9 @@ def test_shared_read_models_are_confined_by_tenant(
         model.create_projection(seats, whose, log.identity())
         token = model.claim("seats", "runner", 60)
         failed = [(_failure(1, THEIRS), "parked"), (_failure(2, "default"), "parked")]
-        made = make_step(0, 2, failures=failed)
-        made.last_event_id = log.store.event_id_at(2) or ""
-        model.commit(seats, made, token=token or 0)
+        step = make_step(0, 2, failures=failed)
+        step.last_event_id = log.store.event_id_at(2) or ""
+        model.commit(seats, step, token=token or 0)
     mine = make_caller(service, tenant_id="default")
     standings = mine("GET", "/v1/projections").json["projections"]
     waited = mine("GET", "/v1/projections/wait", name="seats", position=1)
@@ -325,7 +325,7 @@ def test_shared_read_models_are_confined_by_tenant(
     absent = mine("GET", "/v1/projections/wait", name="none!", position=1)
 
     if whose == "*":
-        assert [one["failures"] for one in standings] == [1]
+        assert [standing["failures"] for standing in standings] == [1]
         assert (waited.status, len(failures.json["failures"])) == (200, 1)
         return
     assert standings == []
@@ -339,10 +339,10 @@ def _failure(position: int, tenant: str) -> Failure:
     return msgspec.structs.replace(make_failure(position), tenant_id=tenant, key=tenant)
 
 
-def assert_nothing_of_theirs(answer: ServiceResponse) -> None:
+def assert_nothing_of_theirs(response: ServiceResponse) -> None:
     """Check that a response contains no data of the other tenant."""
-    assert SECRET.encode() not in answer.body
-    assert SECRET not in str(answer.headers)
+    assert SECRET.encode() not in response.body
+    assert SECRET not in str(response.headers)
 
 
 def test_a_service_requires_tokens_once_one_exists(

@@ -21,12 +21,12 @@ from tests.service.http_calls import Caller, ServiceResponse, make_caller, make_
 # -- quotas
 
 
-def refused_after(who: Caller, size: int, most: int = 200) -> tuple[int, ServiceResponse]:
+def refused_after(caller: Caller, size: int, most: int = 200) -> tuple[int, ServiceResponse]:
     """Append until refused; return the number of accepted appends, and the refusal."""
     for taken in range(most):
-        answer = who.append(make_event(payload={"a": "x" * size}))
-        if answer.status != 201:
-            return taken, answer
+        response = caller.append(make_event(payload={"a": "x" * size}))
+        if response.status != 201:
+            return taken, response
     raise AssertionError("never refused")
 
 
@@ -39,29 +39,35 @@ def test_a_quota_is_reported_with_its_delay(
 ) -> None:
     """K4: a request over the quota gets 429 with its delay; other tenants continue."""
     service = serving(**quota)
-    who, other = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
-    taken, answer = refused_after(who, size)
-    details = answer.json["details"]
+    caller, other = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
+    taken, response = refused_after(caller, size)
+    details = response.json["details"]
 
     assert 1 <= taken <= 20
-    assert (answer.status, answer.code, answer.json["retryable"]) == (429, "limit_exceeded", True)
+    assert (response.status, response.code, response.json["retryable"]) == (
+        429,
+        "limit_exceeded",
+        True,
+    )
     assert details["limit"] == limit
-    assert 0 < details["retry_after_s"] <= int(answer.headers["retry-after"]) <= 10
+    assert 0 < details["retry_after_s"] <= int(response.headers["retry-after"]) <= 10
     assert other.append(make_event()).status == 201
-    assert who("GET", "/v1/events").status == 200
+    assert caller("GET", "/v1/events").status == 200
     time.sleep(details["retry_after_s"])
-    assert who.append(make_event()).status == 201
+    assert caller.append(make_event()).status == 201
 
 
 def test_a_quota_takes_effect_without_restart(serving: Callable[..., RunningService]) -> None:
     """K4: a quota that is set or removed in the database takes effect within seconds."""
     service = serving()
-    access, who = service.service.access, make_caller(service, tenant_id="t")
+    access, caller = service.service.access, make_caller(service, tenant_id="t")
     access.set_quota(Quota(tenant_id="t", events_per_s=1.0))
-    wait_until(lambda: who.append(make_event()).status == 429, "bounded", within_s=10)
+    wait_until(lambda: caller.append(make_event()).status == 429, "bounded", within_s=10)
     access.remove_quota("t")
     wait_until(
-        lambda: all(who.append(make_event()).status == 201 for _ in range(5)), "free", within_s=10
+        lambda: all(caller.append(make_event()).status == 201 for _ in range(5)),
+        "free",
+        within_s=10,
     )
 
 
@@ -109,7 +115,7 @@ def test_a_short_timeout_reports_the_quota(serving: Callable[..., RunningService
     assert caught.value.details["retry_after_s"] > 1
 
 
-# -- turns
+# -- slots
 
 
 async def test_a_flood_leaves_slots_for_other_tenants() -> None:
@@ -131,7 +137,7 @@ async def test_a_flood_leaves_slots_for_other_tenants() -> None:
         places.append(len(order) - before)
     await asyncio.gather(*flood)
 
-    assert max(places) <= 1 + 8 + 2  # itself, those under way when it came, and the next few
+    assert max(places) <= 1 + 8 + 2  # itself, those that run already, and the next few
     assert order.count("loud") == 500
     assert not turns._tenants
 
@@ -182,12 +188,12 @@ async def test_a_cancelled_wait_releases_its_slot() -> None:
 # -- one tenant's flood
 
 
-def latencies(who: Caller, count: int) -> list[float]:
+def latencies(caller: Caller, count: int) -> list[float]:
     """Append a number of times, and return the sorted durations."""
     took = []
     for _ in range(count):
         began = time.perf_counter()
-        assert who.append(make_event()).status == 201
+        assert caller.append(make_event()).status == 201
         took.append(time.perf_counter() - began)
     return sorted(took)
 
@@ -233,10 +239,10 @@ def test_a_flood_is_refused_with_a_delay(serving: Callable[..., RunningService])
     statuses: list[int] = []
 
     def ask() -> None:
-        answer = loud.append(make_event())
-        statuses.append(answer.status)
-        if answer.status == 429:
-            assert answer.headers["retry-after"] == "1"
+        response = loud.append(make_event())
+        statuses.append(response.status)
+        if response.status == 429:
+            assert response.headers["retry-after"] == "1"
 
     held = asyncio.run_coroutine_threadsafe(lock.acquire("loud", 60), service._loop)
     held.result(10)
@@ -256,7 +262,7 @@ def test_a_flood_is_refused_with_a_delay(serving: Callable[..., RunningService])
 
 
 class Gate:
-    """Holds the queries of one tenant up until it is opened."""
+    """Block the queries of one tenant until it is opened."""
 
     def __init__(
         self, service: RunningService, tenant_id: str, monkeypatch: pytest.MonkeyPatch
@@ -279,12 +285,12 @@ class Gate:
         self._opened.set()
 
 
-def start_queries(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
+def start_queries(caller: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
     """Run concurrent queries; return the threads, and the statuses of their responses."""
     statuses: list[int] = []
 
     def ask() -> None:
-        statuses.append(who("POST", "/v1/query", {"query": {}}).status)
+        statuses.append(caller("POST", "/v1/query", {"query": {}}).status)
 
     threads = [threading.Thread(target=ask) for _ in range(count)]
     for thread in threads:
@@ -301,9 +307,9 @@ def test_slow_reads_of_one_tenant_do_not_delay_others(
     slow = make_caller(service, tenant_id="slow")
     assert slow.append(make_event()).status == 201
     threads, statuses = start_queries(slow, serving.threads + 8)
-    wait_until(lambda: gate.entered >= serving.tenant_reads, "its share is held up")
+    wait_until(lambda: gate.entered >= serving.tenant_reads, "the slots of the tenant are occupied")
     try:
-        calm = make_caller(service, tenant_id="calm")  # whose token nobody has seen yet
+        calm = make_caller(service, tenant_id="calm")  # with a token that is not cached yet
         assert calm.append(make_event(tags=["a"])).status == 201
         seen = calm("POST", "/v1/query", {"query": {"filters": [{"tags": ["a"]}]}}).json
         again = {"events": [make_event()], "query": {"filters": [{"tags": ["a"]}]}}
@@ -312,7 +318,7 @@ def test_slow_reads_of_one_tenant_do_not_delay_others(
         assert calm("GET", "/v1/events").status == 200
         with open_tail(calm, after=0) as tail:
             assert next(iter(tail.lines()))["records"]
-        assert slow.append(make_event()).status == 201  # what it appends is another matter
+        assert slow.append(make_event()).status == 201  # appends have slots of their own
         assert gate.entered <= serving.tenant_reads
         assert not statuses
     finally:
@@ -328,12 +334,14 @@ def test_a_slot_lasts_until_the_read_has_ended(
     """K4: a read that timed out keeps its slot until its thread has ended."""
     service = serving(request_timeout_s=0.3, tenant_reads=1, tenant_reads_beside=1)
     gate = Gate(service, "t", monkeypatch)
-    who = make_caller(service, tenant_id="t")
-    assert who.append(make_event()).status == 201
-    late = [who("POST", "/v1/query", {"query": {}}) for _ in range(3)]
+    caller = make_caller(service, tenant_id="t")
+    assert caller.append(make_event()).status == 201
+    late = [caller("POST", "/v1/query", {"query": {}}) for _ in range(3)]
     entered = gate.entered
     gate.open()
-    wait_until(lambda: who("POST", "/v1/query", {"query": {}}).status == 200, "its turn is back")
+    wait_until(
+        lambda: caller("POST", "/v1/query", {"query": {}}).status == 200, "the slot is released"
+    )
 
     assert [(one.status, one.code) for one in late] == [(504, "timeout")] * 3
     assert entered == 1

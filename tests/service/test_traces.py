@@ -31,8 +31,8 @@ def spans() -> Iterator[InMemorySpanExporter]:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service on an empty log."""
-    with run_service(f"sqlite:///{tmp_path}/log.db") as made:
-        yield made
+    with run_service(f"sqlite:///{tmp_path}/log.db") as service:
+        yield service
 
 
 @pytest.fixture
@@ -77,15 +77,15 @@ def test_duplicates_of_a_traced_append_get_one_response(
         "content-type": "application/json",
         "idempotency-key": "k",
     }
-    answers = []
+    responses = []
     for _ in range(2):
         connection = http.client.HTTPConnection("127.0.0.1", service.port)
         connection.request("POST", "/v1/events", body, headers)
-        answers.append(connection.getresponse().read())
+        responses.append(connection.getresponse().read())
         connection.close()
 
-    assert answers[0] == answers[1]
-    metadata = json.loads(answers[0])["added"]["metadata"]
+    assert responses[0] == responses[1]
+    metadata = json.loads(responses[0])["added"]["metadata"]
     assert [record.metadata for record in log.read()] == [metadata, metadata]
     assert "traceparent" in metadata
 

@@ -96,8 +96,8 @@ def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
         reference("slow", slow),
     ]
 
-    assert [one.ok for one in figures] == [True, False, True, None]
-    assert [one.verdict for one in figures] == ["ok", "short", "ok", "-"]
+    assert [figure.ok for figure in figures] == [True, False, True, None]
+    assert [figure.verdict for figure in figures] == ["ok", "short", "ok", "-"]
     lines = table(figures).splitlines()
     assert len(lines) == 2 + len(figures)
     assert "2.00x" in lines[2]
@@ -105,7 +105,7 @@ def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
     path = write_results("smoke", {"taken": "2025-11-15"}, figures, tmp_path)
     written = json.loads(path.read_text())
     assert written["conditions"] == {"taken": "2025-11-15"}
-    assert [one["measured"] for one in written["figures"]] == [2.0, 0.5, 2.0, 10.0]
+    assert [figure["measured"] for figure in written["figures"]] == [2.0, 0.5, 2.0, 10.0]
     assert written["figures"][1]["ok"] is False
 
     (kept,) = carry_over_figures("smoke", figures[1:], lambda name: "/" in name, tmp_path)

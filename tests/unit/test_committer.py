@@ -61,8 +61,8 @@ def make_committer() -> Iterator[Callable[..., Committer]]:
         return committers[-1]
 
     yield make
-    for one in committers:
-        one.close(PATIENCE_S)
+    for committer in committers:
+        committer.close(PATIENCE_S)
 
 
 def test_single_append_is_not_delayed(make_committer: Callable[..., Committer]) -> None:

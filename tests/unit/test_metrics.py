@@ -39,9 +39,9 @@ def samples(metrics: Metrics) -> Samples:
     text, content_type = metrics.render()
     assert content_type.startswith("text/plain")
     return {
-        (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in text_string_to_metric_families(text.decode())
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -239,8 +239,8 @@ def test_a_wrong_address(address: str) -> None:
 
 def test_every_family_can_be_shown() -> None:
     """M2: names are unique and prefixed, and no label contains ids."""
-    names = [one.name for one in FAMILIES]
-    labels = {label for one in FAMILIES for label in one.labels}
+    names = [family.name for family in FAMILIES]
+    labels = {label for family in FAMILIES for label in family.labels}
 
     assert len(set(names)) == len(names) >= 26
     assert all(name.startswith("seriatim_") for name in names)

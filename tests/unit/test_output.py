@@ -64,4 +64,4 @@ def test_events_show_a_useful_part_of_the_payload(width: int) -> None:
     assert "user ada" in text
     assert '{"text":"' + "x" * 20 in text
     assert "…" in text
-    assert all(len(one) <= width for one in text.splitlines() if "xxx" in one)
+    assert all(len(splitline) <= width for splitline in text.splitlines() if "xxx" in splitline)

@@ -24,7 +24,7 @@ async def _pass_iterations() -> None:
 
 
 async def _take(slot: ProcessorSlot, *tenants: str) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.create_task(slot.acquire(one)) for one in tenants]
+    tasks = [asyncio.create_task(slot.acquire(tenant)) for tenant in tenants]
     await _pass_iterations()
     return tasks
 

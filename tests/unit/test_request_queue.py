@@ -40,7 +40,7 @@ async def _waiting(
 ) -> tuple[list[str], list[asyncio.Task[None]]]:
     """Send requests all at once, and return the list of those that have started."""
     started: list[str] = []
-    tasks = [asyncio.create_task(queue.run(one, _record(started, one))) for one in tenants]
+    tasks = [asyncio.create_task(queue.run(tenant, _record(started, tenant))) for tenant in tenants]
     await asyncio.sleep(0)
     return started, tasks
 
@@ -85,7 +85,7 @@ async def test_a_tenant_alone_starts_more_at_once() -> None:
         clock.now += 0.5
 
     for name, tenants in (("alone", ["a"] * 40), ("beside", ["b"] + ["a"] * 40)):
-        tasks = [asyncio.create_task(queue.run(one, work)) for one in tenants]
+        tasks = [asyncio.create_task(queue.run(tenant, work)) for tenant in tenants]
         await asyncio.sleep(0)
         counts[name] = sum(task.done() for task in tasks)
         await asyncio.wait_for(asyncio.gather(*tasks), 10)

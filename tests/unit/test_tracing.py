@@ -135,7 +135,7 @@ def test_the_caller_s_span(log: Log, spans: InMemorySpanExporter) -> None:
     assert names == ["seriatim.append"] * 2 + ["seriatim.query"] * 2 + ["seriatim.read"]
     assert {one.parent.span_id for one in inner if one.parent} == {context(outer).span_id}
     assert {f"{context(one).trace_id:032x}" for one in [outer, *inner]} == {PARENT[3:35]}
-    assert {one.metadata["traceparent"] for one in log.read()} == {
+    assert {record.metadata["traceparent"] for record in log.read()} == {
         carried(one) for one in inner if one.name == "seriatim.append"
     }
 
@@ -181,7 +181,7 @@ def test_no_payload_in_spans(log: Log, spans: InMemorySpanExporter) -> None:
     with pytest.raises(ValueError, match="PRIVATE"), tracing.span("work"):
         raise ValueError("PRIVATE password=hunter2hunter2")
 
-    assert all("PRIVATE" not in one.to_json() for one in spans.get_finished_spans())
+    assert all("PRIVATE" not in span.to_json() for span in spans.get_finished_spans())
 
 
 @pytest.mark.parametrize(

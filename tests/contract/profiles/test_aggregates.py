@@ -395,7 +395,7 @@ def test_a_command_is_scoped_by_org_actor_and_endpoint(aggregates: Aggregates) -
         append(aggregates, command=command(key="k-2")),
     ]
 
-    assert not any(one.replayed for one in results)
+    assert not any(result.replayed for result in results)
 
 
 def test_concurrent_duplicate_commands_run_once(aggregates: Aggregates, log: seriatim.Log) -> None:
@@ -411,7 +411,7 @@ def test_concurrent_duplicate_commands_run_once(aggregates: Aggregates, log: ser
     for thread in threads:
         thread.join()
 
-    assert sorted(one.replayed for one in results) == [False] + [True] * 5
+    assert sorted(result.replayed for result in results) == [False] + [True] * 5
     assert log.head() == 1
 
 

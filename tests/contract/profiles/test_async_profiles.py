@@ -25,7 +25,7 @@ async def test_many_awaited_appends_at_once(log: seriatim.Log) -> None:
     event = {"event_type": "noted", "payload": 1}
     results = await asyncio.gather(*[log.facts.aio.append([event]) for _ in range(100)])
 
-    assert sorted(one.first_sequence_number for one in results) == list(range(1, 101))
+    assert sorted(result.first_sequence_number for result in results) == list(range(1, 101))
 
 
 async def test_an_awaited_conflict_is_returned(log: seriatim.Log) -> None:
@@ -88,8 +88,8 @@ async def test_awaited_aggregates(log: seriatim.Log) -> None:
         *[log.aggregates.aio.append([event], **options) for _ in range(3)]
     )
 
-    assert sorted(one.replayed for one in results) == [False, True, True]
-    assert [one.response for one in results] == [{"ok": True}] * 3
+    assert sorted(result.replayed for result in results) == [False, True, True]
+    assert [result.response for result in results] == [{"ok": True}] * 3
     loaded = await log.aggregates.aio.load("route", "r-1", org_id="org-1")
     assert loaded.aggregate_seq == 1
 

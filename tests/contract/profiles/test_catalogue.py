@@ -126,7 +126,7 @@ def test_a_catalogue_made_before_the_log(log: seriatim.Log) -> None:
     assert log.store.rules().versions_of("seat.reserved") == {1, 2}
     view = log.for_tenant("acme")
     assert view.catalogue is log.catalogue
-    assert [log.catalogue.decode(one) for one in log.read()] == [SeatReservedInRow(12, "A")]
+    assert [log.catalogue.decode(record) for record in log.read()] == [SeatReservedInRow(12, "A")]
 
 
 def test_old_versions_are_read_as_the_newest(catalogue: Catalogue, log: seriatim.Log) -> None:
@@ -141,7 +141,7 @@ def test_old_versions_are_read_as_the_newest(catalogue: Catalogue, log: seriatim
 
     log.append([catalogue.new_event(SeatReservedInRow(1, "B"))])
 
-    assert [catalogue.decode(one) for one in log.read()] == [
+    assert [catalogue.decode(record) for record in log.read()] == [
         SeatReservedInRow(12, "a"),
         SeatReservedInRow(1, "B"),
     ]
@@ -155,7 +155,7 @@ def test_upcasting_needs_no_class(log: seriatim.Log) -> None:
     log.append([NewEvent("seat.reserved", {"seat": "12A"}), NewEvent("noted", {"x": 1})])
     log.catalogue.upcaster("seat.reserved", from_version=1)(split)
 
-    assert [log.catalogue.upcast(one) for one in log.read()] == [
+    assert [log.catalogue.upcast(record) for record in log.read()] == [
         {"row": 12, "letter": "A"},
         {"x": 1},
     ]

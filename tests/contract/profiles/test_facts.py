@@ -365,7 +365,7 @@ def test_exactly_one_racing_append_on_a_context_wins(facts: Facts) -> None:
         thread.join()
 
     assert sum(map(bool, results)) == 1
-    assert [one for one in results if not one] == [FactAppendConflict(None, 1)] * 7
+    assert [result for result in results if not result] == [FactAppendConflict(None, 1)] * 7
     assert numbers(facts.query(query)) == [1]
 
 

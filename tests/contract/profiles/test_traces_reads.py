@@ -218,7 +218,9 @@ def test_cursors_by_name_within_their_tenant(two_traces: seriatim.Log) -> None:
         ("b", 1),
         ("B", 2),
     }
-    assert [one.last_log_seq for one in traces.list_projection_cursors(tenant_id="acme")] == [3]
+    assert [cursor.last_log_seq for cursor in traces.list_projection_cursors(tenant_id="acme")] == [
+        3
+    ]
 
 
 def test_a_cursor_moves_backwards_by_reset_alone(two_traces: seriatim.Log) -> None:
@@ -257,7 +259,7 @@ def test_a_cursor_of_a_restored_past_is_refused(two_traces: seriatim.Log) -> Non
         traces.get_projection_cursor("graph")
     with pytest.raises(seriatim.LogIdentityChanged):
         traces.put_projection_cursor("graph", 4)
-    assert [one.last_log_seq for one in traces.list_projection_cursors()] == [3]
+    assert [cursor.last_log_seq for cursor in traces.list_projection_cursors()] == [3]
     traces.put_projection_cursor("graph", 0, reset=True)
     assert traces.get_projection_cursor("graph") is not None
 

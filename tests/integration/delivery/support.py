@@ -50,4 +50,4 @@ def claim_and_complete(registry: Registry, by: Handler, *events: Delivery) -> No
 
 def statuses_of(registry: Registry, **asked: Any) -> dict[str, str]:
     """Return the status of every event in the registry."""
-    return {one.event_id: one.status for one in registry.entries(EntryFilter(**asked))}
+    return {entry.event_id: entry.status for entry in registry.entries(EntryFilter(**asked))}

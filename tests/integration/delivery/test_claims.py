@@ -79,7 +79,7 @@ def test_two_consumers_at_the_same_moment(registry_at: str, registry: Registry) 
     with ThreadPoolExecutor(6) as pool:
         won = [event_id for one in pool.map(consume, range(6)) for event_id in one]
 
-    assert sorted(won) == sorted(one.event_id for one in events)
+    assert sorted(won) == sorted(event.event_id for event in events)
 
 
 def test_a_lease_that_ended_can_be_taken(registry: Registry, expiring_registry: Registry) -> None:
@@ -158,9 +158,9 @@ def test_mark_done_can_be_repeated(registry: Registry) -> None:
 def test_ids_that_look_alike(registry: Registry, ids: list[str]) -> None:
     """G1: 003 §6.7: ids that differ in anything differ: events, streams, tenants, handlers."""
     mailer = make_handler()
-    events = [make_event(None, event_id=one) for one in ids]
+    events = [make_event(None, event_id=id_) for id_ in ids]
     streams = [make_event(1, stream=("show", one), event_id=f"s-{n}") for n, one in enumerate(ids)]
-    tenants = [make_event(None, event_id="same", tenant_id=one) for one in ids]
+    tenants = [make_event(None, event_id="same", tenant_id=id_) for id_ in ids]
     everything = [*events, *streams, *tenants]
 
     claim_and_complete(registry, mailer, *everything)
@@ -178,7 +178,7 @@ def test_a_handler_is_declared_as_one_thing(registry: Registry) -> None:
     with pytest.raises(Conflict, match="take another name"):
         registry.declare(make_handler(events=["b.*"]))
     registry.declare(make_handler(events=["b.*"]), replace=True)
-    assert [one.declaration["events"] for one in registry.handlers()] == [["b.*"]]
+    assert [handler.declaration["events"] for handler in registry.handlers()] == [["b.*"]]
 
 
 def test_heartbeat_interval_must_be_below_the_lease() -> None:
@@ -210,7 +210,7 @@ def test_events_of_one_command_are_claimed_separately(tmp_path: Path, registry: 
             [NewEvent("order.placed", stream=aggregate), NewEvent("order.paid", stream=aggregate)],
             idempotency_key="command-7",
         )
-        events = [Delivery.of(one, log=log.identity()) for one in log.read()]
+        events = [Delivery.of(record, log=log.identity()) for record in log.read()]
 
     assert verdicts_of(claim(registry, make_handler(), *events)) == ["claimed", "claimed"]
 

@@ -164,7 +164,7 @@ def test_a_claim_whose_block_closes_the_connection(registry: Registry, ledger: L
     with pytest.raises(SeriatimError, match="closed"), registry.claim(billing, apart(1)) as claim:
         claim.connection.close()
 
-    assert [one.status for one in registry.entries(EntryFilter())] == ["failed"]
+    assert [entry.status for entry in registry.entries(EntryFilter())] == ["failed"]
     assert ledger.billed == []
 
 

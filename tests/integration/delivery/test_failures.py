@@ -247,12 +247,12 @@ def test_counts_and_entries(registry: Registry) -> None:
     claim_and_complete(registry, biller, make_event(1), make_event(2))
     claim(registry, biller, make_event(3, event_type="seat.freed"))
 
-    assert {(one.handler, one.status): one.count for one in registry.counts()} == {
+    assert {(count.handler, count.status): count.count for count in registry.counts()} == {
         ("mailer", "dead"): 1,
         ("biller", "claimed"): 1,
     }
     assert ("biller", "done", 2) in [
-        (one.handler, one.status, one.count) for one in registry.counts(finished=True)
+        (count.handler, count.status, count.count) for count in registry.counts(finished=True)
     ]
     assert statuses_of(registry, event_type="seat.freed") == {make_event(3).event_id: "claimed"}
     assert len(registry.entries(EntryFilter(handler="biller", after=1), limit=1)) == 1

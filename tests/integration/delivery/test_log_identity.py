@@ -52,8 +52,8 @@ class Shop:
         with self.log() as log:
             for text in texts:
                 name = f"id-{log.head() + 1}" if ids else None
-                made = NewEvent("paid", {"text": text}, stream=("order", stream), event_id=name)
-                log.append([made])
+                event = NewEvent("paid", {"text": text}, stream=("order", stream), event_id=name)
+                log.append([event])
 
     def log(self) -> seriatim.Log:
         """Open the log."""
@@ -65,8 +65,8 @@ class Shop:
 
     def restore(self, *, raise_epoch: bool = True) -> None:
         """Go back to the copy."""
-        for one in self.path.parent.glob("shop.db-*"):
-            one.unlink()
+        for path in self.path.parent.glob("shop.db-*"):
+            path.unlink()
         shutil.copy(self._copy, self.path)
         if raise_epoch:
             with self.log() as log:
@@ -250,7 +250,7 @@ def test_each_handler_and_tenant_for_itself(registry: Registry) -> None:
     registry.handle(make_handler("one"), given(1, THERE, tenant="acme"))
     registry.handle(make_handler("two"), given(1, THERE))
 
-    assert [(one.handler, one.tenant_id, one.log_id) for one in registry.logs()] == [
+    assert [(log.handler, log.tenant_id, log.log_id) for log in registry.logs()] == [
         ("one", "acme", THERE.log_id),
         ("one", "default", HERE.log_id),
         ("two", "default", THERE.log_id),

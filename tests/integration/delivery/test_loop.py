@@ -78,10 +78,10 @@ def looped(registry: Registry, target: Target, **parts: Any) -> HandlerLoop:
 def drained(loop: HandlerLoop, registry: Registry, seconds: float = 5) -> None:
     """Handle what is due until nothing is left that will ever be by itself."""
     until = time.monotonic() + seconds
-    while any(one.status in ("failed", "blocked") for one in registry.counts()):
+    while any(count.status in ("failed", "blocked") for count in registry.counts()):
         due = registry.due(loop.handler)
         loop.handle(due)
-        if not due and not any(one.status == "failed" for one in registry.counts()):
+        if not due and not any(count.status == "failed" for count in registry.counts()):
             return
         assert time.monotonic() < until
         time.sleep(0.005)

@@ -130,15 +130,15 @@ def test_later_claims_are_given_back_when_another_won_the_first(empty_postgres_u
     registry, other = open_registry(empty_postgres_url), open_registry(empty_postgres_url)
     by = make_handler()
     registry.declare(by)
-    wanted = [make_event(1), make_event(2), make_event(3)]
+    events = [make_event(1), make_event(2), make_event(3)]
     found: list[str] = []
     asking = threading.Thread(
-        target=lambda: found.extend(verdicts_of(claim(registry, by, *wanted))), daemon=True
+        target=lambda: found.extend(verdicts_of(claim(registry, by, *events))), daemon=True
     )
     with other.engine.transaction() as session:
         values = other._database.handler_values(by) | {"owner": "other"}
         won = other._database.run_rows_in(
-            session, "claim", CANDIDATE_TYPES, encode_candidates(wanted[:1], ()), values
+            session, "claim", CANDIDATE_TYPES, encode_candidates(events[:1], ()), values
         )
         asking.start()
         wait_until(lambda: waits_for_a_lock(empty_postgres_url), "the claim waits")
@@ -147,6 +147,6 @@ def test_later_claims_are_given_back_when_another_won_the_first(empty_postgres_u
     assert len(won) == 1
     assert found == ["in_progress", "blocked", "blocked"]
     assert statuses_of(registry)[make_event(1).event_id] == "claimed"
-    assert "claimed" not in [statuses_of(registry).get(one.event_id) for one in wanted[1:]]
+    assert "claimed" not in [statuses_of(registry).get(event.event_id) for event in events[1:]]
     for one in (registry, other):
         one.close()

@@ -39,7 +39,9 @@ def log_registry(registry_at: str, log: seriatim.Log) -> Iterator[Registry]:
 
 def paid(log: seriatim.Log, *numbers: int, stream: str = "o-1") -> None:
     """Append one event for each number, as one append."""
-    log.append([NewEvent("order.paid", {"n": one}, stream=("order", stream)) for one in numbers])
+    log.append(
+        [NewEvent("order.paid", {"n": number}, stream=("order", stream)) for number in numbers]
+    )
 
 
 class Effects:
@@ -91,7 +93,7 @@ def test_the_cursor_stays_while_an_event_backs_off(
     assert first.value.retryable
     assert second.value.details["verdict"] == "waiting"
     assert statuses_of(log_registry) == {records[0].event_id: "failed"}
-    assert [one.attempts for one in log_registry.entries(EntryFilter())] == [1]
+    assert [entry.attempts for entry in log_registry.entries(EntryFilter())] == [1]
 
 
 def test_one_batch_with_one_failure(log_registry: Registry, log: seriatim.Log) -> None:

@@ -139,7 +139,7 @@ def test_an_expectation_before_its_turn_fails_in_a_shared_group(
         ]
         outcomes = log.store.append(requests)
 
-        kept = [isinstance(one, AppendResult) for one in outcomes]
+        kept = [isinstance(outcome, AppendResult) for outcome in outcomes]
         assert kept == [seqs[0] is None, True]
         assert [r.stream_seq for r in log.read()] == list(range(1, sum(kept) + 1))
 

@@ -45,7 +45,7 @@ host all limited 127.0.0.1/32 trust
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A server with roles, a self-signed certificate and few connections."""
     settings: dict[str, str | int] = {"max_connections": 8, "superuser_reserved_connections": 1}
-    with PostgresServer(fsync=False, settings=settings) as one:
+    with PostgresServer(fsync=False, settings=settings) as server:
         folder = tmp_path_factory.mktemp("tls")
         subprocess.run(
             [
@@ -56,14 +56,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
             check=True,
             capture_output=True,
         )
-        owner = one.data_dir.stat()
+        owner = server.data_dir.stat()
         for name in ("server.key", "server.crt"):
-            target = one.data_dir / name
+            target = server.data_dir / name
             target.write_bytes((folder / name).read_bytes())
             os.chown(target, owner.st_uid, owner.st_gid)
             target.chmod(0o600)
-        (one.data_dir / "pg_hba.conf").write_text(HBA)
-        with psycopg.connect(one.url(), autocommit=True) as connection:
+        (server.data_dir / "pg_hba.conf").write_text(HBA)
+        with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute("create role asked login password 'right'")
             connection.execute("create role banned login")
             connection.execute("create role plain login")
@@ -74,9 +74,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
             connection.execute("revoke connect on database private from public")
             connection.execute("alter system set ssl = on")
             connection.execute("select pg_reload_conf()")
-        one.create_database("kept")
-        migrate(one.url("kept"))
-        yield one
+        server.create_database("kept")
+        migrate(server.url("kept"))
+        yield server
 
 
 def refusal(url: str) -> BackendFailure:

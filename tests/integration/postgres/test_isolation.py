@@ -142,11 +142,11 @@ def test_one_wins_a_race(strict_url: str) -> None:
 def test_declarations_cursors_and_leases(strict_url: str) -> None:
     """B10: other writes are retried without an error, too."""
     with (
-        seriatim.open(strict_url) as one,
+        seriatim.open(strict_url) as log,
         seriatim.open(strict_url) as other,
         ThreadPoolExecutor(WRITERS) as pool,
     ):
-        logs = (one, other)
+        logs = (log, other)
 
         def declare(number: int) -> None:
             logs[number % 2].declare(StreamKind(name=f"kind-{number // 2}"))
@@ -159,7 +159,7 @@ def test_declarations_cursors_and_leases(strict_url: str) -> None:
 
         list(pool.map(declare, range(2 * WRITERS)))
         assert sum(pool.map(lease, range(4 * WRITERS))) == 1
-        assert len(one.store.rules().types) == WRITERS
+        assert len(log.store.rules().types) == WRITERS
 
 
 def _claim(by: Handler, wanted: Delivery, registry: Registry) -> Claim:
@@ -174,8 +174,8 @@ def test_claims_of_a_registry(strict_url: str) -> None:
         registries = [open_registry(strict_url) for _ in range(4)]
         try:
             for number in range(1, 16):
-                wanted = make_event(None, event_id=f"e-{number}")
-                found = list(pool.map(partial(_claim, mailer, wanted), registries))
+                event = make_event(None, event_id=f"e-{number}")
+                found = list(pool.map(partial(_claim, mailer, event), registries))
                 assert [one.verdict for one in found].count("claimed") == 1
         finally:
             for registry in registries:

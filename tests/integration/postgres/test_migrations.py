@@ -112,12 +112,12 @@ def test_failed_migration_leaves_the_schema_as_it_was(
 def test_two_logs_in_one_database(postgres_url: str) -> None:
     """F8: a second schema is a second log, with its own identity, events and migrations."""
     with (
-        seriatim.open(postgres_url) as one,
+        seriatim.open(postgres_url) as log,
         seriatim.open(f"{postgres_url}?schema=second_log") as two,
     ):
-        one.append([NewEvent("here", {})])
-        assert (one.head(), two.head()) == (1, 0)
-        assert one.identity().log_id != two.identity().log_id
+        log.append([NewEvent("here", {})])
+        assert (log.head(), two.head()) == (1, 0)
+        assert log.identity().log_id != two.identity().log_id
 
     with pytest.raises(seriatim.InvalidArgument):
         seriatim.open(f'{postgres_url}?schema=a"b')

@@ -62,7 +62,7 @@ def test_verify_knows_every_key(postgres_url: str, change: str, words: str) -> N
             session.execute("alter table seriatim.event_tags disable trigger all")
             session.execute(change.encode())
 
-        [found] = [one for one in log.store.verify() if one.check == "tags"]
+        [found] = [finding for finding in log.store.verify() if finding.check == "tags"]
 
         assert found.level == "error"
         assert words in found.message

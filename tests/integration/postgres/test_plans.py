@@ -287,7 +287,9 @@ def test_policy_is_not_counted(connection: psycopg.Connection[Any]) -> None:
     row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
 
     assert row is not None
-    [scan] = [one for one in nodes(row[0][0]["Plan"]) if one.get("Index Name") == "events_tenant"]
+    [scan] = [
+        node for node in nodes(row[0][0]["Plan"]) if node.get("Index Name") == "events_tenant"
+    ]
     assert 0.9 * EVENTS / 100 < scan["Plan Rows"] < 1.1 * EVENTS / 100
 
 

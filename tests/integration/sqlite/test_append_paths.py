@@ -66,8 +66,12 @@ def test_a_plain_group_is_one_statement(
     ]
     receipts = [receipt_or_raise(outcome) for outcome in store.append(group)]
     assert validated_groups == []
-    assert [(one.first_position, one.last_position) for one in receipts] == [(3, 3), (4, 6), (7, 7)]
-    records = [record for one in receipts for record in one.records]
+    assert [(receipt.first_position, receipt.last_position) for receipt in receipts] == [
+        (3, 3),
+        (4, 6),
+        (7, 7),
+    ]
+    records = [record for receipt in receipts for record in receipt.records]
     assert records == read_everything(store)[2:]
     assert [record.stream_seq for record in records] == [3, None, 1, 4, 2]
     assert [record.append_position for record in records] == [3, 4, 4, 4, 7]
@@ -106,8 +110,8 @@ def test_duplicates_in_one_group_are_stored_once(
     store: SqliteStore, appender: StoreAppender
 ) -> None:
     """C4: identical appends that meet in one group give one record and equal answers."""
-    given = NewEvent("noted", {}, event_id="e-1")
-    group = [request(store, appender, one) for one in (noted("k"), noted("k"), given, given)]
+    event = NewEvent("noted", {}, event_id="e-1")
+    group = [request(store, appender, one) for one in (noted("k"), noted("k"), event, event)]
     by_key, key_duplicate, by_id, id_duplicate = map(receipt_or_raise, store.append(group))
     assert (by_key.records, by_id.records) == (key_duplicate.records, id_duplicate.records)
     assert [one.replayed for one in (by_key, key_duplicate, by_id, id_duplicate)] == [

@@ -111,7 +111,7 @@ def test_the_reader_gives_ranges_and_columns(
     assert part.column_names == ["event_type", "position"]
     assert part.column("position").to_pylist() == [4, 5, 6, 7]
     assert unnamed.num_rows == 4
-    assert [one.event_id for one in records(log_url)[3:7]] == unnamed.column(0).to_pylist()
+    assert [record.event_id for record in records(log_url)[3:7]] == unnamed.column(0).to_pylist()
     assert list(read_segment(at, first, after=20)) == []
     with open_storage(at).open_reader(second.file) as source:
         assert pq.ParquetFile(source).schema_arrow.metadata[b"log_id"].decode() == first.log_id
@@ -180,7 +180,7 @@ def test_a_log_that_lost_events_is_refused(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(LogIdentityChanged, match="another event at position 10"):
         archive(spark, url, at, segment_events=5)
     report = verify_archive(spark, url, at)
-    assert [one.position for one in report.problems] == [7]
+    assert [problem.position for problem in report.problems] == [7]
 
 
 def test_a_new_epoch_is_compared_before_going_on(

@@ -147,7 +147,7 @@ def columns_read(name: str, spark: SparkSession, url: str, at: Path) -> Any:
     if name == "columns":
         reader = spark.read.format("seriatim").options(**options, columns="event_type")
         return reader.load().collect()
-    return [list(read_segment(str(at), one)) for one in list_segments(str(at))]
+    return [list(read_segment(str(at), segment)) for segment in list_segments(str(at))]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

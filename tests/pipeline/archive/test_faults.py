@@ -53,7 +53,7 @@ def test_archivers_killed_at_a_seal(
     )
 
     for point, sealed, log_url, at in killed:
-        assert [one.last for one in list_segments(at)] == [10, 20][:sealed], (point, at)
+        assert [segment.last for segment in list_segments(at)] == [10, 20][:sealed], (point, at)
         assert len(leftovers(at)) == 2 - sealed, (point, at)
         report = archive(spark, log_url, at, segment_events=10)
         assert report.end == 30
@@ -126,7 +126,7 @@ def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, st
 
     assert [report.end for report in reports] == [200, 200]
     files = [one.file for report in reports for one in report.sealed]
-    assert sorted(files) == sorted(one.file for one in list_segments(at))
+    assert sorted(files) == sorted(segment.file for segment in list_segments(at))
     archive(spark, log_url, at, segment_events=10)
     assert leftovers(at) == []
     assert verify_archive(spark, log_url, at).ok
@@ -215,7 +215,7 @@ def test_a_server_that_goes_away_and_comes_back(
         archive(spark, postgres_url, at, segment_events=50, progress=gone)
     proxy.resume()
 
-    assert [one.last for one in list_segments(at)] == [50]
+    assert [segment.last for segment in list_segments(at)] == [50]
     assert archive(spark, postgres_url, at, segment_events=50).end == 300
     assert verify_archive(spark, postgres_url, at).ok
     assert leftovers(at) == []

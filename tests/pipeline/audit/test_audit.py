@@ -48,7 +48,9 @@ def break_log(log_url: str, tmp_path: Path) -> Break:
 
 def messages_by_check(report: AuditReport) -> dict[str, str]:
     """Return what each check complains about."""
-    return {one.check: one.message for one in report.findings if one.level == "error"}
+    return {
+        finding.check: finding.message for finding in report.findings if finding.level == "error"
+    }
 
 
 def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -
     assert (report.head, report.events) == (last, last)
     assert report.digest == sealed.digest
     kept = records(log_url)
-    of_type = {one.event_type: one for one in report.types}
+    of_type = {type_.event_type: type_ for type_ in report.types}
     assert len(of_type) == report.type_count == len({one.event_type for one in kept})
     for name, counted in of_type.items():
         mine = [one for one in kept if one.event_type == name]
@@ -75,7 +77,7 @@ def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -
         )
         assert counted.first_recorded_at == mine[0].recorded_at
         assert counted.last_recorded_at == mine[-1].recorded_at
-    assert {one.check for one in report.findings} == {
+    assert {finding.check for finding in report.findings} == {
         "positions",
         "appends",
         "payloads",
@@ -243,7 +245,7 @@ def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: s
     report = audit(spark, log_url)
 
     assert report.ok
-    [warned] = [one for one in report.findings if one.level == "warning"]
+    [warned] = [finding for finding in report.findings if finding.level == "warning"]
     assert "begins with number 1" in warned.message
     assert "continues after it was closed by closed" in warned.message
 

@@ -56,13 +56,13 @@ def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
     """G8: shuffled and repeated deliveries end in the highest version of every document."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, streams=3, each=8)
-    events = [one for one in read_stored_events(url) if one.stream_seq is not None] * 2
+    events = [event for event in read_stored_events(url) if event.stream_seq is not None] * 2
     random.Random(seed).shuffle(events)
     registry = open_registry(f"sqlite:///{tmp_path}/registry.db")
     with IndexServer() as index:
         handler = index_of(index.port)
         loop = HandlerLoop(registry, handler, chunk=5)
-        loop.handle(seriatim.Delivery.of(one, log=LOG) for one in events)
+        loop.handle(seriatim.Delivery.of(event, log=LOG) for event in events)
 
         assert index.documents == expected(url)
         for key in index.documents:
@@ -81,7 +81,7 @@ def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
         "orders", lambda: HttpIndex(1), retry=msgspec.structs.replace(QUICK, attempts=1)
     )
     counts = HandlerLoop(registry, declare(lambda _: {})).handle(
-        [seriatim.Delivery.of(one, log=LOG) for one in read_stored_events(url)]
+        [seriatim.Delivery.of(event, log=LOG) for event in read_stored_events(url)]
     )
     registry.close()
 

@@ -114,10 +114,10 @@ def test_topics_do_not_collide() -> None:
 
     assert len(set(topics)) == len(topics)
     assert all(
-        set(one)
+        set(topic)
         <= set(escape_name.__doc__ or "")
         | set("x._-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-        for one in topics
+        for topic in topics
     )
     long = [target.topic_for("t" * 300 + end, None) for end in "ab"]
     assert long[0] != long[1]
@@ -135,7 +135,7 @@ def test_keys_do_not_collide() -> None:
     kept = []
     for tenant in ('a","b', "a"):
         with open_log("memory:", tenant_id=tenant) as log:
-            log.append([one for one in events if one.tenant_id == tenant])
+            log.append([event for event in events if event.tenant_id == tenant])
             kept += list(log.read())
 
     assert len({encode_key(one) for one in kept}) == len(events)

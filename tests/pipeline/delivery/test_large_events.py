@@ -92,7 +92,7 @@ def test_a_topic_that_refuses_is_named(
         assert not raised.value.retryable
         assert raised.value.details["position"] == 6
         assert raised.value.details["event_id"] == "big-1048010"
-    assert [one.position for one in read_records(target)] == [1, 2, 3, 4, 5]
+    assert [record.position for record in read_records(target)] == [1, 2, 3, 4, 5]
 
     wider = ConfigEntry("max.message.bytes", "4000000", incremental_operation=SET)
     resource = ConfigResource(
@@ -104,7 +104,7 @@ def test_a_topic_that_refuses_is_named(
     done = publish(spark, postgres_url, topic_url, tmp_path / "c")
 
     assert (done.sent, done.position) == (6, 11)
-    assert [one.position for one in read_records(target)] == list(range(1, 12))
+    assert [record.position for record in read_records(target)] == list(range(1, 12))
 
 
 def test_a_live_run_ends(

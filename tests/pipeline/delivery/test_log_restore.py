@@ -59,7 +59,7 @@ def test_a_worker_stops_on_a_restored_log(
 
     with pytest.raises(LogIdentityChanged, match="restored or replaced"):
         work(spark, noter, url)
-    assert [one[0] for one in read_notes(tmp_path)] == ["old-1", "old-2", "old-3"]
+    assert [note[0] for note in read_notes(tmp_path)] == ["old-1", "old-2", "old-3"]
 
 
 def test_a_live_publisher_stops_on_a_restored_log(
@@ -85,4 +85,4 @@ def test_a_live_publisher_stops_on_a_restored_log(
         with pytest.raises(LogIdentityChanged, match="is of epoch"):
             publisher.run(live=True, until=restore)
 
-    assert sorted(one.event_id for one in read_records(target)) == ["old-1", "old-2", "old-3"]
+    assert sorted(record.event_id for record in read_records(target)) == ["old-1", "old-2", "old-3"]

@@ -52,7 +52,7 @@ def test_a_worker_of_one_tenant(spark: SparkSession, shared_log: str, tmp_path: 
     """K2: a worker for one tenant handles its events alone."""
     counts = work(spark, make_noting_handler(tmp_path), shared_log, tenant_id="a")
 
-    assert [one[0] for one in read_notes(tmp_path)] == ids("a")
+    assert [note[0] for note in read_notes(tmp_path)] == ids("a")
     assert counts.done == EACH
 
 

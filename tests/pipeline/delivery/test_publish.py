@@ -50,21 +50,21 @@ def test_the_log_flows_to_kafka(
     found = read_messages(target)
 
     assert (done.sent, done.position) == (count, count)
-    assert sorted(one.position for one in read_records(target)) == list(range(1, count + 1))
+    assert sorted(record.position for record in read_records(target)) == list(range(1, count + 1))
     partitions = defaultdict(list)
     for message, record in zip(found, read_records(target), strict=True):
         partitions[record.stream or record.event_id].append((message.partition(), record.position))
     for seen in partitions.values():
         assert len({partition for partition, _ in seen}) == 1
         assert seen == sorted(seen)
-    by_position = {one.position: one for one in read_stored_events(log_url)}
-    assert {one.position: one for one in read_records(target)} == by_position
+    by_position = {event.position: event for event in read_stored_events(log_url)}
+    assert {record.position: record for record in read_records(target)} == by_position
     notes = [
         decode_headers(one)
         for one in found
         if decode_headers(one)["seriatim-event-type"] == "note.made"
     ]
-    assert {one["traceparent"] for one in notes} == {f"t-{number}" for number in range(20)}
+    assert {note["traceparent"] for note in notes} == {f"t-{number}" for number in range(20)}
     assert reconcile(spark, log_url, target).equal
 
 
@@ -139,7 +139,7 @@ def test_topics_by_template(
     target = parse_target(url)
 
     kinds = {
-        topic: [one.event_type for one in read_records(target, topic)]
+        topic: [record.event_type for record in read_records(target, topic)]
         for topic in (
             target.topic_for("default", "order"),
             target.topic_for("default", "Order"),
@@ -190,9 +190,9 @@ def test_lookback_distinguishes_tenants(
     for _ in range(2):
         publish(spark, postgres_url, str(only_b), tmp_path / "b", settings=settings, tenant_id="b")
 
-    sent = [(one.tenant_id, one.event_id) for one in read_records(target)]
+    sent = [(record.tenant_id, record.event_id) for record in read_records(target)]
     assert sorted(sent) == [(t, f"order-{n}") for t in ("a", "b") for n in (1, 2)]
-    assert sorted(one.event_id for one in read_records(only_b)) == ["order-1", "order-2"]
+    assert sorted(record.event_id for record in read_records(only_b)) == ["order-1", "order-2"]
 
 
 def test_two_publishers_at_once(

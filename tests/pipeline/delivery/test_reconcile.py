@@ -34,7 +34,9 @@ class Topic:
         self.target = target
         self._producer = Producer(target.client_settings)
         of_streams = [
-            one for one in read_messages(target) if "seriatim-first-seq" in decode_headers(one)
+            message
+            for message in read_messages(target)
+            if "seriatim-first-seq" in decode_headers(message)
         ]
         self.last: Message = of_streams[-1]
 

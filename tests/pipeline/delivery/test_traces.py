@@ -62,7 +62,7 @@ def handled(events: list[EventRecord], declared: Handler, tmp_path: Path) -> Non
 
 def of(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     """Return the spans of a name."""
-    return [one for one in spans.get_finished_spans() if one.name == name]
+    return [span for span in spans.get_finished_spans() if span.name == name]
 
 
 def ids(span: ReadableSpan) -> tuple[int, int]:

@@ -62,7 +62,7 @@ def in_order(found: list[tuple[str, str, str]]) -> bool:
     streams = defaultdict(list)
     for event_id, stream, seq in found:
         streams[stream if seq != "None" else event_id].append(0 if seq == "None" else int(seq))
-    return all(one == sorted(set(one)) for one in streams.values())
+    return all(stream == sorted(set(stream)) for stream in streams.values())
 
 
 def drained(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> None:
@@ -70,7 +70,7 @@ def drained(spark: SparkSession, handler: Handler, url: str | None, **more: Any)
     registry = open_registry(more.get("registry") or registry_url(url or ""))
     deadline = time.monotonic() + 60
     with Worker(spark, handler, url=url, **more) as worker:
-        while any(one.status in ("failed", "claimed", "expired") for one in registry.counts()):
+        while any(count.status in ("failed", "claimed", "expired") for count in registry.counts()):
             assert time.monotonic() < deadline, registry.counts()
             worker.run()
             time.sleep(0.05)
@@ -85,7 +85,7 @@ def test_from_the_log(spark: SparkSession, log_url: str, tmp_path: Path) -> None
     first, second = work(spark, noter, log_url), work(spark, noter, log_url)
 
     assert (first.done, second.done) == (count, 0)
-    assert sorted(one[0] for one in read_notes(tmp_path)) == sorted(
+    assert sorted(note[0] for note in read_notes(tmp_path)) == sorted(
         e.event_id for e in read_stored_events(log_url)
     )
     assert in_order(read_notes(tmp_path))
@@ -120,7 +120,9 @@ def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path)
     wanted = [
         e for e in read_stored_events(log_url) if e.position > 17 and e.event_type == "order.paid"
     ]
-    assert sorted(one[0] for one in read_notes(tmp_path)) == sorted(one.event_id for one in wanted)
+    assert sorted(note[0] for note in read_notes(tmp_path)) == sorted(
+        one.event_id for one in wanted
+    )
     assert in_order(read_notes(tmp_path))
 
 
@@ -132,13 +134,13 @@ def test_a_stream_from_zero(spark: SparkSession, log_url: str, tmp_path: Path) -
             log.append([NewEvent("case.moved", stream=("case", "1"))])
     work(spark, make_noting_handler(tmp_path), log_url)
 
-    assert [one[2] for one in read_notes(tmp_path)] == ["0", "1", "2"]
+    assert [note[2] for note in read_notes(tmp_path)] == ["0", "1", "2"]
 
 
 def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
     """G5: a poisonous event parks its stream; others continue; after the fix it is retried."""
     count = append_events(log_url, each=5)
-    bad = next(one for one in read_stored_events(log_url) if one.stream_id == "o-2")
+    bad = next(event for event in read_stored_events(log_url) if event.stream_id == "o-2")
     (tmp_path / "poison").write_text(bad.event_id)
     noter = make_noting_handler(tmp_path)
     work(spark, noter, log_url)
@@ -267,7 +269,7 @@ def test_foreign_messages_become_dead_letters(
 
     assert (counts.dead, counts.done) == (2, 12)
     dead_letters = registry.entries(EntryFilter(status="dead"))
-    assert {one.event_id for one in dead_letters} == {
+    assert {letter.event_id for letter in dead_letters} == {
         f"{target.single_topic}/0/{n}" for n in (0, 1)
     }
     registry.close()
@@ -403,7 +405,7 @@ def test_an_outage_under_a_worker(
         append_events(url, each=2)
         wait_until(lambda: 'seriatim_registry_outage{handler="noter"} 1.0' in shown(shown_at))
         server.start()
-        wait_until(lambda: len({one[0] for one in read_notes(tmp_path)}) == 24)
+        wait_until(lambda: len({note[0] for note in read_notes(tmp_path)}) == 24)
         wait_until(lambda: 'seriatim_registry_outage{handler="noter"} 0.0' in shown(shown_at))
         ended.set()
         thread.join(60)

@@ -44,7 +44,7 @@ def work_on(spark: SparkSession, handler: Handler, folder: Path, **more: Any) ->
     with Worker(spark, handler, settings=HASTY, **more) as worker:
         while True:
             worker.run()
-            open_ = {one.status for one in registry.counts()}
+            open_ = {count.status for count in registry.counts()}
             if not open_ & {"claimed", "expired", "failed"}:
                 break
             assert time.monotonic() < deadline, registry.counts()
@@ -69,7 +69,7 @@ def test_a_transactional_worker_dies(
     registry.close()
 
     assert Counter(row[0] for row in rows) == dict.fromkeys(
-        (one.event_id for one in read_stored_events(log_url)), 1
+        (event.event_id for event in read_stored_events(log_url)), 1
     )
     assert len(rows) == count
 
@@ -88,7 +88,7 @@ def test_a_keyed_worker_dies(
             url=postgres_url,
         )
 
-        expected = dict.fromkeys((one.event_id for one in read_stored_events(postgres_url)), 1)
+        expected = dict.fromkeys((event.event_id for event in read_stored_events(postgres_url)), 1)
         assert server.counts == expected
         for stream in ("o-0", "o-1"):
             assert [e["seq"] for e in server.effects if e["stream"] == stream] == [1, 2, 3]
@@ -113,7 +113,7 @@ def test_an_unsafe_worker_dies(
         registry.close()
         with Worker(spark, poster, url=postgres_url, settings=HASTY) as worker:
             worker.run()
-        expected = {one.event_id for one in read_stored_events(postgres_url)}
+        expected = {event.event_id for event in read_stored_events(postgres_url)}
         if not happened:
             expected -= {unknown.event_id}
         assert set(server.counts) == expected

@@ -40,9 +40,11 @@ def main(spark: SparkSession, url: str, place: str) -> dict[str, Any]:
         answer["rebuilt"] = job.rebuild().digest
     report = archive(spark, url, place, segment_events=1000, until=2000)
     answer["archived"] = report.events
-    answer["archive_verified"] = [one.message for one in verify_archive(spark, url, place).problems]
+    answer["archive_verified"] = [
+        problem.message for problem in verify_archive(spark, url, place).problems
+    ]
     with Projector(spark, seats, url, archive=place) as job:
         answer["from_archive"] = job.rebuild().digest
     found = audit(spark, url, archive=place)
-    answer["audit"] = [one.message for one in found.findings if one.level != "ok"]
+    answer["audit"] = [finding.message for finding in found.findings if finding.level != "ok"]
     return answer

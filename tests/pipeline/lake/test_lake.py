@@ -89,8 +89,8 @@ def expected(spark: SparkSession, url: str, folder: Path) -> list[dict[str, Any]
     archive(spark, url, at, seal_tail=True)
     return [
         row
-        for one in list_segments(at)
-        for batch in read_segment(at, one)
+        for segment in list_segments(at)
+        for batch in read_segment(at, segment)
         for row in batch.to_pylist()
     ]
 

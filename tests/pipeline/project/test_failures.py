@@ -49,7 +49,9 @@ def test_stop(start: Start, log: Log, fold_location: str) -> None:
     status = job.status()
     assert status is not None
     assert (status.position, status.status) == (at - 1, "failed")
-    assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "stopped")]
+    assert [(failure.failure.position, failure.status) for failure in job.failures()] == [
+        (at, "stopped")
+    ]
     with pytest.raises(ProjectionFailed, match=f"position {at}"):
         job.run()  # it does not try by itself
     assert job.retry() == 1
@@ -72,7 +74,9 @@ def test_stop_and_pass_over(start: Start, log: Log) -> None:
     assert sum(row["n"] for row in rows_of(job).values()) == 29
     assert job.verify().equal
     assert job.rebuild().switched
-    assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "passed")]
+    assert [(failure.failure.position, failure.status) for failure in job.failures()] == [
+        (at, "passed")
+    ]
 
 
 def test_park(start: Start, log: Log, fold_location: str) -> None:
@@ -81,13 +85,15 @@ def test_park(start: Start, log: Log, fold_location: str) -> None:
     job = start(counting(fussy, on_failure="park"), batch_events=20)
     assert job.run().position == 30
 
-    parked = {one.stream_id for one in log.read() if one.position == at}
-    before = sum(1 for one in log.read() if one.stream_id == "s-1" and one.position < at)
+    parked = {record.stream_id for record in log.read() if record.position == at}
+    before = sum(1 for record in log.read() if record.stream_id == "s-1" and record.position < at)
     rows = rows_of(job)
     assert parked == {"s-1"}
     assert rows["s-1"]["n"] == before
     assert rows["s-0"]["n"] + rows["s-2"]["n"] == 19
-    assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "parked")]
+    assert [(failure.failure.position, failure.status) for failure in job.failures()] == [
+        (at, "parked")
+    ]
     assert job.rebuild().equal  # a rebuild parks the same key at the same event
 
     mended = start(counting(count, on_failure="park"))
@@ -116,7 +122,9 @@ def test_skip(start: Start, log: Log) -> None:
     job = start(counting(fussy, on_failure="skip"))
     job.run()
     assert sum(row["n"] for row in rows_of(job).values()) == 29
-    assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "skipped")]
+    assert [(failure.failure.position, failure.status) for failure in job.failures()] == [
+        (at, "skipped")
+    ]
 
     mended = start(counting(count, on_failure="skip"))
     mended.retry()

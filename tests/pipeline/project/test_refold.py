@@ -76,7 +76,7 @@ def test_a_retried_key_equals_a_rebuild(
     fill(log, mended, moves=moves, own_names=own_names)
     job = start(books())
     job.run()
-    assert {one.failure.key for one in job.failures()} == {"k1", "k2"}
+    assert {failure.failure.key for failure in job.failures()} == {"k1", "k2"}
 
     mended.touch()
     model = job.model
@@ -104,9 +104,9 @@ def test_a_skipped_event_equals_a_rebuild(start: Start, log: Log, tmp_path: Path
     job = start(books())
     job.run()
     for _ in range(2):
-        for one in job.failures():
-            if one.status == "parked":
-                job.skip(one.failure.position)
+        for failure in job.failures():
+            if failure.status == "parked":
+                job.skip(failure.failure.position)
         job.run()
 
     proof = job.verify()

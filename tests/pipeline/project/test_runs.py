@@ -73,12 +73,12 @@ def test_rebuild_reports_progress(start: Start, log: Log, tmp_path: Path) -> Non
 
     job.on_progress = watch
     job.rebuild()
-    on_the_way = [one for one in reports if 0 < one.position < 20]
+    on_the_way = [report for report in reports if 0 < report.position < 20]
     assert on_the_way
     assert all(
         one.events_per_s and one.eta_s and one.lag == 20 - one.position for one in on_the_way
     )
-    assert [one.position for one in reports] == sorted(one.position for one in reports)
+    assert [report.position for report in reports] == sorted(report.position for report in reports)
     assert (reports[-1].position, reports[-1].eta_s) == (20, 0)
 
 

@@ -80,7 +80,7 @@ def test_a_live_run_outlives_killed_workers(start: Start, log: Log, tmp_path: Pa
     finally:
         done.set()
         runner.join(60)
-    assert {one.name for one in tmp_path.iterdir()} >= {"in-catch-up", "live-0", "live-1"}
+    assert {path.name for path in tmp_path.iterdir()} >= {"in-catch-up", "live-0", "live-1"}
     assert rows_of(job)["all"]["events"] == 3
 
 
@@ -200,13 +200,13 @@ def spark_errors() -> Iterator[list[str]]:
     loggers = [
         PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")
     ]
-    for one in loggers:
-        one.addHandler(handler)
+    for logger in loggers:
+        logger.addHandler(handler)
     try:
         yield seen
     finally:
-        for one in loggers:
-            one.removeHandler(handler)
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)

@@ -47,7 +47,7 @@ def test_a_finished_trace_has_precedents() -> None:
     assert len(fold.rows["nodes"]) == len(graph.nodes)
     assert len(fold.rows["edges"]) == len(graph.edges)
     precedents = {row.row["source_event_id"] for row in fold.rows["precedents"].values() if row.row}
-    assert precedents == {one.source_event_id for one in graph.precedents()}
+    assert precedents == {precedent.source_event_id for precedent in graph.precedents()}
 
 
 def test_states_of_aggregates() -> None:

@@ -100,7 +100,7 @@ class Shelf:
     def current_context_version(self, tenant: Any, query: Any) -> Any:
         """Return a context's version."""
         assert tenant == "t"
-        found = [one.position for one in self.records if matches(query, one)]
+        found = [record.position for record in self.records if matches(query, record)]
         return found[-1] if found else None
 
     def find_command(self, key: Any) -> Any:
@@ -116,7 +116,7 @@ def request(
     rules_version: Any = 0,
 ) -> Any:
     """Make a checked append."""
-    made = [NewEvent(one) if isinstance(one, str) else one for one in events]
+    made = [NewEvent(event) if isinstance(event, str) else event for event in events]
     numbers = iter(range(1000))
     context = ValidationContext(
         tenant_id="t", new_id=lambda: f"new-{id(made)}-{next(numbers)}", rules=CASE
@@ -450,7 +450,7 @@ def test_ids_that_share_a_key_within_one_append() -> None:
     second = uuid_of(event_key("order-1"))
     shelf = Shelf().add(NewEvent("a", event_id="order-1"), NewEvent("b", event_id=second))
 
-    assert [one.event_id for one in shelf.ids.values()] == ["order-1", second]
+    assert [id_.event_id for id_ in shelf.ids.values()] == ["order-1", second]
 
 
 def test_an_id_without_any_key_left() -> None:

@@ -507,7 +507,7 @@ def stored_after(made: Projection, events: list[tuple[str, Any]], ends: list[int
             key, said = events[number]
             fold.add(key, event(number + 1, said))
         states |= {owner: fold.states[owner] for owner in fold.changed}
-        parked, failures = fold.parked, failures + [one.position for one in fold.failures]
+        parked, failures = fold.parked, failures + [failure.position for failure in fold.failures]
         for name, rows in fold.rows.items():
             first = made.table(name).keep == "first"
             for place, kept in rows.items():

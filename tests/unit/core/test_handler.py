@@ -89,7 +89,7 @@ def test_a_delivery_of_a_record() -> None:
     """G1: a delivery has the identity of its event and its place in the stream."""
     with seriatim.open("memory:") as log:
         log.append([NewEvent("a", {"n": 1}, stream=("s", "1")), NewEvent("b")])
-        first, second = (Delivery.of(one) for one in log.read())
+        first, second = (Delivery.of(record) for record in log.read())
 
     assert (first.ordered_stream, first.stream_seq, first.first_seq) == (
         ("default", "s", "1"),

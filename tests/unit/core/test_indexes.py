@@ -97,7 +97,7 @@ def test_scalars_have_one_key() -> None:
     """D3: by JSON type, numbers by the value of their text."""
     keys = [{term_key("t", "a", "p", scalar) for scalar in same} for same in SCALARS]
 
-    assert all(len(one) == 1 for one in keys)
+    assert all(len(key) == 1 for key in keys)
     assert len(set.union(*keys)) == len(SCALARS)
 
 

@@ -117,19 +117,21 @@ def test_empty_side_and_empty_query() -> None:
 
 def test_index_covers_events_after_its_declaration() -> None:
     """A8: older events are found without the index."""
-    one = Filter(types=["late"], payload=[{"x": 1, "y": 2}])
+    filter_ = Filter(types=["late"], payload=[{"x": 1, "y": 2}])
     x, y = term("late", "x", 1), term("late", "y", 2)
 
-    assert found(one) == [
-        AccessPath(one, 20, 100, ((x, y),), exact=True),
-        AccessPath(one, 10, 20, ((x,),)),
-        AccessPath(one, 0, 10),
+    assert found(filter_) == [
+        AccessPath(filter_, 20, 100, ((x, y),), exact=True),
+        AccessPath(filter_, 10, 20, ((x,),)),
+        AccessPath(filter_, 0, 10),
     ]
-    assert plan_query("t", Query([one]), RULES, 10, 20) == [AccessPath(one, 10, 20, ((x,),))]
-    assert plan_query("t", Query([one]), RULES, 20, 30) == [
-        AccessPath(one, 20, 30, ((x, y),), exact=True)
+    assert plan_query("t", Query([filter_]), RULES, 10, 20) == [
+        AccessPath(filter_, 10, 20, ((x,),))
     ]
-    assert plan_query("t", Query([one]), RULES, 0, 10) == [AccessPath(one, 0, 10)]
+    assert plan_query("t", Query([filter_]), RULES, 20, 30) == [
+        AccessPath(filter_, 20, 30, ((x, y),), exact=True)
+    ]
+    assert plan_query("t", Query([filter_]), RULES, 0, 10) == [AccessPath(filter_, 0, 10)]
     mixed = Filter(types=["late", "a"], payload=[{"x": 1}])
     assert found(mixed) == [
         AccessPath(mixed, 10, 100, ((x,), (term("a", "x", 1),)), exact=True),

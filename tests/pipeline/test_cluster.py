@@ -21,7 +21,7 @@ def test_both_executors_run_tasks(spark_cluster: SparkCluster, tmp_path: Path) -
     executors = job.wait_for(
         lambda: len(found := spark_cluster.executors()) == WORKERS and found, "two executors"
     )
-    answer = job.answer()
+    answer = job.result()
 
     assert answer["count"] == 4 * ROWS
     assert answer["sum"] == sum(range(4 * ROWS))
@@ -38,7 +38,7 @@ def test_a_job_outlives_a_worker(spark_cluster: SparkCluster, tmp_path: Path) ->
     (mark, *_) = job.wait_for(lambda: list(tmp_path.glob(f"*-{killed}")), "task on worker 0")
     spark_cluster.kill_worker(0)
     spark_cluster.wait_workers(1)
-    answer = job.answer()
+    answer = job.result()
 
     assert answer["count"] == 6 * ROWS
     assert answer["sum"] == sum(range(6 * ROWS))
@@ -80,7 +80,7 @@ def test_a_projection_outlives_a_worker(
     job = spark_cluster.start("project", url=postgres_url, do=do, marks=str(tmp_path), seconds=4.0)
     job.wait_for(lambda: list(tmp_path.iterdir()), "a task that folds")
     spark_cluster.kill_worker(0)
-    answer = job.answer()
+    answer = job.result()
     spark_cluster.start_worker(0)
 
     assert answer["position"] == EVENTS

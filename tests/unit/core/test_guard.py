@@ -22,7 +22,7 @@ from seriatim.core.guard import (
 )
 from seriatim.profiles.trace_rules import TRACE_SUBSTRINGS, TRACES_GUARD
 
-# In parts, so that no scanner takes this file for a leak.
+# Written in parts, so that secret scanners do not report this file.
 CREDENTIALS = [
     ("aws_key_id", "AKIA", "IOSFODNN7EXAMPLE"),
     ("aws_key_id", "(ASIA", "IOSFODNN7EXAMPLE)"),

@@ -1,4 +1,4 @@
-"""The signatures of the API reference are those of the code."""
+"""The signatures in the API reference equal those in the code."""
 
 import ast
 import inspect
@@ -38,8 +38,8 @@ DOCUMENTED = documented_signatures()
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_signatures_are_true(name: str) -> None:
-    """Names, order, kinds and defaults of the parameters are equal; `…` hides a default."""
+def test_signatures_equal_the_code(name: str) -> None:
+    """Names, order, kinds and defaults of the parameters are equal; `…` stands for a default."""
     method, shown = DOCUMENTED[name]
     signature = inspect.signature(method)
     parsed = ast.parse(f"lambda self, {shown.replace('…', '...')}: 0", mode="eval").body

@@ -28,8 +28,8 @@ def test_both_executors_run_tasks(spark_cluster: SparkCluster, tmp_path: Path) -
     assert result["readers"] == result["mappers"] == sorted(executors.values())
 
 
-def test_a_job_outlives_a_worker(spark_cluster: SparkCluster, tmp_path: Path) -> None:
-    """J2: one worker killed while its executor reads does not change the result."""
+def test_a_job_survives_a_killed_worker(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """J2: a worker killed while its executor reads does not change the result."""
     job = spark_cluster.start("partition_spread", marks=str(tmp_path), partitions=6, seconds=2.0)
     executors = job.wait_for(
         lambda: len(found := spark_cluster.executors()) == WORKERS and found, "two executors"
@@ -56,8 +56,10 @@ def digest(model: ReadModel) -> str:
         return moment.compute_digest(seats).text()
 
 
-def test_every_job(spark_cluster: SparkCluster, postgres_url: str, tmp_path: Path) -> None:
-    """J2: read, catch-up, rebuild, archive, audit and lake run there as they run here."""
+def test_every_job_runs_on_a_cluster(
+    spark_cluster: SparkCluster, postgres_url: str, tmp_path: Path
+) -> None:
+    """J2: read, run, rebuild, archive, audit and verify give the same results on a cluster."""
     with seriatim.open(postgres_url) as log:
         fill(log, EVENTS, shows=23)
         expected = digest_in_python(log.read(), seats)
@@ -70,10 +72,10 @@ def test_every_job(spark_cluster: SparkCluster, postgres_url: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("do", ["rebuild", "run"])
-def test_a_projection_outlives_a_worker(
+def test_a_projection_survives_a_killed_worker(
     spark_cluster: SparkCluster, postgres_url: str, tmp_path: Path, do: str
 ) -> None:
-    """J2, I2, I3: a worker killed while its executor folds changes nothing in what comes of it."""
+    """J2, I2, I3: a worker killed while its executor folds does not change the read model."""
     with seriatim.open(postgres_url) as log:
         fill(log, EVENTS, shows=23)
         expected = digest_in_python(log.read(), seats)

@@ -36,10 +36,10 @@ from tests.acceptance.cli_program import COMMANDS, Program
         (("verify", "--url", "postgresql://localhost:1/x"), 4, "backend_failure"),
     ],
 )
-def test_an_error_has_its_code_and_one_shape(
+def test_an_error_is_json_on_stderr_with_an_exit_code(
     sqlite: Program, args: tuple[str, ...], code: int, error: str
 ) -> None:
-    """L1: stdout stays empty, stderr holds the error, and the exit code says what kind it is."""
+    """L1: stdout stays empty, stderr is one JSON error, and the exit code gives its kind."""
     result = sqlite(*args, "--json")
 
     assert (result.code, result.out) == (code, "")
@@ -48,8 +48,8 @@ def test_an_error_has_its_code_and_one_shape(
     assert "hunter2" not in result.err
 
 
-def test_text_errors_are_one_line_with_the_cure(sqlite: Program) -> None:
-    """L1: no traceback, no box: the code, the message, the cure."""
+def test_text_errors_are_one_line_with_a_remedy(sqlite: Program) -> None:
+    """L1: a text error is one line with the code, the message and the remedy."""
     sqlite("append", "x", "--stream", "s", "a")
     result = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
 
@@ -57,8 +57,8 @@ def test_text_errors_are_one_line_with_the_cure(sqlite: Program) -> None:
     assert result.err == f"{error} → read the stream again and retry\n"
 
 
-def test_a_missing_log_is_named_and_never_made_by_a_read(program_without_log: Program) -> None:
-    """L3: a wrong folder shows itself, with the cure."""
+def test_reading_a_missing_log_creates_nothing(program_without_log: Program) -> None:
+    """L3: reading a missing log names its URL and `seriatim init`, and creates no file."""
     result = program_without_log("read")
 
     assert result.code == 4
@@ -68,7 +68,7 @@ def test_a_missing_log_is_named_and_never_made_by_a_read(program_without_log: Pr
 
 
 def test_options_may_stand_before_the_command(program_without_log: Program) -> None:
-    """The log can be named before the command and after it; the nearer one counts."""
+    """The URL can be given before and after the command; the one after it has priority."""
     assert (
         program_without_log("--url", "sqlite:///a.db", "--json", "init").json["backend"] == "sqlite"
     )
@@ -79,8 +79,8 @@ def test_options_may_stand_before_the_command(program_without_log: Program) -> N
     assert not (program_without_log.folder / "b.db").exists()
 
 
-def test_a_password_is_never_shown(program_without_log: Program) -> None:
-    """K1: neither a result nor an error repeats the password of a URL."""
+def test_a_password_is_never_printed(program_without_log: Program) -> None:
+    """K1: neither output nor error contains the password of a URL."""
     result = program_without_log("init", "--url", "postgresql://app:topsecret@localhost:1/x")
 
     assert result.code == 4
@@ -112,25 +112,25 @@ def test_each_tenant_reads_its_own_events(sqlite: Program) -> None:
     ],
 )
 def test_commands_on_all_tenants_refuse_a_tenant(sqlite: Program, args: tuple[str, ...]) -> None:
-    """K2: a command that reads the whole log refuses the option for one tenant."""
+    """K2: a command on the whole log refuses the option for one tenant."""
     result = sqlite(*args, "--tenant", "acme", "--json")
 
     assert (result.code, result.error["code"]) == (2, "invalid_argument")
     assert result.error["details"]["argument"] == "tenant"
 
 
-def test_text_cannot_steer_the_terminal(sqlite: Program) -> None:
-    """K1: unprintable characters are escaped, and markup is plain text."""
+def test_control_characters_are_escaped(sqlite: Program) -> None:
+    """K1: control characters of events are escaped, and markup is printed as text."""
     sqlite("append", "x", '{"t": "[red]\\u009b31m\\u202e"}', "--tag", "\x1b[31m", "--event-id", "e")
 
-    shown = sqlite("read").out + sqlite("read", "--event-id", "e").out
+    output = sqlite("read").out + sqlite("read", "--event-id", "e").out
 
-    assert "[red]" in shown
-    assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
+    assert "[red]" in output
+    assert not {"\x1b", "\x9b", "\u202e"} & set(output)
 
 
 def test_a_broken_pipe_is_quiet(sqlite: Program) -> None:
-    """A reader that leaves early ends the program without a word."""
+    """A command whose reader closes the pipe ends with code 141 and without output on stderr."""
     lines = "\n".join(
         json.dumps({"event_type": "x", "payload": {"t": "y" * 500}}) for _ in range(900)
     )
@@ -146,8 +146,8 @@ def test_a_broken_pipe_is_quiet(sqlite: Program) -> None:
         assert (reader.returncode, err) == (141, b""), args
 
 
-def test_import_reports_what_it_refused(sqlite: Program) -> None:
-    """B2: refused events make the exit code, and a broken file stops with its line."""
+def test_import_reports_refused_events(sqlite: Program) -> None:
+    """B2: refused events set the exit code, and invalid JSON stops the import with its line."""
     mixed = '{"event_type":"x","event_id":"1"}\n{"event_type":" ","event_id":"2"}\n'
     (sqlite.folder / "mixed.ndjson").write_text(mixed)
     (sqlite.folder / "broken.ndjson").write_text('{"event_type":"x","event_id":"1"}\n{"event')
@@ -166,13 +166,13 @@ def test_import_reports_what_it_refused(sqlite: Program) -> None:
 
 
 def test_verify_finds_a_changed_byte(sqlite: Program) -> None:
-    """F2: a log that was changed outside Seriatim fails, and the exit code reports it."""
+    """F2: verify fails on a log that was changed in its file."""
     sqlite("append", "x", '{"n":1234567}')
     file = sqlite.folder / "log.db"
     with_wal = [file, Path(f"{file}-wal")]
-    for each in with_wal:
-        if each.exists():
-            each.write_bytes(each.read_bytes().replace(b"1234567", b"7654321"))
+    for path in with_wal:
+        if path.exists():
+            path.write_bytes(path.read_bytes().replace(b"1234567", b"7654321"))
 
     result = sqlite("verify", "--json")
 
@@ -185,7 +185,7 @@ def test_verify_finds_a_changed_byte(sqlite: Program) -> None:
 def test_help_names_every_option_and_the_exit_codes(
     program_without_log: Program, command: str
 ) -> None:
-    """Each command's help is complete."""
+    """The help of each command names all of its options and the exit codes."""
     from typer.main import get_command
 
     from seriatim.cli.app import app
@@ -193,7 +193,9 @@ def test_help_names_every_option_and_the_exit_codes(
     result = program_without_log(command, "--help")
     group = get_command(app)
     params = group.commands[command].params  # type: ignore[attr-defined] # a group has commands
-    options = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
+    options = [
+        name for param in params if not getattr(param, "hidden", False) for name in param.opts
+    ]
 
     assert result.code == 0
     assert [name for name in options if name.startswith("--") and name not in result.out] == []
@@ -202,14 +204,14 @@ def test_help_names_every_option_and_the_exit_codes(
 
 
 def test_version_is_printed_without_a_log(program_without_log: Program) -> None:
-    """`--version` needs no log."""
+    """`--version` needs no log; unknown commands and options are usage errors."""
     assert program_without_log("--version").out == f"seriatim {seriatim.__version__}\n"
     assert program_without_log("nonsense").code == 2
     assert program_without_log("read", "--nonsense").code == 2
 
 
-def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> None:
-    """Without Typer and Rich the program names the extra to install."""
+def test_without_its_extra_the_program_names_it(tmp_path: Path) -> None:
+    """Without Typer the program names the extra to install."""
     code = "import sys; sys.modules['typer'] = None\nfrom seriatim.cli import main\nmain()"
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, cwd=tmp_path, text=True, check=False
@@ -219,15 +221,15 @@ def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> Non
     assert "pip install 'seriatim[cli]'" in ran.stderr
 
 
-def test_the_demo_holds_what_it_claims(program_without_log: Program) -> None:
-    """The demo runs on its own log, keeps it, and fits 100 columns."""
+def test_the_demo_verifies_its_claims(program_without_log: Program) -> None:
+    """The demo verifies its claims, writes its picture, keeps its log, and fits 100 columns."""
     result = program_without_log("demo", "--svg", "demo.svg")
-    shown = program_without_log("demo", "--json").json
+    report = program_without_log("demo", "--json").json
 
     assert result.code == 0
     assert max(map(len, result.out.splitlines())) <= 100
     assert "claims held" in result.out
     assert "seriatim console --url" in result.out
     assert (program_without_log.folder / "demo.svg").read_text().startswith("<svg")
-    assert shown["ok"]
-    assert program_without_log("verify", "--url", shown["url"], "--json").json["ok"]
+    assert report["ok"]
+    assert program_without_log("verify", "--url", report["url"], "--json").json["ok"]

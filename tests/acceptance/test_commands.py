@@ -17,7 +17,7 @@ SEAT = '{"seat":"12A"}'
 
 
 def fill(program: Program) -> None:
-    """Put two appends with three events into the log."""
+    """Append three events in two appends."""
     assert (
         program("append", "seat.reserved", SEAT, "--stream", "show", "s:1", "--tag", "vip").code
         == 0
@@ -30,8 +30,8 @@ def fill(program: Program) -> None:
     assert program("append", "--batch", "-", "--key", "k", given=lines).code == 0
 
 
-def test_init_names_the_log_and_can_be_repeated(program: Program) -> None:
-    """F8: the identity stays, unless a restore raises the epoch."""
+def test_init_keeps_the_identity_when_repeated(program: Program) -> None:
+    """F8: init prints the same identity when repeated; --raise-epoch raises the epoch."""
     first, again = program("init", "--json").json, program("init", "--json").json
     raised = program("init", "--raise-epoch", "--json").json
 
@@ -40,8 +40,8 @@ def test_init_names_the_log_and_can_be_repeated(program: Program) -> None:
     assert first["log_id"] in program("init").out
 
 
-def test_append_keeps_every_field_it_is_given(program: Program) -> None:
-    """A1: each option of append is a field of the record."""
+def test_append_sets_every_field_of_an_event(program: Program) -> None:
+    """A1: each option of append sets its field of the record."""
     ran = program(
         *("append", "paid", "-", "--stream", "invoice", "a/b c", "--event-version", "2"),
         *("--tag", "b", "--tag", "a", "--event-id", "E-1", "--key", "K", "--actor", "user", "ann"),
@@ -84,7 +84,7 @@ def test_append_keeps_every_field_it_is_given(program: Program) -> None:
 
 
 def test_repeated_append_returns_the_first_receipt(program: Program) -> None:
-    """C4: a retry gets the receipt of the first call; other content is a conflict."""
+    """C4: a repeated append returns the first receipt; other content is a conflict."""
     first = program("append", "paid", SEAT, "--key", "k", "--json").json
     again = program("append", "paid", SEAT, "--key", "k", "--json").json
     other = program("append", "paid", "{}", "--key", "k", "--json")
@@ -95,7 +95,7 @@ def test_repeated_append_returns_the_first_receipt(program: Program) -> None:
 
 
 def test_append_on_a_condition(program: Program) -> None:
-    """B8: a stream's number and a context's version are expected on the command line too."""
+    """B8: append expects a sequence number or a context version, and fails with code 5."""
     stream = ("--stream", "show", "s")
     query = ("--expect-query", '{"filters": [{"types": ["seat.reserved"]}]}')
 
@@ -106,8 +106,8 @@ def test_append_on_a_condition(program: Program) -> None:
     assert program("append", "noted", *query, "--expect-version", "1").code == 0
 
 
-def test_read_narrows_and_pages(program: Program) -> None:
-    """E1: filters, bounds and limits; text output says how to continue."""
+def test_read_filters_and_pages(program: Program) -> None:
+    """E1: read has filters, bounds and limits; text output names the next --after."""
     fill(program)
 
     everything = program("read", "--json").lines
@@ -125,7 +125,7 @@ def test_read_narrows_and_pages(program: Program) -> None:
 
 
 def test_streams_are_listed(program: Program) -> None:
-    """E2: each stream with its last number and event."""
+    """E2: streams lists each stream with its last sequence number."""
     fill(program)
 
     (stream,) = program("streams", "--json").lines
@@ -136,7 +136,7 @@ def test_streams_are_listed(program: Program) -> None:
 
 
 def test_query_returns_records_and_context_version(program: Program) -> None:
-    """D1: records and version are separate; min_position does not change the version."""
+    """D1: query returns records and context version; min_position does not change it."""
     fill(program)
 
     found = program("query", "--payload", SEAT, "--type", "seat.reserved", "--json").json
@@ -151,7 +151,7 @@ def test_query_returns_records_and_context_version(program: Program) -> None:
 
 
 def test_named_tail_continues(program: Program) -> None:
-    """E5: a named tail starts where it was stopped, whole appends at a time."""
+    """E5: a named tail continues after its last delivered append."""
     fill(program)
     named = ("tail", "--name", "mailer", "--json", "--idle-timeout", "0.3")
 
@@ -164,8 +164,8 @@ def test_named_tail_continues(program: Program) -> None:
     assert third == []
 
 
-def test_tail_receives_live_and_stops_by_ctrl_c(program: Program) -> None:
-    """E5: what another process appends arrives; Ctrl-C is quiet and has its code."""
+def test_tail_prints_new_events_and_stops_on_ctrl_c(program: Program) -> None:
+    """E5: tail prints events appended by other processes; Ctrl-C ends it with 130, quietly."""
     fill(program)
     tail = program.start("tail", "--after", "0", "--json")
     assert tail.stdout is not None
@@ -180,7 +180,7 @@ def test_tail_receives_live_and_stops_by_ctrl_c(program: Program) -> None:
 
 
 def test_export_and_import_copy_a_log(program: Program) -> None:
-    """C3: every event arrives once, however often the file is imported."""
+    """C3: an export imported once or several times gives each event once."""
     fill(program)
     program("append", "noted", "--tenant", "other")
 
@@ -200,26 +200,28 @@ def test_export_and_import_copy_a_log(program: Program) -> None:
 
 
 def test_import_of_one_tenant_declares_nothing(program: Program) -> None:
-    """K2, A8: a file's declarations apply to the whole log, so they need an option."""
+    """K2, A8: an import into one tenant applies declarations only with --declarations."""
     source = seriatim.open(f"sqlite:///{program.folder}/source.db")
     source.declare(seriatim.StreamKind(name="order", catalogue="closed"))
     source.close()
     program("export", "rules.ndjson", "--url", f"sqlite:///{program.folder}/source.db")
 
-    left = program("import", "rules.ndjson", "--tenant", "acme")
-    free = program("append", "placed", "--stream", "order", "1")
-    asked = program("import", "rules.ndjson", "--tenant", "acme", "--declarations", "--json").json
-    closed = program("append", "placed", "--stream", "order", "2")
+    without = program("import", "rules.ndjson", "--tenant", "acme")
+    accepted = program("append", "placed", "--stream", "order", "1")
+    declared = program(
+        "import", "rules.ndjson", "--tenant", "acme", "--declarations", "--json"
+    ).json
+    refused = program("append", "placed", "--stream", "order", "2")
 
-    assert "--declarations" in left.err
-    assert free.code == 0
-    assert (asked["ok"], asked["undeclared"]) == (True, 0)
-    assert closed.code != 0
-    assert "closed catalogue" in closed.err
+    assert "--declarations" in without.err
+    assert accepted.code == 0
+    assert (declared["ok"], declared["undeclared"]) == (True, 0)
+    assert refused.code != 0
+    assert "closed catalogue" in refused.err
 
 
 def test_import_bounds_an_append_while_reading(program: Program) -> None:
-    """K3: a small file with a huge append is refused by line and bound, the rest is taken."""
+    """K3: an append above the limit is refused with its line, and the rest is imported."""
     with gzip.open(program.folder / "bomb.ndjson.gz", "wt") as file:
         for number in range(50_000):
             line = {"append_position": 1, "event_type": "x", "event_id": f"e-{number}"}
@@ -235,7 +237,7 @@ def test_import_bounds_an_append_while_reading(program: Program) -> None:
 
 
 def test_import_of_a_damaged_file_is_no_success(program: Program) -> None:
-    """L2: a truncated or damaged gzip file is reported, with and without a header."""
+    """L2: a truncated or damaged gzip file is reported, and the exit code is 1."""
     lines = "".join(f'{{"event_type":"x","event_id":"{uuid.uuid4()}"}}\n' for _ in range(2_000))
     packed = gzip.compress(lines.encode())
     (program.folder / "whole.gz").write_bytes(packed)
@@ -254,7 +256,7 @@ def test_import_of_a_damaged_file_is_no_success(program: Program) -> None:
 
 
 def test_import_keeps_the_order_of_appends_of_all_sizes(program: Program) -> None:
-    """C3: large and small appends of one stream arrive in order, and a second time as replays."""
+    """C3: appends of all sizes are imported in order; a second import reuses them all."""
     source = seriatim.open(f"sqlite:///{program.folder}/source.db")
     for size in (60, 1, 2, 60, 1, 200, 1):
         source.append([NewEvent("noted", {"n": n}, stream=("s", "a")) for n in range(size)])
@@ -271,8 +273,8 @@ def test_import_keeps_the_order_of_appends_of_all_sizes(program: Program) -> Non
     assert [(each["append_position"], each["event_id"]) for each in arrived] == expected
 
 
-def test_init_grants_a_role_what_an_application_needs(postgres_url: str, tmp_path: Path) -> None:
-    """F2: the application's role inserts and selects events, and nothing more."""
+def test_init_grants_a_role_insert_and_select(postgres_url: str, tmp_path: Path) -> None:
+    """F2: init grants the application's role insert and select on events, and nothing else."""
     program = Program(postgres_url, tmp_path)
     role = f"app_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -291,8 +293,8 @@ def test_init_grants_a_role_what_an_application_needs(postgres_url: str, tmp_pat
     assert program("init", "--app-role", "nobody-there").code == 4
 
 
-def test_verify_finds_nothing_wrong(program: Program) -> None:
-    """F2: a log that only the log wrote is sound."""
+def test_verify_accepts_an_intact_log(program: Program) -> None:
+    """F2: verify accepts an intact log and counts its events and appends."""
     fill(program)
 
     report = program("verify", "--full", "--json").json
@@ -302,8 +304,8 @@ def test_verify_finds_nothing_wrong(program: Program) -> None:
     assert (result.code, "the log is sound" in result.out) == (0, True)
 
 
-def test_doctor_names_what_is_unsafe_and_its_cure(program: Program) -> None:
-    """F9: the exit code follows the errors; the server of these tests runs without fsync."""
+def test_doctor_lists_findings_with_remedies(program: Program) -> None:
+    """F9: doctor lists findings with remedies, and its exit code is 1 if one is an error."""
     health = program("doctor", "--json")
     result = program("doctor")
 

@@ -1,4 +1,4 @@
-"""The command console: a one-time link, a closed API, nothing written, a quiet end."""
+"""The command console: a one-time link, pages only, no writes, and a quiet end."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class RunningConsole:
         self.cookie = ""
 
     def get(self, address: str) -> Page:
-        """Load an address."""
+        """Request a URL."""
         connection = http.client.HTTPConnection(self._host, timeout=60)
         parts = urlsplit(address)
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", path, headers={"Cookie": self.cookie} if self.cookie else {})
-        answer = connection.getresponse()
-        cookie = answer.headers.get("set-cookie", "").partition(";")[0]
-        text = answer.read().decode()
+        response = connection.getresponse()
+        cookie = response.headers.get("set-cookie", "").partition(";")[0]
+        text = response.read().decode()
         connection.close()
-        return Page(answer.status, answer.headers.get("location", ""), cookie, text)
+        return Page(response.status, response.headers.get("location", ""), cookie, text)
 
     def sign_in(self) -> Page:
         """Use the sign-in link, and keep the cookie."""
@@ -76,8 +76,8 @@ def running_console(program: Program, *args: str) -> Iterator[RunningConsole]:
         process.communicate(timeout=30)
 
 
-def test_the_link_opens_one_session(program: Program) -> None:
-    """N2: the link signs in once; without it there are no pages, and Ctrl-C is a quiet end."""
+def test_the_sign_in_link_works_once(program: Program) -> None:
+    """N2: the link signs in once, pages need the session, and Ctrl-C ends the console with 0."""
     program("append", "seat.reserved", '{"seat": "12A"}')
     with running_console(program) as console:
         before = console.get("/console/traces")
@@ -95,8 +95,8 @@ def test_the_link_opens_one_session(program: Program) -> None:
     assert ended == (0, "")
 
 
-def test_the_api_stays_closed(sqlite: Program) -> None:
-    """N2, K4: the session of a console is for pages; the API refuses its cookie and no token."""
+def test_the_api_refuses_the_session_cookie(sqlite: Program) -> None:
+    """N2, K4: the API refuses the session cookie of a console."""
     with running_console(sqlite) as console:
         console.sign_in()
         events = console.get("/v1/events")
@@ -105,18 +105,18 @@ def test_the_api_stays_closed(sqlite: Program) -> None:
 
 
 def test_the_session_is_read_only_by_default(sqlite: Program) -> None:
-    """N2: only a console for operators has the form for dry runs of appends."""
-    shown = []
+    """N2: only a console started with --operate has the form for dry runs of appends."""
+    has_form = []
     for args in ((), ("--operate",)):
         with running_console(sqlite, *args) as console:
             console.sign_in()
-            shown.append("<textarea" in console.get("/console/why").text)
+            has_form.append("<textarea" in console.get("/console/why").text)
 
-    assert shown == [False, True]
+    assert has_form == [False, True]
 
 
-def test_nothing_is_written_beside_the_log(sqlite: Program) -> None:
-    """N1: reading in the console leaves the log's folder as it was."""
+def test_reading_writes_no_file(sqlite: Program) -> None:
+    """N1: reading in the console changes neither the log nor its folder."""
     sqlite("append", "seat.reserved", '{"seat": "12A"}')
     before = list_files(sqlite.folder)
     content = (sqlite.folder / "log.db").read_bytes()
@@ -130,12 +130,12 @@ def test_nothing_is_written_beside_the_log(sqlite: Program) -> None:
 
 
 def list_files(folder: Path) -> set[str]:
-    """Return the names of all files in a folder, and of the folders of consoles."""
+    """Return the relative paths of all files in a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def test_a_log_in_memory_has_a_console(program_without_log: Program) -> None:
-    """N1: a log in memory is shown too."""
+    """N1: the console opens a log in memory."""
     with running_console(program_without_log, "--url", "memory:") as console:
         console.sign_in()
 
@@ -149,10 +149,10 @@ def test_a_log_in_memory_has_a_console(program_without_log: Program) -> None:
         ("https://log.example", "invalid_argument", "https://log.example/console/"),
     ],
 )
-def test_other_logs_are_refused(
+def test_missing_and_remote_logs_are_refused(
     program_without_log: Program, url: str, code: str, part: str
 ) -> None:
-    """N1: a missing log is not created, and a service has its own console."""
+    """N1: a missing log is not created, and a service's URL is refused with its console's URL."""
     result = program_without_log("console", "--no-open", "--url", url, "--json")
 
     assert result.error["code"] == code
@@ -160,8 +160,8 @@ def test_other_logs_are_refused(
     assert not list_files(program_without_log.folder)
 
 
-def test_the_browser_is_opened(sqlite: Program) -> None:
-    """N2: the browser is opened with the printed link."""
+def test_the_browser_opens_the_sign_in_link(sqlite: Program) -> None:
+    """N2: the program opens the browser with the printed link."""
     seen = sqlite.folder / "seen"
     browser = sqlite.folder / "browser"
     browser.write_text(

@@ -35,22 +35,22 @@ def fill(program: Program, *seats: str) -> None:
 
 
 def effects(program: Program) -> list[str]:
-    """Return the seats that had their effect."""
+    """Return the seats in the file written by the handler."""
     lines = Path(program.folder, "effects").read_text().splitlines()
     return [line.split()[0] for line in lines]
 
 
 def test_handler_lifecycle(sqlite: Program) -> None:
-    """G5: work, status, a dead letter shown, retried after the fix; errors in plain words."""
+    """G5: work, status, dead letters, retry after a fix, and pause; errors have no traceback."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     missing = sqlite("registry", "status")
     fill(sqlite, "1A", "13F", "1C")
     ran = sqlite("work", "shop:seats", "--json")
     status = sqlite("registry", "status").out
     dead_letters = sqlite("dlq", "list", "--json").lines
-    shown = sqlite("dlq", "show", dead_letters[0]["event_id"])
+    details = sqlite("dlq", "show", dead_letters[0]["event_id"])
     waiting = sqlite("registry", "waiting", "--json").lines
-    both = sqlite("dlq", "retry")
+    unspecified = sqlite("dlq", "retry")
     Path(sqlite.folder, "mended").touch()
     retried = sqlite("dlq", "retry", "--event", dead_letters[0]["event_id"], "--json")
     again = sqlite("work", "shop:seats", "--json")
@@ -60,9 +60,9 @@ def test_handler_lifecycle(sqlite: Program) -> None:
     assert "dead" in status
     assert "blocked" in status
     assert dead_letters[0]["error"] == "ValueError: there is no row 13"
-    assert "13F" in shown.out
+    assert "13F" in details.out
     assert [one["stream_seq"] for one in waiting] == [3]
-    assert (both.code, "must be one event id, or use --all" in both.err) == (2, True)
+    assert (unspecified.code, "must be one event id, or use --all" in unspecified.err) == (2, True)
     assert retried.json == {"retried": 1}
     assert (again.code, again.json["done"]) == (0, 2)
     assert effects(sqlite) == ["1A", "13F", "1C"]
@@ -71,7 +71,7 @@ def test_handler_lifecycle(sqlite: Program) -> None:
     paused = sqlite("work", "shop:seats")
     assert (paused.code, "paused: deploying" in paused.err) == (5, True)
     assert sqlite("registry", "resume", "seats").code == 0
-    assert "Traceback" not in missing.err + both.err + paused.err
+    assert "Traceback" not in missing.err + unspecified.err + paused.err
 
 
 def test_operator_commands_report_missing_events(sqlite: Program) -> None:
@@ -104,15 +104,15 @@ def test_operator_commands_report_missing_events(sqlite: Program) -> None:
 
     assert "not declared" in status.out
     assert "claimed" in status.out
-    assert [one["epoch"] for one in finished.json["logs"]] == [1]
+    assert [log["epoch"] for log in finished.json["logs"]] == [1]
     for act in acts:
         assert (act.code, "not_found" in act.err, "Traceback" in act.err) == (3, True, False)
     assert (dry.code, dry.json["position"], dry.json["forgotten"]) == (0, 2, {})
     assert (reset.code, reset.json["epoch"], reset.json["forgotten"]) == (0, 2, {"claimed": 1})
 
 
-def test_brackets_are_no_markup(sqlite: Program) -> None:
-    """L3: ids and errors are printed unchanged, also if they resemble rich's markup."""
+def test_brackets_are_printed_as_text(sqlite: Program) -> None:
+    """L3: ids and errors are printed unchanged, even if they look like markup."""
     url = sqlite.env["SERIATIM_URL"]
     error = "KeyError: [red]row[/] of orders[3] [/nowhere]"
 
@@ -134,8 +134,8 @@ def test_brackets_are_no_markup(sqlite: Program) -> None:
     assert "seats[1]" in status.out
 
 
-def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
-    """H1, H5: published, reconciled, handled from the topic, by commands alone."""
+def test_publish_reconcile_and_work_from_kafka(sqlite: Program, topic_url: str) -> None:
+    """H1, H5: commands publish to a topic, compare it with the log, and handle its events."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     fill(sqlite, "1A", "1B", "1C")
     jars = f"spark.jars={kafka_packages()['spark.jars']}"
@@ -155,7 +155,7 @@ def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "words"),
     [
         (("publish", "--to", "http://x"), "kafka://host:port/topic"),
         (("publish", "--to", "kafka://x:1/t?sasl.password=abc"), "is a secret"),
@@ -166,11 +166,11 @@ def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
     ],
     ids=["address", "secret", "setting", "module", "name", "role"],
 )
-def test_invalid_options_are_refused(sqlite: Program, command: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_refused(sqlite: Program, command: tuple[str, ...], words: str) -> None:
     """K: invalid options are refused before anything starts, with the reason."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     ran = sqlite(*command)
 
-    assert (ran.code, said in ran.err) == (2, True), ran.err
+    assert (ran.code, words in ran.err) == (2, True), ran.err
     assert "abc" not in ran.err
     assert "Traceback" not in ran.err

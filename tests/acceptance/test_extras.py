@@ -25,8 +25,8 @@ main()
 SPARK = {"pyspark", "pyarrow", "adbc_driver_manager", "obstore"}
 
 
-def without(program: Program, modules: set[str], *args: str) -> tuple[int, str]:
-    """Run a command where modules are missing; return its exit code and what it says."""
+def run_without(program: Program, modules: set[str], *args: str) -> tuple[int, str]:
+    """Run a command with modules missing; return its exit code and output."""
     ran = subprocess.run(
         [sys.executable, "-c", BLOCKED.format(blocked=modules), *args],
         capture_output=True,
@@ -53,13 +53,13 @@ def without(program: Program, modules: set[str], *args: str) -> tuple[int, str]:
 def test_a_missing_extra_is_named(
     sqlite: Program, modules: set[str], extra: str, args: tuple[str, ...]
 ) -> None:
-    """L3: the command says what to install, and prints no traceback."""
-    code, said = without(sqlite, modules, *args)
+    """L3: the command names the extra to install, without a traceback."""
+    code, output = run_without(sqlite, modules, *args)
 
-    assert code in (2, 4), said
-    assert f"{extra}]" in said or f"{extra}," in said, said
-    assert "pip install" in said
-    assert "Traceback" not in said
+    assert code in (2, 4), output
+    assert f"{extra}]" in output or f"{extra}," in output, output
+    assert "pip install" in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_missing_extra_is_named(
 def test_reading_creates_no_file(
     program_without_log: Program, tmp_path: Path, args: tuple[str, ...]
 ) -> None:
-    """L3: a mistyped path is an error, and leaves nothing behind."""
+    """L3: a mistyped path is an error and creates no file."""
     ran = program_without_log(*args, "--url", "sqlite:///missing.db")
 
     assert ran.code in (3, 4), ran
@@ -87,7 +87,7 @@ def test_reading_creates_no_file(
 
 
 def test_doctor_on_a_missing_log(program_without_log: Program) -> None:
-    """F9: a log that cannot be opened ends with exit code 4 and a cure."""
+    """F9: doctor on a missing log ends with exit code 4 and a remedy."""
     ran = program_without_log("doctor", "--url", "sqlite:///missing.db", "--json")
 
     assert ran.code == 4
@@ -95,18 +95,18 @@ def test_doctor_on_a_missing_log(program_without_log: Program) -> None:
     assert "seriatim init" in finding["cure"]
 
 
-def test_pipes_get_whole_lines(sqlite: Program) -> None:
-    """A4: output into a pipe is never wrapped or cut, whatever COLUMNS is."""
+def test_piped_output_is_not_wrapped(sqlite: Program) -> None:
+    """A4: output into a pipe is never wrapped or cut, with any COLUMNS."""
     stream = "s-" + "0123456789" * 12
     sqlite.env["COLUMNS"] = "40"
     payload = '{"text":"' + "x" * 300 + '"}'
     sqlite("append", "seat.reserved", payload, "--stream", "show", stream, "--actor", "user", "ada")
 
     read, wide, streams = sqlite("read").out, sqlite("read", "--wide").out, sqlite("streams").out
-    [line] = [one for one in read.splitlines() if "seat.reserved" in one]
+    [line] = [splitline for splitline in read.splitlines() if "seat.reserved" in splitline]
     assert payload in line
     assert f"show {stream} #1" in line
     assert "user ada" in line
     assert f"stream_id        {stream}" in wide
     assert "payload_hash" in wide
-    assert any(stream in one for one in streams.splitlines())
+    assert any(stream in splitline for splitline in streams.splitlines())

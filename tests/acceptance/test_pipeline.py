@@ -36,7 +36,7 @@ def fill(program: Program, seats: list[str]) -> None:
 
 
 def test_projection_lifecycle(sqlite: Program) -> None:
-    """I1, I3, I7: run, status, a failure reported and skipped, verify; errors in plain words."""
+    """I1, I3, I7: run, status, a failure reported and skipped, and verify, without traceback."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     fill(sqlite, ["1A", "1B", "13F", "1C"])
     stopped = sqlite("project", "run", "shop:seats")
@@ -60,7 +60,7 @@ def test_projection_lifecycle(sqlite: Program) -> None:
 
 
 def test_archive_audit_and_lake(sqlite: Program) -> None:
-    """J1: sealed, verified, restored into another log, audited and exported, by commands alone."""
+    """J1: commands archive, verify, restore, audit and export a log with one digest."""
     fill(sqlite, [f"{row}A" for row in range(20)])
     sealed = sqlite("archive", "--to", "sealed", "--segment-events", "10", "--json")
     checked = sqlite("archive", "verify", "sealed", "--json")
@@ -77,7 +77,7 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "words"),
     [
         (("project", "run", "nowhere:seats"), "cannot be imported"),
         (("project", "run", "seats"), "is not a shipped projection"),
@@ -89,12 +89,12 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
     ],
 )
 def test_invalid_commands_are_reported(
-    sqlite: Program, command: tuple[str, ...], said: str
+    sqlite: Program, command: tuple[str, ...], words: str
 ) -> None:
-    """Invalid input of any kind is reported in one line."""
+    """Invalid input is reported in one line."""
     ran = sqlite(*command)
     assert ran.code in (2, 3)
-    assert said in ran.err.replace("\n", " ")
+    assert words in ran.err.replace("\n", " ")
     assert "Traceback" not in ran.err
 
 
@@ -116,7 +116,7 @@ def prices(given):
 
 
 def test_an_error_inside_a_task_is_one_line(sqlite: Program) -> None:
-    """L2: an error that a user's function raised in a task is reported in one line."""
+    """L2: an error raised by a user's function in a task is reported in one line."""
     Path(sqlite.folder, "shop.py").write_text(FRAMES)
     fill(sqlite, ["1A"])
     failed = sqlite("project", "run", "shop:prices")
@@ -127,7 +127,7 @@ def test_an_error_inside_a_task_is_one_line(sqlite: Program) -> None:
 
 
 def wait_for(log: seriatim.Log, name: str) -> None:
-    """Wait until a projection, which may not have begun, has passed the log's head."""
+    """Wait until a projection, which may not have started, has reached the log's head."""
     deadline = time.monotonic() + 200
     while True:
         with suppress(seriatim.SeriatimError):
@@ -138,9 +138,9 @@ def wait_for(log: seriatim.Log, name: str) -> None:
 
 
 def test_ctrl_c_ends_a_job_on_spark_quietly(sqlite: Program) -> None:
-    """I7: Ctrl-C ends a live projection with its code, and prints no stack of Python or Java.
+    """I7: Ctrl-C ends a live projection with code 130 and without a stack trace.
 
-    As from a terminal, every process of the foreground group gets the signal.
+    As in a terminal, every process of the foreground group gets the signal.
     """
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     fill(sqlite, ["1A"])
@@ -153,8 +153,8 @@ def test_ctrl_c_ends_a_job_on_spark_quietly(sqlite: Program) -> None:
     check_quiet(following)
 
 
-def test_ctrl_c_while_spark_starts_leaves_nothing_behind(sqlite: Program) -> None:
-    """I7: Ctrl-C before Spark runs ends the command and its JVM, and prints no stack."""
+def test_ctrl_c_while_spark_starts_ends_its_jvm(sqlite: Program) -> None:
+    """I7: Ctrl-C while Spark starts ends the command and its JVM, without a stack trace."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     starting = sqlite.start("project", "run", "shop:seats")
     deadline = time.monotonic() + 200

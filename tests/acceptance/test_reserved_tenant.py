@@ -32,8 +32,8 @@ def reserved(_event: EventRecord, _effect: Any) -> None:
     """Do nothing."""
 
 
-class Place:
-    """A log with one event, and the address of a registry."""
+class LogWithRegistry:
+    """A log with one event, and the URL of a registry."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/log.db"
@@ -54,7 +54,7 @@ class Place:
         return b"".join(written).splitlines(keepends=True)
 
 
-def claim_one(place: Place) -> None:
+def claim_one(place: LogWithRegistry) -> None:
     """Claim a delivery in a `with` block."""
     with (
         closing(open_registry(place.registry)) as registry,
@@ -63,26 +63,26 @@ def claim_one(place: Place) -> None:
         pytest.fail("it was claimed")
 
 
-def claim_many(place: Place) -> None:
-    """Claim deliveries at once, the reserved name among others."""
-    given = [Delivery(event_id="e"), Delivery(event_id="e", tenant_id=ALL)]
+def claim_many(place: LogWithRegistry) -> None:
+    """Claim several deliveries at once, one of them of the reserved tenant."""
+    deliveries = [Delivery(event_id="e"), Delivery(event_id="e", tenant_id=ALL)]
     with closing(open_registry(place.registry)) as registry:
-        registry.claim_all(reserved, given)
+        registry.claim_all(reserved, deliveries)
 
 
-def handle_record(place: Place) -> None:
+def handle_record(place: LogWithRegistry) -> None:
     """Handle a record of the reserved tenant."""
     with closing(open_registry(place.registry, log=place.log)) as registry:
         registry.handle(reserved, place.record)
 
 
-def reset(place: Place) -> None:
+def reset(place: LogWithRegistry) -> None:
     """Reset a handler for the reserved tenant."""
     with closing(open_registry(place.registry)) as registry:
         registry.reset("reserved", place.log, reason="restored", tenant_id=ALL)
 
 
-ENTRIES: dict[str, Callable[[Place], object]] = {
+ENTRIES: dict[str, Callable[[LogWithRegistry], object]] = {
     "open": lambda place: seriatim.open(place.url, tenant_id=ALL),
     "for_tenant": lambda place: place.log.for_tenant(ALL),
     "for_tenant, awaited": lambda place: place.log.aio.for_tenant(ALL),
@@ -100,33 +100,33 @@ ENTRIES: dict[str, Callable[[Place], object]] = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[LogWithRegistry]:
     """A log with one event."""
-    made = Place(tmp_path)
+    made = LogWithRegistry(tmp_path)
     yield made
     made.log.close()
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_functions_refuse_the_reserved_tenant(place: Place, entry: str) -> None:
-    """K2: `*` is refused with `invalid_argument` that names the argument."""
+def test_functions_refuse_the_reserved_tenant(place: LogWithRegistry, entry: str) -> None:
+    """K2: `*` is refused with `invalid_argument`, which names the argument."""
     with pytest.raises(InvalidArgument, match=r"name one tenant: \* stands for all") as refused:
         ENTRIES[entry](place)
     assert refused.value.details["argument"] in ("tenant_id", "tenant")
 
 
-def test_import_refuses_the_reserved_tenant(place: Place) -> None:
-    """K2: an export that holds the reserved name is refused event by event, and stores nothing."""
+def test_import_refuses_the_reserved_tenant(place: LogWithRegistry) -> None:
+    """K2: the events of an export with the reserved tenant are refused one by one."""
     lines = [line.replace(b'"tenant_id":"default"', b'"tenant_id":"*"') for line in place.lines()]
     assert lines != place.lines()
     with seriatim.open("memory:") as empty:
         report = import_events(empty, lines)
         assert (report.appended, empty.head()) == (0, 0)
-        assert [one.code for one in report.refusals] == ["invalid_argument"]
+        assert [refusal.code for refusal in report.refusals] == ["invalid_argument"]
 
 
-def test_message_of_the_reserved_tenant_is_a_dead_letter(place: Place) -> None:
-    """K2: a message of the reserved tenant is no event, and becomes a dead letter."""
+def test_a_message_of_the_reserved_tenant_is_not_decoded(place: LogWithRegistry) -> None:
+    """K2: a message of the reserved tenant is refused when it is decoded."""
     with pytest.raises(ValueError, match="stands for all"):
         decode_record(encode_value(place.record))
 
@@ -149,7 +149,7 @@ def test_message_of_the_reserved_tenant_is_a_dead_letter(place: Place) -> None:
     ids=" ".join,
 )
 def test_commands_refuse_the_reserved_tenant(sqlite: Program, command: tuple[str, ...]) -> None:
-    """K2: `--tenant '*'` ends a command with one line before it does anything."""
+    """K2: `--tenant '*'` ends a command with code 2 and one line."""
     Path(sqlite.folder, "export.ndjson").write_bytes(b"")
     ran = sqlite(*command, "--tenant", ALL)
     assert ran.code == 2

@@ -30,43 +30,43 @@ def serving(program: Program, *args: str) -> Iterator[tuple[int, subprocess.Pope
         process.communicate(timeout=30)
 
 
-def token(program: Program, *args: str) -> str:
-    """Make a token."""
-    made: str = program("token", "create", *args, "--json").json["token"]
-    return made
+def create_token(program: Program, *args: str) -> str:
+    """Create a token."""
+    text: str = program("token", "create", *args, "--json").json["token"]
+    return text
 
 
 def test_token_lifecycle(program: Program) -> None:
-    """K4: created, listed without its secret, used, revoked; then it is refused."""
-    made = program(
+    """K4: a token is created, listed without its secret, used, revoked, and then refused."""
+    created = program(
         *("token", "create", "--service", "shop", "--tenant", "acme", "--rights", "append,read"),
         *("--expires", "90d", "--note", "the shop", "--json"),
     ).json
-    text = made["token"]
+    secret = created["token"]
     listed = program("token", "list", "--json")
-    [known] = listed.lines
+    [entry] = listed.lines
     output = program("token", "list").out
     with serving(program) as (port, _):
-        who = Caller(port, text)
-        assert who.append(make_event("order.placed")).status == 201
-        assert who("GET", "/v1/events").json["records"][0]["actor_id"] == "shop"
-        assert program("token", "revoke", made["token_id"]).code == 0
-        wait_until(lambda: who("GET", "/v1/log").status == 401, "refused", within_s=5)
+        caller = Caller(port, secret)
+        assert caller.append(make_event("order.placed")).status == 201
+        assert caller("GET", "/v1/events").json["records"][0]["actor_id"] == "shop"
+        assert program("token", "revoke", created["token_id"]).code == 0
+        wait_until(lambda: caller("GET", "/v1/log").status == 401, "refused", within_s=5)
 
-    assert known == {name: value for name, value in made.items() if name != "token"}
-    assert (known["subject"], known["tenant_id"], known["rights"]) == (
+    assert entry == {name: value for name, value in created.items() if name != "token"}
+    assert (entry["subject"], entry["tenant_id"], entry["rights"]) == (
         "shop",
         "acme",
         ["append", "read"],
     )
-    assert text.split("_", 2)[2] not in listed.out + output
+    assert secret.split("_", 2)[2] not in listed.out + output
     assert "the shop" in output
-    assert program("token", "revoke", made["token_id"]).code != 0
+    assert program("token", "revoke", created["token_id"]).code != 0
     assert program("token", "list", "--json").lines[0]["revoked_at"]
 
 
-def test_tokens_that_make_no_sense_are_refused(sqlite: Program) -> None:
-    """K4: a tenant's token only reads; rights, types and ends are checked."""
+def test_invalid_tokens_are_not_created(sqlite: Program) -> None:
+    """K4: invalid combinations of rights, types, expiry and tenant are refused."""
     for wrong in (
         ("--rights", "append"),
         ("--service", "x", "--rights", "fly"),
@@ -82,9 +82,9 @@ def test_tokens_that_make_no_sense_are_refused(sqlite: Program) -> None:
 
 
 def test_quota_lifecycle(program: Program) -> None:
-    """K4: set, listed, felt by its tenant alone, removed."""
-    calm = token(program, "--service", "s", "--tenant", "calm", "--rights", "append")
-    loud = token(program, "--service", "s", "--tenant", "loud", "--rights", "append")
+    """K4: a quota is set, listed, enforced for its tenant only, and removed."""
+    calm = create_token(program, "--service", "s", "--tenant", "calm", "--rights", "append")
+    loud = create_token(program, "--service", "s", "--tenant", "loud", "--rights", "append")
     of_loud = ("--tenant", "loud")
     with serving(program) as (port, _):
         ran = program("quota", "set", *of_loud, "--events-per-second", "1", "--json")
@@ -101,8 +101,8 @@ def test_quota_lifecycle(program: Program) -> None:
 
 
 def test_serve_prints_its_address_and_stops_on_sigterm(program: Program) -> None:
-    """F5: the address is on stderr and takes calls at once; SIGTERM ends it with 0."""
-    text = token(program, "--service", "s", "--tenant", "t", "--rights", "append,read")
+    """F5: the service accepts calls once its address is printed; SIGTERM ends it with 0."""
+    text = create_token(program, "--service", "s", "--tenant", "t", "--rights", "append,read")
     with serving(program, "--processes", "2") as (port, process):
         assert Caller(port)("GET", "/health").status == 200
         assert Caller(port, text).append(make_event()).status == 201
@@ -110,19 +110,19 @@ def test_serve_prints_its_address_and_stops_on_sigterm(program: Program) -> None
         assert process.wait(40) == 0
 
 
-def test_an_embedded_log_is_open_until_the_first_token(sqlite: Program) -> None:
-    """K4: a service without tokens warns clearly; the first token ends that."""
+def test_a_service_is_open_until_the_first_token(sqlite: Program) -> None:
+    """K4: a service without tokens accepts anonymous calls until the first token is created."""
     with serving(sqlite) as (port, process):
-        anybody = Caller(port)
-        assert anybody.append(make_event()).status == 201
-        token(sqlite, "--service", "s", "--rights", "append")
-        wait_until(lambda: anybody("GET", "/v1/log").status == 401, "closed", within_s=6)
+        anonymous = Caller(port)
+        assert anonymous.append(make_event()).status == 201
+        create_token(sqlite, "--service", "s", "--rights", "append")
+        wait_until(lambda: anonymous("GET", "/v1/log").status == 401, "closed", within_s=6)
         process.terminate()
         assert process.wait(40) == 0
 
 
-def test_other_machines_are_not_served_in_the_clear(sqlite: Program) -> None:
-    """K2: beyond this machine only with TLS, or with a word that a proxy speaks it."""
+def test_other_hosts_require_tls(sqlite: Program) -> None:
+    """K2: a public host without TLS is refused, and the error names --certificate."""
     ran = sqlite("serve", "--host", "0.0.0.0", "--json")  # noqa: S104 - refused
 
     assert (ran.code, ran.error["code"]) == (2, "invalid_argument")

@@ -20,21 +20,21 @@ def fill(program: Program, hostile: str | None = None) -> None:
             log.traces.append_event(envelope | {"payload": payload})
 
 
-def test_a_trace_is_drawn_as_tree_and_timeline(program: Program) -> None:
-    """T3: the tree names what the trace decided on, and the timeline has every event."""
+def test_a_trace_is_printed_as_tree_and_timeline(program: Program) -> None:
+    """T3: the tree names actors and policies, and the timeline lists every event."""
     fill(program)
 
-    shown = program("trace", "show", TRACE_ID)
+    result = program("trace", "show", TRACE_ID)
 
-    assert shown.code == 0
-    assert "└── decided by actor person:deal_desk_lead_456  approver" in shown.out
-    assert "├── evaluated policy baseline_discount:1.0  allow" in shown.out
+    assert result.code == 0
+    assert "└── decided by actor person:deal_desk_lead_456  approver" in result.out
+    assert "├── evaluated policy baseline_discount:1.0  allow" in result.out
     for envelope in DEAL_DESK["events"]:
-        assert envelope["event_type"] in shown.out
+        assert envelope["event_type"] in result.out
 
 
 def test_the_json_has_the_graph(sqlite: Program) -> None:
-    """T3: as JSON, the report has the nodes and edges of the decision graph."""
+    """T3: the JSON report has the nodes and edges of the decision graph."""
     fill(sqlite)
 
     report = sqlite("trace", "show", TRACE_ID, "--json").json
@@ -43,25 +43,25 @@ def test_the_json_has_the_graph(sqlite: Program) -> None:
     assert report["summary"]["outcome"] == "success"
 
 
-def test_missing_and_cut_traces(sqlite: Program) -> None:
-    """L1: an unknown trace is not found; a limit says that there is more."""
+def test_missing_and_truncated_traces(sqlite: Program) -> None:
+    """L1: an unknown trace is not found; a truncated one says that there are more events."""
     fill(sqlite)
 
     missing = sqlite("trace", "show", "none", "--json")
     other = sqlite("trace", "show", TRACE_ID, "--tenant", "acme", "--json")
-    cut = sqlite("trace", "show", TRACE_ID, "--limit", "3")
+    truncated = sqlite("trace", "show", TRACE_ID, "--limit", "3")
 
     assert (missing.code, missing.error["code"]) == (3, "not_found")
     assert other.error["code"] == "not_found"
-    assert "more events" in cut.err
-    assert "TraceFinished" not in cut.out
+    assert "more events" in truncated.err
+    assert "TraceFinished" not in truncated.out
 
 
-def test_text_of_traces_cannot_steer_the_terminal(sqlite: Program) -> None:
-    """K1: control characters in a trace are escaped, and markup is plain text."""
+def test_control_characters_of_traces_are_escaped(sqlite: Program) -> None:
+    """K1: control characters in a trace are escaped, and markup is printed as text."""
     fill(sqlite, "[red]\x9b31m\u202e")
 
-    shown = sqlite("trace", "show", TRACE_ID).out
+    output = sqlite("trace", "show", TRACE_ID).out
 
-    assert "[red]" in shown
-    assert not {"\x9b", "\u202e"} & set(shown)
+    assert "[red]" in output
+    assert not {"\x9b", "\u202e"} & set(output)

@@ -23,8 +23,8 @@ def seats(event, context):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_java")
-def test_a_worker_s_spans(sqlite: Program) -> None:
-    """M2: driver and tasks send their spans; a handler's is in the trace of its event."""
+def test_workers_and_projectors_send_spans(sqlite: Program) -> None:
+    """M2: worker and projector send spans; a handler's span is in the trace of its event."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     with seriatim.open(sqlite.env["SERIATIM_URL"]) as log:
         log.append([NewEvent("seat.taken", metadata={"traceparent": f"00-{TRACE}-{SPAN}-01"})])
@@ -43,8 +43,8 @@ def test_a_worker_s_spans(sqlite: Program) -> None:
         assert json.loads(line)
 
 
-def test_an_unknown_form_of_logs(sqlite: Program) -> None:
-    """M2: logs are text or JSON, and nothing starts for another word."""
+def test_an_unknown_log_format_is_refused(sqlite: Program) -> None:
+    """M2: a log format other than text and json is refused."""
     ran = sqlite("project", "run", "activity", "--log-format", "xml")
 
     assert (ran.code, "text or json" in ran.err) == (2, True)

@@ -37,7 +37,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[Log]:
         with seriatim.open(BACKENDS[request.param](request)) as opened:
             yield opened
         return
-    # The application's role may make no schema: tokens are elsewhere.
+    # The application's role may not create a schema, so the tokens are in a file.
     access = f"sqlite:///{_folder(request) / 'tokens.db'}"
     url = BACKENDS[SERVICES[request.param]](request)
     with run_service(url, access) as service, _through(service) as log:

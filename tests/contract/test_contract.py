@@ -108,18 +108,23 @@ class TestTrace(testing.TraceContract):
 
 
 def test_every_contract_runs() -> None:
-    """F1: each class of the suite is run here, on all backends."""
+    """F1: each class of the contract suite is run here."""
     run = {base for one in globals().values() if isinstance(one, type) for base in one.__bases__}
 
     assert run >= set(testing.CONTRACTS)
     assert sorted(testing.__all__) == sorted(
-        ["CONTRACTS", "MemoryStore", "Store", *(one.__name__ for one in testing.CONTRACTS)]
+        [
+            "CONTRACTS",
+            "MemoryStore",
+            "Store",
+            *(contract.__name__ for contract in testing.CONTRACTS),
+        ]
     )
 
 
 @pytest.mark.parametrize("contract", testing.CONTRACTS, ids=lambda one: one.__name__)
 def test_every_test_cites_a_contract_line(contract: type) -> None:
-    """F1: a test's docstring begins with the numbers of the contract it proves."""
+    """F1: the docstring of each contract test starts with numbers of the contract."""
     tests = [value for name, value in vars(contract).items() if name.startswith("test_")]
 
     assert tests

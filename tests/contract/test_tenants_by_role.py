@@ -1,8 +1,8 @@
 """K2 for each kind of database role, with and without row-level security.
 
-The contract suite connects as an application does, whose reads row-level security confines: there
-a statement that forgets its tenant shows nothing. Here the same tests run also under roles that
-bypass it, a superuser and one with BYPASSRLS, where nothing but the statements' filters is left.
+The contract suite connects as an application does, whose reads row-level security confines: a
+statement without its tenant filter returns nothing foreign there. Here the same tests also run
+under roles that bypass it, a superuser and one with BYPASSRLS, where only filters isolate tenants.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def url_of(request: pytest.FixtureRequest, role: str) -> str:
 
 @pytest.fixture(params=[f"{via}-{role}" for role in BYPASSING for via in ("library", "http")])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
-    """An empty log under a role that bypasses row-level security, beside it and over HTTP."""
+    """An empty log under a role that bypasses row-level security, directly and over HTTP."""
     via, role = request.param.split("-")
     with ExitStack() as stack:
         if via == "library":
@@ -57,7 +57,7 @@ class TestTenantWithoutRowSecurity(testing.TenantContract):
 def test_roles_have_the_expected_row_security(
     request: pytest.FixtureRequest, role: str, seen: int
 ) -> None:
-    """K2: in a transaction for one tenant, row-level security hides the other from one role."""
+    """K2: row-level security hides other tenants from one role, and not from two."""
     url = url_of(request, role)
     with seriatim.open(url) as opened:
         for tenant in (OURS, THEIRS):
@@ -70,7 +70,7 @@ def test_roles_have_the_expected_row_security(
 
 
 def fill(view: Log, tenant: str) -> None:
-    """Give a tenant what the other one has too, under the same names; payloads say whose it is."""
+    """Give a tenant data under the same names as the other; payloads name their tenant."""
     facts: dict[str, Any] = {"payload": {"of": tenant, "seat": "1A"}, "tags": ("red",)}
     common: dict[str, Any] = {"app_id": "app", "env_id": "env", "correlation_id": "c", **facts}
     command = Command(actor="a", endpoint="/x", key="1", response=tenant)
@@ -82,52 +82,56 @@ def fill(view: Log, tenant: str) -> None:
     view.traces.put_projection_cursor("graph", view.head())
 
 
-def whose(records: list[EventRecord]) -> set[str]:
-    """Return the tenants of records; an empty set is a read that shows nothing."""
+def tenants_of(records: list[EventRecord]) -> set[str]:
+    """Return the tenants of records."""
     return {record.tenant_id for record in records}
 
 
 READS: dict[str, Callable[[Log], Any]] = {
-    "read": lambda log: whose(list(log.read())),
-    "page": lambda log: whose(log.page().records),
-    "types": lambda log: whose(list(log.read(types=["noted"]))),
-    "several types": lambda log: whose(list(log.read(types=["noted", "plain"]))),
-    "stream": lambda log: whose(list(log.read(stream=STREAM))),
-    "stream and types": lambda log: whose(list(log.read(stream=STREAM, types=["noted"]))),
-    "app and env": lambda log: whose(list(log.read(app_id="app", env_id="env"))),
-    "window": lambda log: whose(list(log.read(recorded_after="2000-01-01T00:00:00Z"))),
-    "batches": lambda log: whose([one for page in log.read_batches() for one in page]),
-    "read_stream": lambda log: whose(list(log.read_stream(STREAM))),
+    "read": lambda log: tenants_of(list(log.read())),
+    "page": lambda log: tenants_of(log.page().records),
+    "types": lambda log: tenants_of(list(log.read(types=["noted"]))),
+    "several types": lambda log: tenants_of(list(log.read(types=["noted", "plain"]))),
+    "stream": lambda log: tenants_of(list(log.read(stream=STREAM))),
+    "stream and types": lambda log: tenants_of(list(log.read(stream=STREAM, types=["noted"]))),
+    "app and env": lambda log: tenants_of(list(log.read(app_id="app", env_id="env"))),
+    "window": lambda log: tenants_of(list(log.read(recorded_after="2000-01-01T00:00:00Z"))),
+    "batches": lambda log: tenants_of([one for page in log.read_batches() for one in page]),
+    "read_stream": lambda log: tenants_of(list(log.read_stream(STREAM))),
     "last_event": lambda log: {getattr(log.last_event(STREAM), "tenant_id", None)},
-    "last of many": lambda log: whose(
-        [one for one in log.store.last_of_streams(log.tenant_id, [STREAM, ("other", "1")]) if one]
+    "last of many": lambda log: tenants_of(
+        [
+            stream
+            for stream in log.store.last_of_streams(log.tenant_id, [STREAM, ("other", "1")])
+            if stream
+        ]
     ),
     "event": lambda log: {log.event("e").tenant_id},
-    "every query": lambda log: whose(log.query().records),
-    "query by type": lambda log: whose(log.query(Query([Filter(types=["noted"])])).records),
-    "query by tag": lambda log: whose(log.query(Query([Filter(tags=["red"])])).records),
-    "query by stream": lambda log: whose(log.query(Query([Filter(streams=[STREAM])])).records),
-    "query by payload": lambda log: whose(
+    "every query": lambda log: tenants_of(log.query().records),
+    "query by type": lambda log: tenants_of(log.query(Query([Filter(types=["noted"])])).records),
+    "query by tag": lambda log: tenants_of(log.query(Query([Filter(tags=["red"])])).records),
+    "query by stream": lambda log: tenants_of(log.query(Query([Filter(streams=[STREAM])])).records),
+    "query by payload": lambda log: tenants_of(
         log.query(Query([Filter(payload=[{"seat": "1A"}])])).records
     ),
-    "query by an index": lambda log: whose(
+    "query by an index": lambda log: tenants_of(
         log.query(Query([Filter(types=["noted"], payload=[{"seat": "1A"}])])).records
     ),
-    "tail": lambda log: whose(
+    "tail": lambda log: tenants_of(
         [one for group in log.tail(after=0, idle_timeout=0.0, poll_s=0.01) for one in group]
     ),
-    "subscription": lambda log: whose(
+    "subscription": lambda log: tenants_of(
         [one for b in log.subscribe("new", idle_timeout=0.0, poll_s=0.01) for one in b]
     ),
-    "trace": lambda log: whose(list(log.read_stream(("trace", "t")))),
-    "traces": lambda log: whose(log.page(scope="traces").records),
-    "aggregates": lambda log: whose(log.page(scope="aggregates").records),
+    "trace": lambda log: tenants_of(list(log.read_stream(("trace", "t")))),
+    "traces": lambda log: tenants_of(log.page(scope="traces").records),
+    "aggregates": lambda log: tenants_of(log.page(scope="aggregates").records),
 }
 
 
 @pytest.fixture(params=list(ROLES))
 def shared(request: pytest.FixtureRequest) -> Iterator[Log]:
-    """A log under each role in which two tenants have the same."""
+    """A log under each role with the same data of two tenants."""
     with seriatim.open(url_of(request, request.param)) as opened:
         opened.declare(PayloadIndex("noted", "seat"))
         for tenant in (OURS, THEIRS):
@@ -135,7 +139,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Log]:
         yield opened
 
 
-def test_every_read_is_of_one_tenant(shared: Log) -> None:
+def test_every_read_returns_one_tenant(shared: Log) -> None:
     """K2: under every role, every read returns only events of the tenant."""
     found = {
         name: (read(shared.for_tenant(OURS)), read(shared.for_tenant(THEIRS)))
@@ -145,8 +149,8 @@ def test_every_read_is_of_one_tenant(shared: Log) -> None:
     assert found == {name: ({OURS}, {THEIRS}) for name in READS}
 
 
-def test_versions_streams_and_cursors_are_of_one_tenant(shared: Log) -> None:
-    """K2: neither a context's version, nor a list of streams or cursors, shows the other."""
+def test_versions_streams_and_cursors_belong_to_one_tenant(shared: Log) -> None:
+    """K2: context versions, streams and cursors of a tenant do not depend on the other."""
     ours, theirs = shared.for_tenant(OURS), shared.for_tenant(THEIRS)
     last = [record.position for record in ours.read()][-1]
     queries = [
@@ -163,17 +167,20 @@ def test_versions_streams_and_cursors_are_of_one_tenant(shared: Log) -> None:
     assert max(one.last_position for one in ours.streams()) <= last
     for purpose in ("subscription", "projection"):
         cursors = ours.store.cursors(OURS, purpose)
-        assert {one.tenant_id for one in cursors} <= {OURS}
+        assert {cursor.tenant_id for cursor in cursors} <= {OURS}
     assert len(ours.store.cursors(OURS, "subscription")) == 1
     assert [len(view.traces.list_projection_cursors()) for view in (ours, theirs)] == [1, 1]
 
 
-def test_commands_are_of_one_tenant(shared: Log) -> None:
-    """K2, C5: the same command of two tenants has each its own response."""
+def test_commands_belong_to_one_tenant(shared: Log) -> None:
+    """K2, C5: the same command of two tenants has separate responses."""
     command = Command(actor="a", endpoint="/x", key="1", response="new")
     answers = [
         shared.for_tenant(tenant).append([NewEvent("again")], command=command)
         for tenant in (OURS, THEIRS)
     ]
 
-    assert [(one.replayed, one.response) for one in answers] == [(True, OURS), (True, THEIRS)]
+    assert [(answer.replayed, answer.response) for answer in answers] == [
+        (True, OURS),
+        (True, THEIRS),
+    ]

@@ -58,8 +58,8 @@ def http_page() -> str:
 def _routes() -> str:
     parts = [_overview()]
     for module, title in GROUPS.items():
-        routes = [one for one in ROUTES if one.handler.__module__.endswith(f".{module}")]
-        parts += [f"## {title}\n", *(_route(one) for one in routes)]
+        routes = [route for route in ROUTES if route.handler.__module__.endswith(f".{module}")]
+        parts += [f"## {title}\n", *(_route(route) for route in routes)]
     parts += ["## Schemas\n", *(_schema(name, one) for name, one in _schemas().items())]
     return "\n".join(parts)
 
@@ -80,10 +80,10 @@ def _anchor(heading: str) -> str:
 
 def _overview() -> str:
     lines = ["| route | right | |", "|---|---|---|"]
-    for one in ROUTES:
-        link = f"[`{one.endpoint}`](#{_anchor(one.endpoint)})"
-        right = "any token" if one.right is None else f"`{one.right}`"
-        lines.append(f"| {link} | {right} | {_summary(one)} |")
+    for route in ROUTES:
+        link = f"[`{route.endpoint}`](#{_anchor(route.endpoint)})"
+        right = "any token" if route.right is None else f"`{route.right}`"
+        lines.append(f"| {link} | {right} | {_summary(route)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -98,7 +98,7 @@ def _route(route: Route) -> str:
     parts.append(_needs(route) + "\n")
     if route.body is not None:
         parts.append(f"Body: {_body(route.body)}\n")
-    params = [one for one in operation["parameters"] if one["in"] == "query"]
+    params = [parameter for parameter in operation["parameters"] if parameter["in"] == "query"]
     if params:
         parts += [f"{(route.params.__doc__ or '').strip()}\n", _parameters(params)]
     parts.append(_response(route) + "\n")
@@ -136,9 +136,9 @@ def _response(route: Route) -> str:
 
 def _parameters(params: list[Any]) -> str:
     lines = ["| parameter | type | default |", "|---|---|---|"]
-    for one in params:
-        default = "required" if one["required"] else _default(one["schema"])
-        lines.append(f"| `{one['name']}` | {_type(one['schema'])} | {default} |")
+    for param in params:
+        default = "required" if param["required"] else _default(param["schema"])
+        lines.append(f"| `{param['name']}` | {_type(param['schema'])} | {default} |")
     return "\n".join(lines) + "\n"
 
 
@@ -158,7 +158,7 @@ def _type(schema: Any) -> str:
     if "enum" in schema:
         return ", ".join(f"`{one}`" for one in schema["enum"])
     if schema.get("prefixItems"):
-        return "[" + ", ".join(_type(one) for one in schema["prefixItems"]) + "]"
+        return "[" + ", ".join(_type(prefixitem) for prefixitem in schema["prefixItems"]) + "]"
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     if schema.get("type") == "object":

@@ -1,4 +1,4 @@
-"""A service that a page starts, which runs in the background until the page ends."""
+"""A service started by a page, which runs in the background until the page ends."""
 
 import os
 import signal

@@ -45,7 +45,7 @@ def fill(caller: Caller) -> None:
 
 
 def take(page: Page, folder: Path) -> list[Path]:
-    """Take a picture of each page that the console has."""
+    """Take a picture of each listed page for which the console has a route."""
     known = {PREFIX + route.path for route in ROUTES}
     taken = []
     for name, address in PICTURES.items():

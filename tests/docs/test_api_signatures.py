@@ -1,4 +1,4 @@
-"""The signatures of the API reference are those of the code."""
+"""The signatures in the API reference equal those in the code."""
 
 import ast
 import inspect
@@ -38,14 +38,14 @@ DOCUMENTED = documented_signatures()
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_signatures_are_true(name: str) -> None:
-    """Names, order, kinds and defaults of the parameters are equal; `…` hides a default."""
+def test_signatures_equal_the_code(name: str) -> None:
+    """Names, order, kinds and defaults of the parameters are equal; `…` stands for a default."""
     method, shown = DOCUMENTED[name]
     signature = inspect.signature(method)
     parsed = ast.parse(f"lambda self, {shown.replace('…', '...')}: 0", mode="eval").body
     assert isinstance(parsed, ast.Lambda)
     arguments = parsed.args
-    positional = [one.arg for one in arguments.args]
+    positional = [arg.arg for arg in arguments.args]
     required = len(positional) - len(arguments.defaults)
     defaults: dict[str, ast.expr | None] = dict(
         zip(positional, [*[None] * required, *arguments.defaults], strict=True)
@@ -56,13 +56,13 @@ def test_signatures_are_true(name: str) -> None:
         defaults[arguments.vararg.arg] = None
 
     assert list(defaults) == list(signature.parameters)
-    for one in signature.parameters.values():
-        keyword_only = one.name in [argument.arg for argument in arguments.kwonlyargs]
-        assert keyword_only == (one.kind is one.KEYWORD_ONLY), one
-        expression = defaults[one.name]
-        assert (expression is None) == (one.default is one.empty), one
+    for parameter in signature.parameters.values():
+        keyword_only = parameter.name in [argument.arg for argument in arguments.kwonlyargs]
+        assert keyword_only == (parameter.kind is parameter.KEYWORD_ONLY), parameter
+        expression = defaults[parameter.name]
+        assert (expression is None) == (parameter.default is parameter.empty), parameter
         if expression is not None and (value := ast.literal_eval(expression)) is not ...:
-            assert value == one.default, one
+            assert value == parameter.default, parameter
 
 
 def test_sections_document_all_methods() -> None:

@@ -8,25 +8,25 @@ from seriatim.telemetry.metric_families import FAMILIES
 from tests.docs.pages import DOCS
 
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "assets/grafana-seriatim.json").read_text("utf-8"))
-PANELS: list[dict[str, Any]] = [one for one in DASHBOARD["panels"] if one["type"] != "row"]
-HISTOGRAMS = {one.name for one in FAMILIES if one.kind == "histogram"}
+PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+HISTOGRAMS = {family.name for family in FAMILIES if family.kind == "histogram"}
 
 
 def queries() -> list[str]:
-    """Return what the panels ask Prometheus for."""
+    """Return the Prometheus queries of the panels."""
     return [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
-def shown() -> set[str]:
-    """Return the metrics that panels ask for, histograms without the names of their parts."""
+def displayed_metrics() -> set[str]:
+    """Return the metrics in the queries, histograms without the suffixes of their parts."""
     found = {name for query in queries() for name in re.findall(r"seriatim_\w+", query)}
     parts = {f"{name}{part}": name for name in HISTOGRAMS for part in ("_bucket", "_count", "_sum")}
     return {parts.get(name, name) for name in found}
 
 
 def test_every_metric_is_on_the_dashboard() -> None:
-    """M2: the dashboard shows each metric of the code, and no other."""
-    assert shown() == {one.name for one in FAMILIES}
+    """M2: the dashboard displays each metric of the code, and no other."""
+    assert displayed_metrics() == {one.name for one in FAMILIES}
 
 
 def test_labels_are_those_of_the_metrics() -> None:

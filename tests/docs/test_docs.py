@@ -1,4 +1,4 @@
-"""The documentation is correct: its examples run, commands print what it shows, links work."""
+"""The documentation is correct: its examples run, outputs are as printed, links work."""
 
 import contextlib
 import os
@@ -41,13 +41,13 @@ PAGES = {name_of(page): page for page in pages()}
 RUNNABLE = [
     name
     for name, page in PAGES.items()
-    if any(one.language in ("python", "console") for one in blocks(page.read_text("utf-8")))
+    if any(block.language in ("python", "console") for block in blocks(page.read_text("utf-8")))
 ]
 
 
 @pytest.fixture
 def own_environment() -> Iterator[None]:
-    """Keep what a page exports from the others."""
+    """Keep environment variables exported by a page from other pages."""
     with mock.patch.dict(os.environ, {"NO_PROXY": "*"}):
         for variable in ("SERIATIM_URL", "SERIATIM_TOKEN"):
             os.environ.pop(variable, None)
@@ -85,7 +85,7 @@ def test_examples_run(
 
 
 def make_role(url: str) -> None:
-    """Make the role that the pages suppose, once for the run's server."""
+    """Create the role that the pages expect, once per server."""
     with (
         psycopg.connect(url, autocommit=True) as connection,
         contextlib.suppress(psycopg.errors.DuplicateObject),
@@ -94,7 +94,7 @@ def make_role(url: str) -> None:
 
 
 def run_python(block: Block, name: str, space: dict[str, Any], url: str) -> None:
-    """Run a block; its line numbers are the page's own."""
+    """Run a block with the line numbers of the page."""
     if "postgres" in block.words:
         space["url"] = url
     padded = "\n" * (block.line - 1) + block.text
@@ -102,7 +102,7 @@ def run_python(block: Block, name: str, space: dict[str, Any], url: str) -> None
 
 
 def console_environment(url: str) -> dict[str, str]:
-    """Return what commands find in their environment."""
+    """Return the environment of the commands."""
     bin_folder = Path(sys.executable).parent
     environment = os.environ | {
         "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
@@ -113,7 +113,7 @@ def console_environment(url: str) -> dict[str, str]:
 
 
 def run_console(block: Block, name: str, serving: PageService, environment: dict[str, str]) -> None:
-    """Run the commands of a block and compare what they print, loosely."""
+    """Run the commands of a block and compare their output."""
     for command in commands(block):
         where = f"{name}, line {block.line}: $ {command.text}"
         exported = EXPORT.match(command.text)
@@ -157,8 +157,8 @@ def missing_lines(command: Command, printed: str) -> list[str]:
     return missing
 
 
-def test_promised_lines_are_compared() -> None:
-    """The comparison is alive: order and words count, spaces do not, `…` covers anything."""
+def test_missing_lines_compares_order_and_words() -> None:
+    """The comparison checks order and words, ignores spaces, and accepts any text for `…`."""
     command = Command("x", ("position 1 …", "head   2"), 0)
 
     assert missing_lines(command, "position  1  today\nnoise\nhead 2\n") == []
@@ -167,8 +167,8 @@ def test_promised_lines_are_compared() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name: str) -> None:
-    """A link to a page, a file, a picture or a heading finds it."""
+def test_link_targets_exist(name: str) -> None:
+    """Every link to a page, file, picture or heading has an existing target."""
     page = PAGES[name]
     broken = []
     for target in links(page.read_text("utf-8")):
@@ -183,8 +183,8 @@ def test_links_lead_somewhere(name: str) -> None:
     assert broken == []
 
 
-def test_every_page_is_reached() -> None:
-    """From the README, links lead to every page of the documentation."""
+def test_every_page_is_linked() -> None:
+    """Links lead from the README to every page of the documentation."""
     seen: set[Path] = set()
     todo = [ROOT / "README.md"]
     while todo:
@@ -200,12 +200,12 @@ def test_every_page_is_reached() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """The README can be read in a few minutes; details are on other pages."""
+    """The README has at most 1500 words."""
     assert len(read("README.md").split()) <= 1500
 
 
-def test_benchmarks_are_those_of_the_results() -> None:
-    """The page of figures is written from the results: `make bench-report`."""
+def test_the_benchmark_page_is_current() -> None:
+    """The benchmark page equals the one made of the results: `make bench-report`."""
     assert read("docs/reference/benchmarks.md") == report_page.page()
 
 

@@ -12,16 +12,16 @@ from tests.docs.pages import read, rows
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda one: one.endpoint)
 def test_every_route_has_a_section(route: Route) -> None:
-    """The overview links to a section with the right, the parameters and the response."""
+    """Every route has its section in the HTTP reference."""
     assert f"\n### {route.endpoint}\n" in PAGE.read_text("utf-8")
 
 
 def test_http_page_is_current() -> None:
-    """The committed reference of HTTP is what would be written now."""
+    """The committed HTTP reference equals the generated one."""
     assert http_page() == PAGE.read_text("utf-8"), "run: make reference"
 
 
-def test_description_is_current() -> None:
+def test_openapi_document_is_current() -> None:
     """The committed OpenAPI document equals that of the service."""
     assert openapi_text() == OPENAPI.read_text("utf-8"), "run: make reference"
 
@@ -35,7 +35,7 @@ def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
     }
 
     assert expected == {
-        status_for_error(one) for one in raise_documented_errors() if type(one) is kind
+        status_for_error(error) for error in raise_documented_errors() if type(error) is kind
     }
 
 

@@ -18,7 +18,7 @@ TIMEOUT_S = 300  # an example on Spark starts a JVM, on a machine that may be bu
 def test_examples_run_alone_and_again(
     block: Block, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Every snippet is a complete program that can run twice."""
+    """Every example is a complete program that can run twice."""
     port = free_port()
     environment = os.environ | {"NO_PROXY": "*", "PYTHONPATH": str(tmp_path)}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
@@ -43,7 +43,7 @@ def test_examples_run_alone_and_again(
 
 
 def test_the_seat_is_sold_once(tmp_path: Path) -> None:
-    """D5: the first example sells one seat, however often it runs."""
+    """D5: the first example sells one seat in repeated runs."""
     code = SNIPPETS[0].text + (
         '\nwith seriatim.open("sqlite:///shop.db") as log:\n'
         "    assert len(log.query(seat).records) == 1\n"

@@ -1,4 +1,4 @@
-"""The reference is complete and names nothing that does not exist."""
+"""The reference is complete and has no entry for a name that does not exist."""
 
 import importlib
 import inspect
@@ -87,19 +87,19 @@ COMMON = {"--url", "--tenant", "--json", "--help"}
 GROUP: Any = typer.main.get_command(app)
 
 
-def leaves(group: Any, before: str = "") -> dict[str, Any]:
-    """Return the commands that do something, under their whole names, in the order of the help."""
+def list_commands(group: Any, before: str = "") -> dict[str, Any]:
+    """Return the commands under their full names, in the order of the help."""
     found: dict[str, Any] = {}
     for name, one in group.commands.items():
         inner = getattr(one, "commands", None)
         if inner is None or one.invoke_without_command:
             found[before + name] = one
         if inner is not None:
-            found |= leaves(one, f"{before}{name} ")
+            found |= list_commands(one, f"{before}{name} ")
     return found
 
 
-COMMANDS = leaves(GROUP)
+COMMANDS = list_commands(GROUP)
 
 
 def list_documented(page: str, heading: str | None = None) -> list[str]:
@@ -108,16 +108,16 @@ def list_documented(page: str, heading: str | None = None) -> list[str]:
     return first_cells(text if heading is None else section(text, heading))
 
 
-def public(kind: type) -> set[str]:
-    """Return what a class offers under names without an underscore."""
+def public_names(kind: type) -> set[str]:
+    """Return the names of a class without a leading underscore."""
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
 def test_every_error_is_documented() -> None:
-    """Each code is listed with its class and whether it is retryable, and no other."""
+    """Each error is listed with its code, class and whether it is retryable."""
     expected = [
-        [f"`{one.code}`", f"`{one.__name__}`", "yes" if one.retryable_by_default else "no"]
-        for one in ALL_ERRORS
+        [f"`{error.code}`", f"`{error.__name__}`", "yes" if error.retryable_by_default else "no"]
+        for error in ALL_ERRORS
     ]
 
     codes = read("docs/reference/errors.md").partition("\n## ")[0]
@@ -137,24 +137,24 @@ def test_every_error_is_documented() -> None:
 def test_every_default_is_documented(page: str, kind: type[msgspec.Struct]) -> None:
     """Each limit and setting is listed with its default, in the order of the code."""
     text = read(f"docs/reference/{page}.md")
-    shown = [row[:2] for row in rows(text) if row[0].strip("`") in kind.__struct_fields__]
-    fresh = kind()
+    documented = [row[:2] for row in rows(text) if row[0].strip("`") in kind.__struct_fields__]
+    defaults = kind()
     expected = [
-        [f"`{name}`", "`Limits()`" if name == "limits" else str(getattr(fresh, name))]
+        [f"`{name}`", "`Limits()`" if name == "limits" else str(getattr(defaults, name))]
         for name in kind.__struct_fields__
     ]
 
-    assert expected == shown
+    assert expected == documented
     assert set(first_cells(text)) >= set(kind.__struct_fields__)
 
 
-def test_limits_has_no_others() -> None:
-    """The page of limits lists no limit that does not exist."""
+def test_only_existing_limits_are_documented() -> None:
+    """The page of limits lists exactly the existing limits, in order."""
     assert list(Limits.__struct_fields__) == list_documented("reference/limits.md")
 
 
 def test_environment_is_documented() -> None:
-    """The settings page lists the environment variables that are read, and no others."""
+    """The settings page lists exactly the environment variables that are read."""
     page = list_documented("reference/settings.md", "Environment")
     own = [URL_VARIABLE, TOKEN_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
 
@@ -175,10 +175,10 @@ def test_arguments_of_open_are_documented() -> None:
 
 
 def receipt_fields() -> tuple[str, ...]:
-    """Return what a receipt offers."""
+    """Return the public names of a receipt."""
     made = AppendResult(1, 1, tuple)
     own = {name for name in vars(made) if not name.startswith("_")}
-    return tuple(own | (public(AppendResult) - {"replay"}))
+    return tuple(own | (public_names(AppendResult) - {"replay"}))
 
 
 @pytest.mark.parametrize(
@@ -196,28 +196,30 @@ def test_every_field_is_documented(page: str, heading: str, names: tuple[str, ..
     assert sorted(names) == sorted(list_documented(f"reference/{page}", heading))
 
 
-def test_sides_of_filters_are_documented() -> None:
-    """Each side of a filter and of a query has its row."""
+def test_fields_of_filters_are_documented() -> None:
+    """Each field of a filter and of a query has its row."""
     known = {*Filter.__struct_fields__, *Query.__struct_fields__}
 
     assert known <= set(list_documented("reference/queries.md"))
 
 
 def test_every_telemetry_event_is_documented() -> None:
-    """Each name that telemetry emits is documented, and no other."""
+    """The page of telemetry lists exactly the emitted events, in order."""
     assert list(typing.get_args(EventName)) == list_documented("reference/telemetry.md", "Events")
 
 
 def test_every_metric_is_documented() -> None:
-    """Each exported metric is documented, and no other."""
-    expected = [[f"`{one.name}`", ", ".join(f"`{n}`" for n in one.labels)] for one in FAMILIES]
+    """The page of telemetry lists exactly the exported metrics, with their labels."""
+    expected = [
+        [f"`{family.name}`", ", ".join(f"`{n}`" for n in family.labels)] for family in FAMILIES
+    ]
     table = rows(section(read("docs/reference/telemetry.md"), "Metrics"))
 
     assert expected == [row[:2] for row in table]
 
 
 def test_every_exported_name_is_documented() -> None:
-    """The names of the package and those of the page are the same."""
+    """The reference lists exactly the exported names of the package."""
     page = list_documented("reference/api.md", "Exported by `seriatim`")
     names = [name for name in page if not name.startswith("seriatim.")]
 
@@ -240,7 +242,7 @@ def test_every_method_is_documented() -> None:
     missing = [
         f"{facade}.{name}"
         for facade, kind in facades
-        for name in public(kind) - public(Profile) - {"append_draft"}
+        for name in public_names(kind) - public_names(Profile) - {"append_draft"}
         if not re.search(rf"`{name}\b", section(page, f"`{facade}`"))
     ]
 
@@ -248,24 +250,24 @@ def test_every_method_is_documented() -> None:
 
 
 def options_of(command: Any) -> set[str]:
-    """Return a command's long options, but the hidden ones and those that all have."""
+    """Return a command's long options, except hidden and common ones."""
     found: set[str] = set()
-    for one in command.params:
-        if not getattr(one, "hidden", False):
-            found |= {name for name in one.opts if name.startswith("--")}
+    for param in command.params:
+        if not getattr(param, "hidden", False):
+            found |= {name for name in param.opts if name.startswith("--")}
     return found - COMMON
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_documented(name: str) -> None:
-    """Each option of a command has its row under the command's heading, and no other has."""
+    """The section of a command lists exactly its options."""
     page = first_cells(section(read(CLI), f"seriatim {name}"))
 
     assert options_of(COMMANDS[name]) == set(page)
 
 
 def test_every_command_is_documented() -> None:
-    """Each command has its heading and its row in the reference, in their order."""
+    """The reference has a heading and a row for each command, in order."""
     headings = re.findall(r"^## seriatim (\w+(?: \w+)?)$", read(CLI), re.MULTILINE)
     firsts = [f"seriatim {name}" for name in GROUP.commands]
 
@@ -274,17 +276,17 @@ def test_every_command_is_documented() -> None:
 
 
 def test_common_options_are_documented() -> None:
-    """Options of every command are documented once, and every command takes them."""
+    """Common options are documented once, and every command has them."""
     head = read(CLI).partition("## seriatim")[0]
 
     assert {*COMMON, *options_of(GROUP)} == set(first_cells(head))
     for name, command in COMMANDS.items():
-        taken = {opt for one in command.params for opt in one.opts}
+        taken = {opt for param in command.params for opt in param.opts}
         assert taken >= COMMON - {"--help", *(["--tenant"] if name == "demo" else [])}, name
 
 
 def test_exit_codes_are_documented() -> None:
-    """The exit codes and their meanings are those of the code."""
+    """The reference has the exit codes and meanings of the code."""
     head = read(CLI).partition("## seriatim")[0]
     shown = {row[0]: row[1] for row in rows(head) if row[0].isdigit()}
 
@@ -292,28 +294,28 @@ def test_exit_codes_are_documented() -> None:
 
 
 def test_every_guard_and_rule_is_documented() -> None:
-    """The built-in guards and the rules that they are made of are documented, and no others."""
+    """The page of guards lists exactly the built-in guards and their rules."""
     rules = {rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)}  # one may have several patterns
 
     assert sorted([*BUILT_IN_GUARDS, *rules]) == sorted(list_documented("howto/guard.md"))
 
 
 def test_every_contract_is_documented() -> None:
-    """The classes of the shipped suite are documented, in their order."""
+    """The page lists the classes of the contract suite, in order."""
     testing = importlib.import_module("seriatim.testing")
-    names = [one.__name__ for one in testing.CONTRACTS]
+    names = [contract.__name__ for contract in testing.CONTRACTS]
 
     assert names == list_documented("howto/contract-suite.md")
 
 
 def test_trace_types_are_documented() -> None:
-    """The ten types of traces are documented, in their order."""
+    """The contract lists the trace types, in order."""
     assert list(TRACE_TYPES) == list_documented("reference/contract.md", "The trace catalogue")
 
 
 @pytest.mark.parametrize(("backend", "heading"), [("postgres", "Postgres"), ("sqlite", "SQLite")])
 def test_tables_and_indexes_are_documented(backend: str, heading: str) -> None:
-    """Each table and index that a backend makes has its row, and no other has."""
+    """The page lists exactly the tables and indexes that each backend creates."""
     folder = ROOT / "src" / "seriatim" / "store" / backend
     source = "\n".join(
         path.read_text("utf-8") for path in [*folder.rglob("*.sql"), *folder.rglob("*.py")]
@@ -330,7 +332,7 @@ def test_tables_and_indexes_are_documented(backend: str, heading: str) -> None:
 
 
 def test_tables_of_read_models_are_documented() -> None:
-    """The tables that every read model has are documented, and no others."""
+    """The page lists exactly the tables that every read model has."""
     folder = ROOT / "src" / "seriatim" / "store" / "readmodel"
     source = (folder / "statements.sql").read_text("utf-8")
     made = re.findall(r"create table if not exists \{at\}(\w+)", source)
@@ -339,7 +341,7 @@ def test_tables_of_read_models_are_documented() -> None:
 
 
 def test_tables_of_the_registry_are_documented() -> None:
-    """Its tables, indexes, columns of events and statuses are documented, and no others."""
+    """The page lists exactly the registry's tables, indexes, columns and statuses."""
     source = (ROOT / "src/seriatim/delivery/statements.sql").read_text("utf-8")
     tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
     indexes = re.findall(r"create index if not exists (\w+)", source)
@@ -355,7 +357,7 @@ def test_tables_of_the_registry_are_documented() -> None:
 
 
 def test_tables_of_the_service_are_documented() -> None:
-    """The tables and indexes of tokens and quotas are documented, and no others."""
+    """The page lists exactly the tables and indexes of tokens and quotas."""
     source = (ROOT / "src/seriatim/access/statements.sql").read_text("utf-8")
     tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
     indexes = re.findall(r"create index if not exists (\w+)", source)
@@ -364,7 +366,7 @@ def test_tables_of_the_service_are_documented() -> None:
 
 
 def test_rights_are_documented() -> None:
-    """The rights that a token may carry are documented, and no others."""
+    """The page of tokens lists exactly the rights, in order."""
     assert list(RIGHTS) == list_documented("howto/tokens.md", "Rights")
 
 
@@ -377,19 +379,19 @@ def test_rights_are_documented() -> None:
     ],
 )
 def test_every_option_of_the_format_is_documented(heading: str, names: tuple[str, ...]) -> None:
-    """Options of reads and writes and the columns are documented, in their order, and no others."""
+    """The page lists exactly the options of reads and writes, and the columns, in order."""
     assert list(names) == list_documented("howto/spark.md", heading)
 
 
 def test_arguments_of_projections_are_documented() -> None:
-    """Each argument of a declaration is documented, in its order."""
+    """The page lists the arguments of a declaration, in order."""
     page = list_documented("howto/projections.md", "Declare one")
 
     assert list(inspect.signature(seriatim.projection).parameters) == page
 
 
 def test_shipped_projections_are_documented() -> None:
-    """The shipped projections are documented, and no others."""
+    """The page lists exactly the shipped projections, in order."""
     assert list(BUILTIN_PROJECTIONS) == list_documented("howto/projections.md", "Shipped ones")
 
 
@@ -399,8 +401,8 @@ def list_public_names(module: str) -> list[str]:
 
 
 @pytest.mark.parametrize("documented", list_public_names("seriatim.spark"))
-def test_names_on_spark_are_true(documented: str) -> None:
-    """What the reference lists for Spark can be imported, and takes these arguments."""
+def test_documented_names_on_spark_exist(documented: str) -> None:
+    """The names listed for Spark exist and have the listed arguments."""
     name, _, arguments = documented.removesuffix(")").partition("(")
     found = getattr(seriatim.spark, name)
 
@@ -412,7 +414,7 @@ def test_names_on_spark_are_true(documented: str) -> None:
 
 @pytest.mark.parametrize("module", [seriatim.spark, seriatim.server])
 def test_names_of_public_modules_are_documented(module: ModuleType) -> None:
-    """F1: the names of a public module and those of its section are the same."""
+    """F1: the section of a public module lists exactly its names."""
     listed = [name.partition("(")[0] for name in list_public_names(module.__name__)]
 
     assert sorted(listed) == module.__all__
@@ -420,7 +422,7 @@ def test_names_of_public_modules_are_documented(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("module", [seriatim.guards, seriatim.telemetry])
 def test_names_of_small_modules_are_documented(module: ModuleType) -> None:
-    """F1: the names of a small public module and those of its row are the same."""
+    """F1: the row of a small public module lists exactly its names."""
     table = rows(section(read("docs/reference/api.md"), "Exported by `seriatim`"))
     [row] = [row for row in table if row[0] == f"`{module.__name__}`"]
 
@@ -428,7 +430,7 @@ def test_names_of_small_modules_are_documented(module: ModuleType) -> None:
 
 
 def test_public_modules_are_documented() -> None:
-    """F1: the modules that code blocks may import are those of the reference."""
+    """F1: the reference lists exactly the public modules."""
     table = first_cells(section(read("docs/reference/api.md"), "Exported by `seriatim`"))
     listed = [name for name in table if name.startswith("seriatim.")]
 
@@ -455,24 +457,24 @@ def test_public_modules_are_documented() -> None:
     ],
 )
 def test_fields_of_reports_are_documented(kind: type[msgspec.Struct]) -> None:
-    """Each field of a report stands in its row."""
+    """Each field of a report is in its row."""
     table = rows(section(read("docs/reference/api.md"), "Exported by `seriatim.spark`"))
     [row] = [row for row in table if row[0] == f"`{kind.__name__}`"]
     shown = re.findall(r"`(\w+)`", row[1])
 
-    assert public(kind) - set(shown) == set()
+    assert public_names(kind) - set(shown) == set()
 
 
 def test_fields_of_projection_status_are_documented() -> None:
-    """Each field of `log.projections.status` has a row."""
+    """The row of `status()` lists exactly the fields of a projection's status, in order."""
     table = rows(section(read("docs/reference/api.md"), "`Log.projections`"))
     [row] = [row for row in table if row[0] == "`status()`"]
 
     assert list(ProjectionStanding.__struct_fields__) == re.findall(r"`(\w+)`", row[1])
 
 
-def test_decisions_are_numbered_and_whole() -> None:
-    """Decisions count from 1 without a gap, and each has its context, decision and consequences."""
+def test_decisions_are_numbered_and_complete() -> None:
+    """Decisions are numbered without a gap; each has context, decision and consequences."""
     found = sorted((DOCS / "decisions").glob("*.md"))
     numbers = [int(path.name[:4]) for path in found]
     texts: dict[str, Any] = {path.name: path.read_text("utf-8") for path in found}

@@ -13,7 +13,7 @@ from tests.fixtures.proxy import TcpProxy
 
 
 def make_event(name: str, **options: Any) -> list[NewEvent]:
-    """Return an event with an id, so that a repeated append finds it."""
+    """Return an append of one event with an id, so that a repeated append finds it."""
     return [NewEvent("placed", {"name": name}, event_id=name, **options)]
 
 

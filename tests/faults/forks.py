@@ -30,7 +30,7 @@ def fork_subscription(arguments: dict[str, Any]) -> list[Any]:
 
             def handle(batch: Any) -> None:
                 if not handled:
-                    time.sleep(1.0)  # while the other child tries to have the lease, too
+                    time.sleep(1.0)  # while the other child tries to claim the lease
                 handled.extend(record.position for record in batch)
 
             made.run(handle)
@@ -40,7 +40,7 @@ def fork_subscription(arguments: dict[str, Any]) -> list[Any]:
 
 
 def fork_mid_iteration(arguments: dict[str, Any]) -> list[Any]:
-    """Fork while a batch is handled; return the result of the child and the parent's positions."""
+    """Fork while a batch is handled; return the child's result and the parent's positions."""
     with seriatim.open(arguments["url"]) as log:
         for number in range(arguments["appends"]):
             log.append([NewEvent("placed", {"n": number})])
@@ -49,26 +49,26 @@ def fork_mid_iteration(arguments: dict[str, Any]) -> list[Any]:
 
         def child(_: int) -> str:
             try:
-                return f"went on at {next(batches)[0].position}"
+                return f"continued at {next(batches)[0].position}"
             except seriatim.SeriatimError as error:
                 return error.code
 
-        said = _children(child, 1)
+        results = _children(child, 1)
         rest = [record.position for batch in batches for record in batch]
-        return [*said, [first[0].position, *rest]]
+        return [*results, [first[0].position, *rest]]
 
 
 def fork_registry(arguments: dict[str, Any]) -> list[Any]:
     """Open a registry, fork twice, and return the owner and the claims of each child."""
-    made = open_registry(arguments["url"])
+    registry = open_registry(arguments["url"])
     mailer = handler("mailer", effect="keyed")(lambda _, __: None)
-    made.declare(mailer)
-    owner = made.owner
+    registry.declare(mailer)
+    owner = registry.owner
 
     def child(_: int) -> list[Any]:
-        claims = made.claim_all(mailer, make_events(arguments["events"])[::2])
-        won = [one.delivery.event_id for one in claims if one.verdict == "claimed"]
-        return [made.owner, won]
+        claims = registry.claim_all(mailer, make_events(arguments["events"])[::2])
+        claimed = [claim.delivery.event_id for claim in claims if claim.verdict == "claimed"]
+        return [registry.owner, claimed]
 
     return [owner, *_children(child)]
 

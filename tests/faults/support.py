@@ -25,8 +25,8 @@ from seriatim.log.verification import verify
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
 
-# A condition on a stream that an append does not touch is always decided with the lock held.
-DECIDED = ExpectedSeq(("untouched", "1"), None)
+# A condition on a stream that an append does not touch is always validated under the lock.
+VALIDATED = ExpectedSeq(("untouched", "1"), None)
 
 
 def wait_until(holds: Callable[[], Any], what: str, within_s: float = WAIT_S) -> None:
@@ -74,7 +74,7 @@ class Worker:
         self.kill9()
 
     def __repr__(self) -> str:
-        return f"worker said {self.lines[-5:]}, stderr {''.join(self._errors)[-2000:]}"
+        return f"worker printed {self.lines[-5:]}, stderr {''.join(self._errors)[-2000:]}"
 
     def wait_ready(self) -> Self:
         """Wait until the worker has opened its log."""
@@ -97,12 +97,12 @@ class Worker:
         os.kill(self.pid, sent)
 
     def finish(self) -> list[Any]:
-        """Ask the worker to end, and return its output."""
+        """Stop the worker with SIGTERM and return its output."""
         self.send(signal.SIGTERM)
         return self.wait_end()
 
     def wait_end(self) -> list[Any]:
-        """Wait until the worker ends by itself, and return its output."""
+        """Wait until the worker ends, and return its output."""
         code = self._process.wait(WAIT_S)
         self._close()
         assert code == 0, f"ended with {code}: {self!r}"
@@ -137,7 +137,7 @@ def race(racer: Callable[..., Any], count: int, url: str, rounds: int, *more: An
     try:
         found = [results.get(timeout=90) for _ in processes]
     except queue.Empty:
-        raise AssertionError("a racer did not come back") from None
+        raise AssertionError("a racer did not finish") from None
     finally:
         for process in processes:
             process.join(10)

@@ -21,17 +21,17 @@ PATIENCE_S = 20
 
 
 async def warm_up(log: seriatim.Log) -> None:
-    """Append in crowds until two connections are at hand, and no thread is needed any more."""
+    """Append concurrently until two connections are idle and no thread is needed."""
     writer = log.store._writer  # type: ignore[attr-defined]
     for _ in range(100):
         await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(60)))
         if len(writer._idle) > 1:
             return
-    pytest.fail("the second connection never came")
+    pytest.fail("no second connection was opened")
 
 
 def run(url: str, act: Callable[[seriatim.Log], Awaitable[Any]]) -> Any:
-    """Act on a warm log within one event loop."""
+    """Run a function on a log with open connections, within one event loop."""
 
     async def whole() -> Any:
         with seriatim.open(url) as log:
@@ -52,13 +52,15 @@ def test_event_loop_commits_without_threads(
 
     receipts = run(postgres_url, act)
 
-    first = min(one.first_position for one in receipts)  # two groups may be under way at once
-    assert sorted(one.first_position for one in receipts) == list(range(first, first + 50))
+    first = min(
+        receipt.first_position for receipt in receipts
+    )  # two groups may be in flight at once
+    assert sorted(receipt.first_position for receipt in receipts) == list(range(first, first + 50))
     check_log_complete(postgres_url)
 
 
 def test_one_invalid_append_does_not_fail_the_group(postgres_url: str) -> None:
-    """B9, L2: a group with a refused append is decided again, and each gets its own result."""
+    """B9, L2: a group with a refused append is validated again; each append has its own outcome."""
 
     async def act(log: seriatim.Log) -> list[Any]:
         await log.aio.append(make_event("known"))
@@ -82,7 +84,7 @@ def test_one_invalid_append_does_not_fail_the_group(postgres_url: str) -> None:
     check_log_complete(postgres_url)
 
 
-def test_a_lost_answer_is_ambiguous_for_all(proxy_to: StartProxy, postgres_url: str) -> None:
+def test_a_lost_response_is_ambiguous_for_all(proxy_to: StartProxy, postgres_url: str) -> None:
     """B10, L2: all appends of a lost group are ambiguous, and all repeats resolve."""
     proxy = proxy_to(postgres_url)
 
@@ -101,7 +103,7 @@ def test_a_lost_answer_is_ambiguous_for_all(proxy_to: StartProxy, postgres_url: 
 
 
 def test_timeout_before_and_after_the_send(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: after the send a timeout is ambiguous; before it nothing is stored."""
+    """B13: a timeout before the send is `timeout`, one after it ambiguous; repeats store once."""
     proxy = proxy_to(postgres_url)
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -153,7 +155,7 @@ def test_cancelled_append_after_the_send(proxy_to: StartProxy, postgres_url: str
 def test_close_completes_appends_in_flight(
     proxy_to: StartProxy, postgres_url: str, where: str
 ) -> None:
-    """B13: close waits for accepted appends, in whichever thread it is called."""
+    """B13: close completes accepted appends, in whichever thread it is called."""
     proxy = proxy_to(postgres_url)
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -170,7 +172,7 @@ def test_close_completes_appends_in_flight(
 
 
 def test_ended_loop_releases_its_connection(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: a loop that ends in the middle of an append is forgotten with its connections."""
+    """B13: a loop that ends during an append is released, and the log works in another loop."""
     proxy = proxy_to(postgres_url)
     loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
 

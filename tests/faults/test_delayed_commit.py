@@ -20,7 +20,7 @@ from seriatim import ExpectedContext, Filter, NewEvent, Query, Settings
 from seriatim.store.postgres import append, writer
 from seriatim.store.postgres.statements import load_store_statements
 from tests.faults.support import (
-    DECIDED,
+    VALIDATED,
     TailThread,
     Worker,
     check_log_complete,
@@ -33,20 +33,20 @@ from tests.fixtures.postgres_server import PostgresServer
 SETTINGS = Settings(lock_wait_s=10.0, lock_hold_s=10.0, timeout_s=20.0)
 ABSENT = ExpectedContext(Query([Filter(types=["held"])]), None)
 HELD_S = 0.4
-# The SQL before which the writer is held: the lock, the look behind it, the insert, the commit.
+# The SQL before which the writer waits: the lock, the lookups, the insert, the commit.
 STEPS = ["pg_advisory_xact_lock", "transaction_isolation", "append_offset", "end"]
 
 
 class Gate:
-    """Holds the first decided append at one step until it is opened."""
+    """Block the first validated append at one step until it is opened."""
 
     def __init__(self, at: str) -> None:
         self._at = at
         self._go = threading.Event()
         self.reached = threading.Event()
 
-    def drive(self, connection: Any, steps: Any) -> Any:
-        """Take an append's steps, waiting at the gate."""
+    def run_steps(self, connection: Any, steps: Any) -> Any:
+        """Run the steps of an append, and wait at the gate."""
         return append.run_steps(connection, pause_before_step(steps, self._at, self._wait))
 
     def _wait(self) -> None:
@@ -55,7 +55,7 @@ class Gate:
             assert self._go.wait(30)
 
     def open(self) -> None:
-        """Let the held writer continue."""
+        """Let the delayed writer continue."""
         self._go.set()
 
 
@@ -69,28 +69,28 @@ def long_transactions(server: PostgresServer, url: str) -> Iterator[None]:
         yield
 
 
-def fact(number: int) -> list[NewEvent]:
+def counted_event(number: int) -> list[NewEvent]:
     """Return an append for the fast path."""
     return [NewEvent("counted", {"n": number}, stream=("counter", str(number % 3)))]
 
 
-def problems_with_held_writer(
+def problems_with_delayed_writer(
     url: str, at: str, monkeypatch: pytest.MonkeyPatch, *, patience_s: float = 20.0
 ) -> list[str]:
-    """Hold a writer at a step while others write and read; return what B3 forbids of it."""
+    """Delay a writer at a step while others write and read; return violations of B3."""
     problems: list[str] = []
     gate = Gate(at)
     with seriatim.open(url, settings=SETTINGS) as log, ThreadPoolExecutor(8) as pool:
         for number in range(5):
-            log.append(fact(number))
+            log.append(counted_event(number))
         follower = TailThread(log)
-        monkeypatch.setattr(writer, "run_steps", gate.drive)
+        monkeypatch.setattr(writer, "run_steps", gate.run_steps)
         appends: list[Future[Any]] = [
-            pool.submit(log.append, [NewEvent("held", {}, stream=("h", "1"))], [ABSENT, DECIDED])
+            pool.submit(log.append, [NewEvent("held", {}, stream=("h", "1"))], [ABSENT, VALIDATED])
         ]
         assert gate.reached.wait(20)
         follower.wait_for(5)
-        appends += [pool.submit(log.append, fact(number)) for number in range(6)]
+        appends += [pool.submit(log.append, counted_event(number)) for number in range(6)]
         time.sleep(HELD_S)
         with seriatim.open(url) as reader:
             visible = [record.position for record in reader.read()]
@@ -110,14 +110,14 @@ def problems_with_held_writer(
 def test_delayed_writer_causes_no_gap(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """B3: with a writer held at any step and long transactions open, readers see 1, 2, 3, …."""
+    """B3: with a writer delayed at any step and long transactions open, reads have no gap."""
     with long_transactions(postgres_server, postgres_url):
-        assert problems_with_held_writer(postgres_url, at, monkeypatch) == []
+        assert problems_with_delayed_writer(postgres_url, at, monkeypatch) == []
 
     assert check_log_complete(postgres_url) == 12
 
 
-def test_writers_and_readers_go_on_beside_long_transactions(
+def test_long_transactions_delay_neither_writers_nor_readers(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     """B3: a long transaction in any database of the cluster delays neither appends nor tails."""
@@ -128,7 +128,7 @@ def test_writers_and_readers_go_on_beside_long_transactions(
     ):
         follower.wait_ready()
         for number in range(20):
-            log.append(fact(number))
+            log.append(counted_event(number))
         follower.wait_lines(21, within_s=10)
 
         assert [position for line in follower.lines[1:] for position in line] == list(range(1, 21))
@@ -137,7 +137,7 @@ def test_writers_and_readers_go_on_beside_long_transactions(
 def test_caller_with_the_lock_causes_no_gap(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
-    """B3, B12: an append in an open transaction is invisible and blocks later positions."""
+    """B3, B12: an append in an open transaction is invisible and delays later positions."""
     with (
         long_transactions(postgres_server, postgres_url),
         seriatim.open(postgres_url, settings=SETTINGS) as log,
@@ -147,9 +147,9 @@ def test_caller_with_the_lock_causes_no_gap(
     ):
         other.wait_ready()
         follower = TailThread(log)
-        log.append(fact(0))
-        first = log.append(fact(1), connection=caller)
-        waiting = [pool.submit(log.append, fact(number)) for number in range(3)]
+        log.append(counted_event(0))
+        first = log.append(counted_event(1), connection=caller)
+        waiting = [pool.submit(log.append, counted_event(number)) for number in range(3)]
         time.sleep(HELD_S)
         unseen = log.head()
         done = [append.done() for append in waiting]
@@ -166,8 +166,8 @@ def test_caller_with_the_lock_causes_no_gap(
     assert find_gaps(seen) == []
 
 
-def hand_made(connection: psycopg.Connection[Any], position: int) -> None:
-    """Insert an event as no program of ours does: without the lock."""
+def insert_without_lock(connection: psycopg.Connection[Any], position: int) -> None:
+    """Insert an event without the lock, as no Seriatim program does."""
     connection.execute(
         "insert into seriatim.events (position, append_position, recorded_us, event_version,"
         " event_key, payload_hash, tenant_id, event_type, payload)"
@@ -178,17 +178,17 @@ def hand_made(connection: psycopg.Connection[Any], position: int) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_insert_without_the_lock_makes_no_gap(postgres_url: str, commits: bool) -> None:
-    """B3, F2: a hand-made insert, held open, is waited for; committed or not, there is no gap."""
+def test_insert_without_the_lock_causes_no_gap(postgres_url: str, commits: bool) -> None:
+    """B3, F2: appends wait for an uncommitted insert without the lock; there is no gap."""
     with (
         seriatim.open(postgres_url, settings=SETTINGS) as log,
         ThreadPoolExecutor(4) as pool,
         psycopg.connect(postgres_url) as raw,
     ):
-        log.append(fact(0))
+        log.append(counted_event(0))
         follower = TailThread(log)
-        hand_made(raw, 2)
-        waiting = [pool.submit(log.append, fact(number)) for number in range(3)]
+        insert_without_lock(raw, 2)
+        waiting = [pool.submit(log.append, counted_event(number)) for number in range(3)]
         time.sleep(HELD_S)
         visible = log.head()
         if commits:
@@ -204,21 +204,21 @@ def test_insert_without_the_lock_makes_no_gap(postgres_url: str, commits: bool) 
         assert find_gaps(follower.stop()) == []
 
 
-def test_insert_past_an_uncommitted_one_is_refused(postgres_url: str) -> None:
+def test_insert_after_an_uncommitted_one_is_refused(postgres_url: str) -> None:
     """B3, F2: the database refuses a position whose predecessor is not visible."""
     with psycopg.connect(postgres_url) as first, psycopg.connect(postgres_url) as second:
-        hand_made(first, 1)
+        insert_without_lock(first, 1)
         with pytest.raises(psycopg.Error) as refused:
-            hand_made(second, 2)
+            insert_without_lock(second, 2)
 
     assert refused.value.sqlstate == "SQ001"
 
 
-# -- the test of the test: without the lock the same scenario must go red
+# -- the test of the test: without the lock the same scenario must fail
 
 
 def rewrite(url: str, change: Callable[[str], str]) -> None:
-    """Change the text of the function that appends a group, in this database only."""
+    """Change the definition of the function that appends a group, in this database only."""
     found = "select pg_get_functiondef('seriatim.append_group'::regproc)"
     with psycopg.connect(url) as connection:
         row = connection.execute(found).fetchone()
@@ -228,8 +228,8 @@ def rewrite(url: str, change: Callable[[str], str]) -> None:
         connection.execute(changed.encode())
 
 
-def without_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the lock out of both ways to append."""
+def remove_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the lock from the fast path and the validated path."""
     rewrite(url, lambda text: text.replace("pg_advisory_xact_lock(p_lock)", "pg_sleep(0)"))
     monkeypatch.setitem(
         load_store_statements("seriatim"), "lock_log", "select %s::bigint, pg_sleep(0)"
@@ -239,17 +239,17 @@ def without_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_lock_the_scenario_fails(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B3: without the lock, a writer held before its insert fails."""
-    without_lock(postgres_url, monkeypatch)
+    """B3: without the lock, the scenario with a delayed writer reports a problem."""
+    remove_lock(postgres_url, monkeypatch)
 
-    assert problems_with_held_writer(postgres_url, "append_offset", monkeypatch) != []
+    assert problems_with_delayed_writer(postgres_url, "append_offset", monkeypatch) != []
 
 
-def test_with_numbers_from_a_sequence_readers_skip(
+def test_readers_skip_events_with_numbers_from_a_sequence(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B3: the field's own bug, numbers from a sequence without the lock, is what we detect."""
-    without_lock(postgres_url, monkeypatch)
+    """B3: with positions from a sequence and no lock, the scenario reports a gap."""
+    remove_lock(postgres_url, monkeypatch)
     with psycopg.connect(postgres_url) as connection:
         connection.execute("create sequence numbers")
         connection.execute("alter table seriatim.events disable trigger check_group")
@@ -262,6 +262,6 @@ def test_with_numbers_from_a_sequence_readers_skip(
     look = look.replace(f'{taken} from "seriatim".events', taken)
     monkeypatch.setitem(named, "select_log_state", look)
 
-    problems = problems_with_held_writer(postgres_url, "end", monkeypatch)
+    problems = problems_with_delayed_writer(postgres_url, "end", monkeypatch)
 
     assert "saw 7 where 6 should be" in problems

@@ -27,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/log.db"
 
 
-def forked(scenario: str, **arguments: Any) -> Any:
+def run_scenario(scenario: str, **arguments: Any) -> Any:
     """Run a scenario of `tests.faults.forks` in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.forks", scenario, json.dumps(arguments)],
@@ -41,13 +41,13 @@ def forked(scenario: str, **arguments: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_fork_in_mid_load(url: str) -> None:
+def test_fork_under_load(url: str) -> None:
     """B13: forks during appends hang neither process and lose no append."""
     with Worker("fork", url=url, forks=FORKS) as worker:
         [found] = worker.wait_end()
 
     assert found["exits"] == [0] * FORKS
-    assert found["went_on"]
+    assert found["continued"]
     assert check_log_complete(url) == found["parent"] + 10 * FORKS
     with seriatim.open(url) as log:
         streams = Counter({stream.stream_id: stream.last_seq for stream in log.streams("child")})
@@ -56,39 +56,39 @@ def test_fork_in_mid_load(url: str) -> None:
     assert parents == found["parent"]
 
 
-def test_subscription_made_before_a_fork(url: str) -> None:
-    """E5: each acquisition has its own owner: one child handles, the other waits."""
-    first, second = forked("subscription", url=url, appends=5)
+def test_subscription_created_before_a_fork(url: str) -> None:
+    """E5: of two children with a subscription of their parent, one handles and the other waits."""
+    first, second = run_scenario("subscription", url=url, appends=5)
 
     assert sorted(first + second) == [1, 2, 3, 4, 5]
     assert [] in (first, second)
 
 
 def test_fork_while_a_batch_is_handled(url: str) -> None:
-    """E5: the lease stays the parent's; its child handles nothing and moves no cursor."""
-    child, handled = forked("mid_iteration", url=url, appends=3)
+    """E5: a fork leaves the lease with the parent; the child gets `lease_lost`."""
+    child, handled = run_scenario("mid_iteration", url=url, appends=3)
 
     assert child == "lease_lost"
     assert handled == [1, 2, 3]
 
 
-def test_registry_made_before_a_fork(url: str, tmp_path: Path) -> None:
-    """G1: each process claims with its own owner and connection."""
+def test_registry_created_before_a_fork(url: str, tmp_path: Path) -> None:
+    """G1: parent and children have different owners, and each event is claimed once."""
     place = url if url.startswith("postgresql") else f"sqlite:///{tmp_path}/registry.db"
-    owner, (first, won), (second, rest) = forked("registry", url=place, events=400)
+    owner, (first, won), (second, rest) = run_scenario("registry", url=place, events=400)
 
     assert len({owner, first, second}) == 3
     assert sorted(won + rest) == sorted(f"e-{number}" for number in range(0, 400, 2))
 
 
-def test_threads_of_one_subscription_take_turns(tmp_path: Path) -> None:
-    """E5: two runs of one subscription in one process are two owners: one runs, one waits."""
+def test_concurrent_runs_of_one_subscription(tmp_path: Path) -> None:
+    """E5: of two concurrent runs of a subscription one handles the events, the other waits."""
     handled: list[int] = []
     waiting = threading.Event()
 
     def handle(batch: Any) -> None:
         if not handled:
-            waiting.wait(1.0)  # while the other run tries to have the lease, too
+            waiting.wait(1.0)  # while the other run tries to claim the lease
         handled.extend(record.position for record in batch)
 
     with seriatim.open(f"sqlite:///{tmp_path}/log.db") as log:

@@ -19,15 +19,17 @@ StartServer = Callable[..., PostgresServer]
 ROUNDS = 3
 
 
-def events_noted(file: Path) -> int:
-    """Count what a loader has acknowledged so far."""
+def count_acknowledged(file: Path) -> int:
+    """Count the events that a loader has acknowledged."""
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 def wait_for_progress(file: Path, more: int = 30) -> None:
-    """Wait until a loader has acknowledged so many more events."""
-    before = events_noted(file)
-    wait_until(lambda: events_noted(file) >= before + more, f"{more} more events in {file.name}")
+    """Wait until a loader has acknowledged this many more events."""
+    before = count_acknowledged(file)
+    wait_until(
+        lambda: count_acknowledged(file) >= before + more, f"{more} more events in {file.name}"
+    )
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -39,7 +41,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-def test_killed_writers_lose_nothing(url: str, tmp_path: Path) -> None:
+def test_killed_writers_keep_acknowledged_events(url: str, tmp_path: Path) -> None:
     """F5, B10: after writers are killed under load, each acknowledged append is stored once."""
     files = [tmp_path / "steady"] + [tmp_path / f"victim-{number}" for number in range(ROUNDS)]
     with Worker("load", url=url, notes=str(files[0]), name="steady") as steady:
@@ -57,8 +59,8 @@ def test_killed_writers_lose_nothing(url: str, tmp_path: Path) -> None:
     assert check_log_complete(url, acknowledged) >= len(acknowledged)
 
 
-def test_killed_server_loses_nothing(own_postgres: StartServer, tmp_path: Path) -> None:
-    """F5, B10, F9: Postgres is killed under load: writers reconnect, each append is stored once."""
+def test_killed_server_keeps_acknowledged_events(own_postgres: StartServer, tmp_path: Path) -> None:
+    """F5, B10, F9: writers reconnect to a killed server, and each append is stored once."""
     server = own_postgres()
     url = server.create_database("log")
     migrate(url)
@@ -81,20 +83,20 @@ def test_killed_server_loses_nothing(own_postgres: StartServer, tmp_path: Path) 
             wait_for_progress(file)
         failures = [worker.finish()[-1] for worker in workers]
 
-    # Every kill was met by somebody: as an unknown outcome, or while connecting.
+    # Each kill caused a failure of some append: ambiguous, or at the connection.
     assert sum(sum(counts.values()) for counts in failures) >= ROUNDS
     assert sum(counts["ambiguous"] for counts in failures) >= 1
     acknowledged = read_acknowledged(*files)
     with seriatim.open(url) as log:
         everything = [record.event_id for record in log.read(batch_size=5000)]
     assert sorted(everything) == sorted(set(everything))
-    # Nothing unresolved is left: the loaders repeated each failure until it was answered.
+    # No append is unresolved: the loaders repeated each one until it succeeded.
     assert set(everything) == set(acknowledged)
     assert check_log_complete(url, acknowledged) == len(acknowledged)
 
 
-def test_ended_idle_sessions_are_replaced(postgres_url: str) -> None:
-    """F9: sessions that the server ended while idle are replaced unseen: no append fails."""
+def test_terminated_idle_sessions_are_replaced(postgres_url: str) -> None:
+    """F9: idle sessions that the server has terminated are replaced, and no append fails."""
     with seriatim.open(postgres_url) as log, psycopg.connect(postgres_url) as admin:
         for number in range(5):
             log.append([seriatim.NewEvent("counted", {"n": number})])

@@ -15,7 +15,7 @@ from seriatim.store.engine import EnginePurpose
 from seriatim.store.postgres.connection import parse_url
 from seriatim.store.postgres.engine import PostgresEngine
 from tests.faults.support import check_log_complete
-from tests.faults.test_cut_connections import WAYS
+from tests.faults.test_cut_connections import APPENDS
 from tests.fixtures.pgbouncer import Pgbouncer
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.service import run_service
@@ -35,11 +35,11 @@ def lossy_pooler(
     return proxy, pgbouncer_to(proxy.url).url
 
 
-@pytest.mark.parametrize(("append", "marker", "count"), WAYS)
-def test_answer_lost_behind_a_pooler_is_ambiguous(
+@pytest.mark.parametrize(("append", "marker", "count"), APPENDS)
+def test_lost_response_to_a_pooler_is_ambiguous(
     lossy_pooler: tuple[TcpProxy, str], postgres_url: str, append: Append, marker: bytes, count: int
 ) -> None:
-    """B10: pgbouncer answers 08P01 for a stored append, which is ambiguous; a repeat finds it."""
+    """B10: a stored append for which pgbouncer reports 08P01 is ambiguous; a repeat finds it."""
     proxy, url = lossy_pooler
     with seriatim.open(url) as log:
         log.append([NewEvent("first", {})])
@@ -56,11 +56,11 @@ def test_answer_lost_behind_a_pooler_is_ambiguous(
     assert check_log_complete(postgres_url) == 1 + count
 
 
-@pytest.mark.parametrize(("append", "marker", "count"), WAYS)
-def test_request_lost_behind_a_pooler_is_stored_once(
+@pytest.mark.parametrize(("append", "marker", "count"), APPENDS)
+def test_lost_request_of_a_pooler_is_ambiguous(
     lossy_pooler: tuple[TcpProxy, str], postgres_url: str, append: Append, marker: bytes, count: int
 ) -> None:
-    """B10: pgbouncer cannot tell what its server saw, so neither do we; a repeat stores it."""
+    """B10: an append lost between pgbouncer and Postgres is ambiguous; a repeat stores it."""
     proxy, url = lossy_pooler
     with seriatim.open(url) as log:
         log.append([NewEvent("first", {})])
@@ -76,10 +76,10 @@ def test_request_lost_behind_a_pooler_is_stored_once(
 
 
 @pytest.mark.parametrize("appends", [1, 40], ids=["one", "group"])
-def test_asyncio_answers_lost_behind_a_pooler(
+def test_lost_response_to_a_pooler_on_an_event_loop(
     lossy_pooler: tuple[TcpProxy, str], postgres_url: str, appends: int
 ) -> None:
-    """B10: an event loop's appends that were not ambiguous are not stored; repeats store once."""
+    """B10: failed appends of a loop that are not ambiguous are not stored; repeats store once."""
     proxy, url = lossy_pooler
 
     async def scenario() -> None:
@@ -106,10 +106,10 @@ def test_asyncio_answers_lost_behind_a_pooler(
     assert check_log_complete(postgres_url) == 1 + appends
 
 
-def test_service_behind_a_pooler_reports_ambiguity(
+def test_service_with_a_pooler_reports_ambiguity(
     lossy_pooler: tuple[TcpProxy, str], postgres_url: str
 ) -> None:
-    """B10: `ambiguous` reaches a plain HTTP caller, and the same event id finds the stored copy."""
+    """B10: an HTTP caller reads `ambiguous: true`, and the same event id finds the stored copy."""
     proxy, url = lossy_pooler
     with run_service(url) as service:
         caller = Caller(service.port, service.token())
@@ -128,10 +128,10 @@ def test_service_behind_a_pooler_reports_ambiguity(
     assert check_log_complete(postgres_url) == 2
 
 
-def test_client_of_a_service_behind_a_pooler_stores_once(
+def test_client_of_a_service_with_a_pooler_stores_once(
     lossy_pooler: tuple[TcpProxy, str], postgres_url: str
 ) -> None:
-    """B10: the client's own next attempt finds what the lost one stored, and is no replay."""
+    """B10: the client repeats a lost append, which is stored once and is no replay."""
     proxy, url = lossy_pooler
     with run_service(url) as service, seriatim.open(service.url, token=service.token()) as log:
         log.append([NewEvent("first", {})])
@@ -153,7 +153,7 @@ PURPOSE = EnginePurpose(
 def test_lost_commit_of_a_read_model_is_ambiguous(
     lossy_pooler: tuple[TcpProxy, str], lost: str, *, behind_pooler: bool
 ) -> None:
-    """B10, L2: a lost COMMIT of a read model is never reported as not stored."""
+    """B10, L2: a read-model transaction whose COMMIT is lost is ambiguous."""
     proxy, url = lossy_pooler
     at = parse_url(url if behind_pooler else proxy.url, seriatim.Settings())
     engine = PostgresEngine(at, PURPOSE)
@@ -172,8 +172,8 @@ def test_lost_commit_of_a_read_model_is_ambiguous(
     assert stored == (0 if lost == "request" else 1)
 
 
-def test_read_model_lost_before_commit_is_clear(lossy_pooler: tuple[TcpProxy, str]) -> None:
-    """B10: a transaction whose COMMIT was never sent is certainly not stored."""
+def test_read_model_lost_before_commit_is_not_ambiguous(lossy_pooler: tuple[TcpProxy, str]) -> None:
+    """B10: a read-model transaction lost before COMMIT is not ambiguous and not stored."""
     proxy, url = lossy_pooler
     engine = PostgresEngine(parse_url(url, seriatim.Settings()), PURPOSE)
     with engine.transaction() as session:
@@ -191,10 +191,10 @@ def test_read_model_lost_before_commit_is_clear(lossy_pooler: tuple[TcpProxy, st
 
 
 @pytest.mark.parametrize("waits", ["in its thread", "on a loop"])
-def test_rows_without_the_end_of_the_answer_are_no_receipt(
+def test_rows_without_the_end_of_the_response_are_ambiguous(
     proxy_to: StartProxy, postgres_url: str, waits: str
 ) -> None:
-    """B10, L2: rows may arrive before the commit; without the answer's end there is no receipt."""
+    """B10, L2: an append whose response has rows but no end is ambiguous."""
     proxy = proxy_to(postgres_url)
     with seriatim.open(proxy.url) as log:
         log.append([NewEvent("first", {})])
@@ -215,10 +215,10 @@ async def _gathered(log: seriatim.Log, event: NewEvent) -> tuple[Any, ...]:
     return await asyncio.gather(log.aio.append([event]), return_exceptions=True)
 
 
-def test_a_raised_epoch_whose_answer_is_lost_is_ambiguous(
+def test_a_raised_epoch_without_a_response_is_ambiguous(
     lossy_pooler: tuple[TcpProxy, str], postgres_url: str
 ) -> None:
-    """B10, F8: an epoch that was raised is not reported as certainly the old one."""
+    """B10, F8: raising the epoch is ambiguous if its response is lost."""
     proxy, url = lossy_pooler
     with seriatim.open(url) as log:
         before = log.identity().epoch

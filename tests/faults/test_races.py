@@ -23,7 +23,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_exactly_one_process_wins_a_stream(url: str) -> None:
-    """B9: of racers with the same ExpectedSeq on one stream exactly one wins, every round."""
+    """B9: of concurrent appends with one ExpectedSeq exactly one succeeds, every round."""
     rounds = 30
 
     won = race(workers.race_on_stream, 4, url, rounds)
@@ -34,7 +34,7 @@ def test_exactly_one_process_wins_a_stream(url: str) -> None:
 
 
 def test_exactly_one_process_wins_a_context(url: str) -> None:
-    """B9: of racers with the same ExpectedContext exactly one wins, every round."""
+    """B9: of concurrent appends with one ExpectedContext exactly one succeeds, every round."""
     rounds = 30
 
     won = race(workers.race_on_context, 4, url, rounds)
@@ -51,20 +51,20 @@ def test_exactly_one_process_wins_a_context(url: str) -> None:
 def test_identical_appends_store_one_record(
     url: str, repeat: Callable[..., object], count: int
 ) -> None:
-    """C4: 24 identical appends at once, from threads and processes: one record, equal answers."""
+    """C4: 24 concurrent identical appends store one record and return equal receipts."""
     rounds = 6
 
-    answers = [answer for found in race(repeat, 3, url, rounds, 8) for answer in found]
+    receipts = [receipt for found in race(repeat, 3, url, rounds, 8) for receipt in found]
 
-    assert Counter(number for number, *_ in answers) == Counter(list(range(rounds)) * 24)
+    assert Counter(number for number, *_ in receipts) == Counter(list(range(rounds)) * 24)
     for number in range(rounds):
-        different = {str(answer) for answer in answers if answer[0] == number}
+        different = {str(receipt) for receipt in receipts if receipt[0] == number}
         assert len(different) == 1
     assert check_log_complete(url) == rounds * count
 
 
 def test_unconditional_appends_all_succeed(url: str) -> None:
-    """B9: appends without a condition to a log-numbered stream all win, in some order."""
+    """B9: concurrent unconditional appends to a log-numbered stream all succeed, in some order."""
     numbers = race(workers.append_without_condition, 4, url, 25)
 
     assert sorted(number for found in numbers for number in found) == list(range(1, 101))
@@ -72,5 +72,7 @@ def test_unconditional_appends_all_succeed(url: str) -> None:
     with seriatim.open(url) as log:
         stream = list(log.read_stream(("counter", "one")))
     for racer in range(4):
-        mine = [record.payload["n"] for record in stream if record.payload["by"] == racer]
-        assert mine == list(range(25))
+        numbers_of_racer = [
+            record.payload["n"] for record in stream if record.payload["by"] == racer
+        ]
+        assert numbers_of_racer == list(range(25))

@@ -23,7 +23,7 @@ from tests.faults import consumers
 from tests.fixtures.postgres_server import PostgresServer
 
 
-def with_effects(place: str) -> Registry:
+def open_with_effects(place: str) -> Registry:
     """Open a registry whose database has a table of effects."""
     registry = open_registry(place)
     with registry.engine.transaction() as session:
@@ -39,11 +39,11 @@ def effects(registry: Registry) -> Counter[int]:
 
 
 def settle(registry: Registry, place: str) -> None:
-    """Handle the waiting events of the registry until none is left."""
+    """Handle the deferred events of the registry until none is left."""
     handler = consumers.make_ledger_handler(place)
     loop = HandlerLoop(registry, handler)
     deadline = time.monotonic() + 60
-    while any(one.status in ("blocked", "failed", "claimed") for one in registry.counts()):
+    while any(count.status in ("blocked", "failed", "claimed") for count in registry.counts()):
         loop.handle(registry.due(handler, 5000))
         assert time.monotonic() < deadline, registry.counts()
 
@@ -55,11 +55,11 @@ def settle(registry: Registry, place: str) -> None:
 def test_many_processes_handle_each_event_once(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str, processes: int, count: int
 ) -> None:
-    """G1: 003 §6.5: 50 processes, 10,000 events, in any order and again and again: each once."""
+    """G1: 003 §6.5: many processes claim the same events repeatedly; each has one effect."""
     place = f"sqlite:///{tmp_path}/registry.db"
     if backend == "postgres":
         place = str(request.getfixturevalue("empty_postgres_url"))
-    registry = with_effects(place)
+    registry = open_with_effects(place)
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         found = pool.map(
@@ -76,14 +76,14 @@ def test_many_processes_handle_each_event_once(
     registry.close()
 
 
-class Aside:
-    """Keeps dead received in memory."""
+class MemoryDeadLetters:
+    """Store dead letters in memory."""
 
     def __init__(self) -> None:
         self.received: list[DeadLetter] = []
 
     def send(self, dead_letters: list[DeadLetter]) -> None:
-        """Keep dead received."""
+        """Store dead letters."""
         self.received += dead_letters
 
 
@@ -92,18 +92,21 @@ class Outage:
 
     def __init__(self, server: PostgresServer, policy: Any) -> None:
         self.place = server.create_database("registry")
-        self.registry = with_effects(self.place)
+        self.registry = open_with_effects(self.place)
         settings = RegistrySettings(on_outage=policy, lease_s=1.0, heartbeat_s=0.3)
         self.used = open_registry(self.place, settings)
-        self.aside = Aside()
+        self.dead_letters = MemoryDeadLetters()
         self.loop = HandlerLoop(
-            self.used, consumers.make_ledger_handler(self.place), dead_letters=self.aside, chunk=10
+            self.used,
+            consumers.make_ledger_handler(self.place),
+            dead_letters=self.dead_letters,
+            chunk=10,
         )
         self.counts: Counts | None = None
         self.raised: BaseException | None = None
 
     def handle(self, count: int) -> None:
-        """Handle events; what comes of it is kept."""
+        """Handle events, and store the counts or the error."""
         try:
             self.counts = self.loop.handle(consumers.make_events(count))
         except BackendFailure as error:
@@ -113,7 +116,7 @@ class Outage:
 def test_pause_policy_waits_for_an_outage(
     own_postgres: Callable[..., PostgresServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G6: 003 §6.8: pause: consumers wait, it is visible, and nothing is lost or doubled."""
+    """G6: 003 §6.8: with `pause` a consumer waits, logs the outage, and handles each event once."""
     server = own_postgres()
     outage = Outage(server, "pause")
     server.stop(immediate=True)
@@ -136,10 +139,10 @@ def test_pause_policy_waits_for_an_outage(
 
 
 @pytest.mark.parametrize("round_", range(3))
-def test_a_server_that_is_killed_while_it_works(
+def test_a_killed_server_causes_no_duplicate_effects(
     own_postgres: Callable[..., PostgresServer], round_: int
 ) -> None:
-    """G6: the registry's server is killed during effects: each effect happens once."""
+    """G6: the registry's server is killed during effects, and each effect happens once."""
     server = own_postgres()
     outage = Outage(server, "pause")
     thread = threading.Thread(target=outage.handle, args=(3000,))
@@ -152,7 +155,7 @@ def test_a_server_that_is_killed_while_it_works(
     thread.join(120)
     assert not thread.is_alive()
     assert outage.raised is None
-    time.sleep(1.1)  # what was claimed by a call whose answer was lost, and is nobody's now
+    time.sleep(1.1)  # until claims of calls without a response have expired
     settle(outage.registry, outage.place)
 
     assert effects(outage.registry) == dict.fromkeys(range(3000), 1)
@@ -161,7 +164,7 @@ def test_a_server_that_is_killed_while_it_works(
 
 
 def test_fail_fast_policy_reports_an_outage(own_postgres: Callable[..., PostgresServer]) -> None:
-    """G6: 003 §6.8: fail_fast reports the outage at once; a redelivery loses nothing."""
+    """G6: 003 §6.8: with `fail_fast` the outage is raised; a redelivery handles each event."""
     server = own_postgres()
     outage = Outage(server, "fail_fast")
     server.stop(immediate=True)
@@ -178,7 +181,7 @@ def test_fail_fast_policy_reports_an_outage(own_postgres: Callable[..., Postgres
 def test_dlq_policy_diverts_events_during_an_outage(
     own_postgres: Callable[..., PostgresServer],
 ) -> None:
-    """G6: 003 §6.8: dlq: events are put aside whole, and replayed from there they have effect."""
+    """G6: 003 §6.8: with `dlq` events go to the dead-letter sink, and can be replayed from it."""
     server = own_postgres()
     outage = Outage(server, "dlq")
     server.stop(immediate=True)
@@ -186,8 +189,10 @@ def test_dlq_policy_diverts_events_during_an_outage(
     server.start()
 
     assert outage.counts == Counts(diverted=20)
-    replayed = [letter.delivery for letter in outage.aside.received]
-    assert [one.event_id for one in replayed] == [one.event_id for one in consumers.make_events(20)]
+    replayed = [letter.delivery for letter in outage.dead_letters.received]
+    assert [one.event_id for one in replayed] == [
+        event.event_id for event in consumers.make_events(20)
+    ]
     outage.loop.handle(replayed)
     assert effects(outage.registry) == dict.fromkeys(range(20), 1)
     outage.registry.close()

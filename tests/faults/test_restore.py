@@ -40,12 +40,12 @@ class Standby(PostgresServer):
         return process.poll() is None
 
     def promote(self) -> None:
-        """Make it a primary of its own."""
+        """Promote the standby to a primary."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute("select pg_promote(true, 30)")
 
-    def replayed(self, position: int) -> None:
-        """Wait until it has got an event."""
+    def wait_replayed(self, position: int) -> None:
+        """Wait until the standby has replayed an event."""
         found = "select coalesce(max(position), 0) from seriatim.events"
         with psycopg.connect(self.url("log"), autocommit=True) as connection:
             wait_until(
@@ -55,20 +55,20 @@ class Standby(PostgresServer):
 
 
 def append(log: seriatim.Log, count: int, what: str = "placed") -> None:
-    """Append so many events, one by one."""
+    """Append this many events, one by one."""
     for number in range(count):
         log.append([NewEvent(what, {"n": number})])
 
 
 def new_log(server: PostgresServer) -> str:
-    """Make a log in a new database."""
+    """Create a log in a new database."""
     url = server.create_database("log")
     migrate(url)
     return url
 
 
 def consume(log: seriatim.Log, name: str = "mailer") -> int:
-    """Run a durable subscription to the head and return where it stands."""
+    """Run a durable subscription to the head and return its position."""
     subscription = log.subscribe(name, idle_timeout=0.1, poll_s=0.05)
     for _ in subscription:
         pass
@@ -76,7 +76,7 @@ def consume(log: seriatim.Log, name: str = "mailer") -> int:
 
 
 def restore(server: PostgresServer, backup: Path) -> None:
-    """Put a stopped server's data back to an older copy and start it."""
+    """Replace the data of a stopped server by an older copy and start it."""
     server.stop()
     owner = server.data_dir.stat()
     shutil.rmtree(server.data_dir)
@@ -87,8 +87,8 @@ def restore(server: PostgresServer, backup: Path) -> None:
     server.start()
 
 
-def kept_cursor(log: seriatim.Log, position: int) -> Cursor:
-    """Make a cursor as a consumer outside the database keeps it."""
+def external_cursor(log: seriatim.Log, position: int) -> Cursor:
+    """Make a cursor like one that a consumer stores outside the database."""
     identity = log.identity()
     return Cursor(
         tenant_id="default",
@@ -102,8 +102,8 @@ def kept_cursor(log: seriatim.Log, position: int) -> Cursor:
     )
 
 
-def refused(check: Callable[[], Any]) -> seriatim.LogIdentityChanged:
-    """Return the refusal that a check must end with; failures on the way are tried again."""
+def identity_change(check: Callable[[], Any]) -> seriatim.LogIdentityChanged:
+    """Return the LogIdentityChanged that a check raises; retry it after other failures."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:
@@ -113,18 +113,18 @@ def refused(check: Callable[[], Any]) -> seriatim.LogIdentityChanged:
         except seriatim.BackendFailure:
             time.sleep(0.05)
             continue
-        raise AssertionError("nothing was noticed")
-    raise AssertionError("the log did not come back")
+        raise AssertionError("no change of the identity was detected")
+    raise AssertionError("the log did not become available")
 
 
 def drain(tail: Any) -> int:
-    """Follow until idle and return how many events came."""
+    """Read a tail until it is idle and return the number of events."""
     return sum(len(batch) for batch in tail)
 
 
 @pytest.mark.parametrize("more", [0, 8])
 def test_restore_from_an_older_copy(own_postgres: StartServer, more: int) -> None:
-    """F8: after a restore, shorter or with other events, consumers stop and report it."""
+    """F8: after a restore, shorter or with other events, tails and external cursors fail."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:
@@ -139,21 +139,21 @@ def test_restore_from_an_older_copy(own_postgres: StartServer, more: int) -> Non
         append(log, 5)
         tail = log.tail(after=0, idle_timeout=0.1, poll_s=0.05)
         assert drain(tail) == 10
-        outside = kept_cursor(log, 10)
+        outside = external_cursor(log, 10)
         check_cursor(log.store, outside, outside.query)
         restore(server, backup)
         if more:
             with seriatim.open(url) as other:
                 append(other, more, "another past")
-        assert "restored" in refused(lambda: drain(tail)).message
-        refused(lambda: check_cursor(log.store, outside, outside.query))
-    # The restored database's own cursor went back with it, and is true there.
+        assert "restored" in identity_change(lambda: drain(tail)).message
+        identity_change(lambda: check_cursor(log.store, outside, outside.query))
+    # The cursor in the restored database was restored with it, and is valid.
     with seriatim.open(url) as log:
         assert consume(log) == 5 + more
 
 
 def test_running_subscription_stops_at_a_restore(own_postgres: StartServer) -> None:
-    """F8: a durable subscription that runs through a restore stops instead of going on."""
+    """F8: a subscription that runs during a restore fails instead of continuing."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:
@@ -170,10 +170,11 @@ def test_running_subscription_stops_at_a_restore(own_postgres: StartServer) -> N
             next(batches)
         restore(server, backup)
         with pytest.raises((seriatim.LogIdentityChanged, seriatim.LeaseLost)):
-            _go_on(batches)
+            read_until_error(batches)
 
 
-def _go_on(batches: Iterator[Any]) -> None:
+def read_until_error(batches: Iterator[Any]) -> None:
+    """Iterate until the subscription ends or fails, and retry lost connections."""
     while True:
         try:
             next(batches)
@@ -193,7 +194,7 @@ def standby_of(primary: PostgresServer) -> Iterator[Standby]:
 
 
 def test_standby_and_promotion(own_postgres: StartServer) -> None:
-    """F6, F8: a standby is refused; promoted, its log has a higher epoch, and consumers notice."""
+    """F6, F8: a standby is refused; a promoted one has a higher epoch, which consumers detect."""
     primary = own_postgres(fsync=False)
     url = new_log(primary)
     with seriatim.open(url) as log:
@@ -202,7 +203,7 @@ def test_standby_and_promotion(own_postgres: StartServer) -> None:
         assert consume(log) == 3
         with standby_of(primary) as standby:
             append(log, 2)
-            standby.replayed(5)
+            standby.wait_replayed(5)
             with pytest.raises(seriatim.BackendFailure, match="standby"):
                 seriatim.open(standby.url("log"))
             append(log, 1, "never replicated")
@@ -212,7 +213,7 @@ def test_standby_and_promotion(own_postgres: StartServer) -> None:
                 after = promoted.identity()
                 with pytest.raises(seriatim.LogIdentityChanged, match="epoch"):
                     consume(promoted)
-                promoted.append([NewEvent("goes on", {})])
+                promoted.append([NewEvent("continued", {})])
                 promoted_head = promoted.head()
 
     assert (after.log_id, after.epoch) == (before.log_id, before.epoch + 1)
@@ -220,7 +221,7 @@ def test_standby_and_promotion(own_postgres: StartServer) -> None:
 
 
 def test_open_log_never_reads_from_a_standby(own_postgres: StartServer) -> None:
-    """F6: an address that comes to lead to a standby fails appends, tails and conditions."""
+    """F6: on an address that now leads to a standby, appends, tails and queries fail."""
     primary = own_postgres(fsync=False)
     url = new_log(primary)
     with seriatim.open(url, settings=seriatim.Settings(connect_timeout_s=2)) as log:
@@ -230,7 +231,7 @@ def test_open_log_never_reads_from_a_standby(own_postgres: StartServer) -> None:
         primary.stop()
         (primary.data_dir / "standby.signal").touch()
         shutil.chown(primary.data_dir / "standby.signal", primary.data_dir.stat().st_uid)
-        Standby.start(_as_standby(primary))
+        Standby.start(as_standby(primary))
         with pytest.raises(seriatim.BackendFailure, match="standby"):
             log.append([NewEvent("refused", {})])
         with pytest.raises(seriatim.BackendFailure):
@@ -239,14 +240,15 @@ def test_open_log_never_reads_from_a_standby(own_postgres: StartServer) -> None:
             log.query()
 
 
-def _as_standby(server: PostgresServer) -> Standby:
+def as_standby(server: PostgresServer) -> Standby:
+    """Return a server as a standby, which is not ready for writes."""
     server.__class__ = Standby
     assert isinstance(server, Standby)
     return server
 
 
-def test_copied_database_is_another_epoch(own_postgres: StartServer) -> None:
-    """F8: a copied or dumped database continues in a new epoch; the first one does not."""
+def test_copied_database_has_another_epoch(own_postgres: StartServer) -> None:
+    """F8: a copied or restored database has a new epoch; the original keeps its own."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:
@@ -272,7 +274,7 @@ def test_copied_database_is_another_epoch(own_postgres: StartServer) -> None:
 
 
 def test_reset_accepts_the_new_epoch(own_postgres: StartServer) -> None:
-    """F8, E5: an operator's reset moves the cursor into the new epoch."""
+    """F8, E5: an operator's reset moves a cursor into the new epoch."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:
@@ -288,7 +290,7 @@ def test_reset_accepts_the_new_epoch(own_postgres: StartServer) -> None:
 
 @pytest.mark.parametrize("more", [0, 8])
 def test_older_copy_of_a_sqlite_file(tmp_path: Path, more: int) -> None:
-    """F8: an older copy of the file, shorter or grown past, stops a consumer that saw more."""
+    """F8: in an older copy of a file, shorter or longer, a cursor from the newer file fails."""
     path = tmp_path / "log.db"
     url = f"sqlite:///{path}"
     with seriatim.open(url) as log:
@@ -296,7 +298,7 @@ def test_older_copy_of_a_sqlite_file(tmp_path: Path, more: int) -> None:
     shutil.copy(path, tmp_path / "older.db")
     with seriatim.open(url) as log:
         append(log, 5)
-        outside = kept_cursor(log, 10)
+        outside = external_cursor(log, 10)
     for file in tmp_path.glob("log.db*"):
         file.unlink()
     shutil.copy(tmp_path / "older.db", path)

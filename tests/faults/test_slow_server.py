@@ -19,13 +19,13 @@ StartProxy = Callable[[str], TcpProxy]
 ONE_WRITER = Settings(writers=1)
 
 
-def event(name: str) -> list[NewEvent]:
-    """Make an append that a repeat finds again."""
+def make_append(name: str) -> list[NewEvent]:
+    """Make an append that a repeat finds."""
     return [NewEvent("placed", {"name": name}, event_id=name)]
 
 
-def taken(log: seriatim.Log) -> bool:
-    """Tell whether the writer has taken all that waited."""
+def queue_is_empty(log: seriatim.Log) -> bool:
+    """Return whether the writer has taken all queued appends."""
     return not log.appender.committer._queue
 
 
@@ -34,32 +34,32 @@ class Stuck:
 
     def __init__(self, proxy: TcpProxy, settings: Settings = ONE_WRITER) -> None:
         self.log = seriatim.open(proxy.url, settings=settings)
-        self.log.append(event("first"))
+        self.log.append(make_append("first"))
         self.pool = ThreadPoolExecutor(16)
         proxy.pause()
-        self.sent: Future[Any] = self.pool.submit(self.log.append, event("sent"))
+        self.sent: Future[Any] = self.pool.submit(self.log.append, make_append("sent"))
         time.sleep(0.1)
-        wait_until(lambda: taken(self.log), "the writer to take the append")
+        wait_until(lambda: queue_is_empty(self.log), "the writer to take the append")
 
     def ids(self) -> list[str]:
         """Return the ids of all stored events."""
         return [record.event_id for record in self.log.read()]
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the log and its threads."""
         self.pool.shutdown()
         self.log.close()
 
 
-def test_timeout_before_the_send_leaves_nothing(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: an append whose time runs out in the queue is withdrawn: `timeout`, nothing stored."""
+def test_timeout_before_the_send_stores_nothing(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B13: an append that times out in the queue is withdrawn: `timeout`, nothing stored."""
     proxy = proxy_to(postgres_url)
     stuck = Stuck(proxy)
     with pytest.raises(seriatim.TimedOut) as timed_out:
-        stuck.log.append(event("queued"), timeout=0.3)
+        stuck.log.append(make_append("queued"), timeout=0.3)
     proxy.resume()
     stuck.sent.result(timeout=10)
-    stuck.log.append(event("last"))
+    stuck.log.append(make_append("last"))
 
     assert (timed_out.value.code, timed_out.value.retryable) == ("timeout", True)
     assert stuck.ids() == ["first", "sent", "last"]
@@ -67,17 +67,17 @@ def test_timeout_before_the_send_leaves_nothing(proxy_to: StartProxy, postgres_u
 
 
 def test_timeout_after_the_send_is_ambiguous(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: sent but not answered in time is ambiguous, and the repeat resolves to one copy."""
+    """B13: an append without a response in time is ambiguous, and its repeat is a replay."""
     proxy = proxy_to(postgres_url)
     with seriatim.open(proxy.url, settings=ONE_WRITER) as log:
-        log.append(event("first"))
+        log.append(make_append("first"))
         proxy.pause()
         started = time.monotonic()
         with pytest.raises(seriatim.BackendFailure) as failed:
-            log.append(event("sent"), timeout=0.5)
+            log.append(make_append("sent"), timeout=0.5)
         took = time.monotonic() - started
         proxy.resume()
-        receipt = log.append(event("sent"))
+        receipt = log.append(make_append("sent"))
 
     assert failed.value.ambiguous
     assert took < 3.0
@@ -86,10 +86,10 @@ def test_timeout_after_the_send_is_ambiguous(proxy_to: StartProxy, postgres_url:
 
 
 async def test_cancelled_await(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: cancelled before the send leaves nothing; after it, a repeat resolves to one copy."""
+    """B13: an append cancelled in the queue is not stored; one cancelled later is stored once."""
     proxy = proxy_to(postgres_url)
     stuck = Stuck(proxy)
-    queued = asyncio.create_task(stuck.log.aio.append(event("queued")))
+    queued = asyncio.create_task(stuck.log.aio.append(make_append("queued")))
     await asyncio.sleep(0.2)
     queued.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -97,32 +97,32 @@ async def test_cancelled_await(proxy_to: StartProxy, postgres_url: str) -> None:
     proxy.resume()
     await asyncio.wrap_future(stuck.sent)
     proxy.pause()
-    sent = asyncio.create_task(stuck.log.aio.append(event("cancelled")))
+    sent = asyncio.create_task(stuck.log.aio.append(make_append("cancelled")))
     await asyncio.sleep(0.3)
-    assert taken(stuck.log)
+    assert queue_is_empty(stuck.log)
     sent.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sent
     proxy.resume()
-    await stuck.log.aio.append(event("cancelled"))
+    await stuck.log.aio.append(make_append("cancelled"))
 
     assert await asyncio.to_thread(stuck.ids) == ["first", "sent", "cancelled"]
     await asyncio.to_thread(stuck.close)
 
 
 async def test_awaited_timeouts(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: the awaited append has the same timeouts: clear in the queue, ambiguous once sent."""
+    """B13: an awaited append times out in the queue, and is ambiguous after the send."""
     proxy = proxy_to(postgres_url)
     stuck = Stuck(proxy)
     with pytest.raises(seriatim.TimedOut):
-        await stuck.log.aio.append(event("queued"), timeout=0.3)
+        await stuck.log.aio.append(make_append("queued"), timeout=0.3)
     proxy.resume()
     await asyncio.wrap_future(stuck.sent)
     proxy.pause()
     with pytest.raises(seriatim.BackendFailure) as failed:
-        await stuck.log.aio.append(event("late"), timeout=0.5)
+        await stuck.log.aio.append(make_append("late"), timeout=0.5)
     proxy.resume()
-    await stuck.log.aio.append(event("late"))
+    await stuck.log.aio.append(make_append("late"))
 
     assert failed.value.ambiguous
     assert await asyncio.to_thread(stuck.ids) == ["first", "sent", "late"]
@@ -133,31 +133,35 @@ def test_full_queue_refuses_at_once(proxy_to: StartProxy, postgres_url: str) -> 
     """B13: a full queue refuses with a retryable `limit_exceeded`; accepted appends are stored."""
     proxy = proxy_to(postgres_url)
     stuck = Stuck(proxy, Settings(writers=1, limits=Limits(queue_events=3)))
-    queued = [stuck.pool.submit(stuck.log.append, event(f"q-{number}")) for number in range(3)]
+    queued = [
+        stuck.pool.submit(stuck.log.append, make_append(f"q-{number}")) for number in range(3)
+    ]
     wait_until(lambda: len(stuck.log.appender.committer._queue) == 3, "three in the queue")
     with pytest.raises(seriatim.LimitExceeded) as refused:
-        stuck.log.append(event("too many"))
+        stuck.log.append(make_append("too many"))
     proxy.resume()
     for future in (stuck.sent, *queued):
         future.result(timeout=10)
-    stuck.log.append(event("last"))
+    stuck.log.append(make_append("last"))
 
     assert (refused.value.retryable, refused.value.details["limit"]) == (True, "queue_events")
     assert sorted(stuck.ids()) == sorted(["first", "sent", "q-0", "q-1", "q-2", "last"])
     stuck.close()
 
 
-def test_close_drains_what_was_accepted(proxy_to: StartProxy, postgres_url: str) -> None:
-    """B13: closing waits for all that was accepted, and refuses what comes later."""
+def test_close_completes_accepted_appends(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B13: closing waits for all accepted appends and refuses later ones."""
     proxy = proxy_to(postgres_url)
     stuck = Stuck(proxy)
-    queued = [stuck.pool.submit(stuck.log.append, event(f"q-{number}")) for number in range(10)]
+    queued = [
+        stuck.pool.submit(stuck.log.append, make_append(f"q-{number}")) for number in range(10)
+    ]
     wait_until(lambda: len(stuck.log.appender.committer._queue) == 10, "ten in the queue")
     closing = stuck.pool.submit(stuck.log.close)
     time.sleep(0.2)
     assert not closing.done()
     with pytest.raises(seriatim.BackendFailure) as refused:
-        stuck.log.append(event("too late"))
+        stuck.log.append(make_append("too late"))
     proxy.resume()
     for future in (stuck.sent, *queued):
         future.result(timeout=10)

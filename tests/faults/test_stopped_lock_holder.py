@@ -15,23 +15,23 @@ import seriatim
 from seriatim import NewEvent, Settings
 from seriatim.store.postgres import append, writer
 from seriatim.store.postgres.migrate import migrate
-from tests.faults.support import DECIDED, QUICK, Worker, check_log_complete, wait_until
+from tests.faults.support import QUICK, VALIDATED, Worker, check_log_complete, wait_until
 from tests.faults.workers import PAUSED, pause_before_step
 
-# The server ends an idle holder after lock_hold_s; a waiter asks again every lock_wait_s.
+# The server terminates an idle holder after lock_hold_s; waiters retry every lock_wait_s.
 BOUND_S = 2 * (QUICK.lock_hold_s + QUICK.lock_wait_s) + 1.0
 SMALL: dict[str, Any] = {"lock_hold_s": QUICK.lock_hold_s, "lock_wait_s": QUICK.lock_wait_s}
 
 
 def timed_append(log: seriatim.Log) -> float:
-    """Append one event and return how long it took."""
+    """Append one event and return its duration."""
     started = time.monotonic()
     log.append([NewEvent("other", {}, stream=("other", "one"))])
     return time.monotonic() - started
 
 
 def test_stopped_fast_path_writer_releases_the_lock(postgres_url: str, tmp_path: Path) -> None:
-    """B14: a fast-path writer that is stopped under load never keeps the lock."""
+    """B14: a fast-path writer that is stopped under load delays others by a bounded time."""
     notes = tmp_path / "notes"
     with (
         Worker("load", url=postgres_url, notes=str(notes), name="one", settings=SMALL) as worker,
@@ -61,7 +61,7 @@ def test_stopped_fast_path_writer_releases_the_lock(postgres_url: str, tmp_path:
     ],
 )
 def test_stopped_validated_append_is_terminated(postgres_url: str, at: str, count: int) -> None:
-    """B14, B10: a stopped lock holder blocks nobody, and its retry is stored once."""
+    """B14, B10: a stopped lock holder is terminated, and its retry is stored once."""
     with (
         Worker("hold", url=postgres_url, at=at, name="h", count=count, settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,
@@ -91,7 +91,7 @@ def test_stopped_validated_append_is_terminated(postgres_url: str, at: str, coun
     ],
 )
 def test_any_stopped_lock_holder_is_terminated(postgres_url: str, act: str, at: str) -> None:
-    """B14: a process stopped with the lock is terminated; others continue, and it retries."""
+    """B14: any process stopped with the lock is terminated; others continue, and it may retry."""
     with (
         Worker("pause", url=postgres_url, act=act, at=at, settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,
@@ -101,7 +101,7 @@ def test_any_stopped_lock_holder_is_terminated(postgres_url: str, act: str, at: 
         holder.send(signal.SIGCONT)
         holder.wait_lines(2)
         failure = holder.lines[1]
-        if act != "restore":  # which cannot follow a head that has moved
+        if act != "restore":  # a restore cannot continue after the head has moved
             assert holder.wait_end()[2] == "done"
 
     assert took < BOUND_S
@@ -129,7 +129,7 @@ def test_stopped_cursor_owner_is_terminated(postgres_url: str) -> None:
 
 
 def test_stopped_migration_is_terminated(empty_postgres_url: str) -> None:
-    """B14, F3: stopped in a migration that locks the events, it delays others by lock_hold_s."""
+    """B14, F3: a migration stopped with a lock on the events delays others by lock_hold_s."""
     migrate(empty_postgres_url, target=2)
     look = "select count(*) from seriatim.events"
     with (
@@ -153,7 +153,7 @@ def test_stopped_migration_is_terminated(empty_postgres_url: str) -> None:
 
 
 def test_callers_transaction_is_never_terminated(postgres_url: str) -> None:
-    """B12, B14: waiting writers ask again and again, and leave a caller's transaction in peace."""
+    """B12, B14: writers that wait for the lock do not terminate a caller's transaction."""
     events = [NewEvent("mine", {"n": n}) for n in range(200)]
     with (
         seriatim.open(postgres_url, settings=Settings(lock_wait_s=0.5, lock_hold_s=0.2)) as log,
@@ -173,7 +173,7 @@ def test_callers_transaction_is_never_terminated(postgres_url: str) -> None:
 def test_time_in_the_queue_does_not_terminate_a_writer(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B14: only time spent holding counts; a writer fresh from a long queue is no stopped one."""
+    """B14: only the time with the lock counts; time in the queue terminates no writer."""
     slow = Settings(lock_wait_s=10.0, lock_hold_s=2.0)
     hasty = Settings(lock_wait_s=0.3, lock_hold_s=2.0)
 
@@ -185,19 +185,19 @@ def test_time_in_the_queue_does_not_terminate_a_writer(
 
     monkeypatch.setattr(writer, "run_steps", drive)
     with (
-        seriatim.open(postgres_url, settings=slow) as one,
+        seriatim.open(postgres_url, settings=slow) as log,
         seriatim.open(postgres_url, settings=hasty) as other,
         psycopg.connect(postgres_url) as caller,
         ThreadPoolExecutor(2) as pool,
     ):
-        one.append([NewEvent("first", {})], connection=caller)
-        queued = pool.submit(one.append, [NewEvent("queued", {})], DECIDED)
+        log.append([NewEvent("first", {})], connection=caller)
+        queued = pool.submit(log.append, [NewEvent("queued", {})], VALIDATED)
         time.sleep(2.5)
-        behind = pool.submit(other.append, [NewEvent("behind", {})])
+        second = pool.submit(other.append, [NewEvent("second", {})])
         time.sleep(0.1)
         caller.commit()
         assert queued.result(timeout=10).first_position == 2
-        behind.result(timeout=10)
+        second.result(timeout=10)
 
     assert check_log_complete(postgres_url) == 3
 
@@ -208,22 +208,22 @@ def test_locks_of_two_logs_are_independent(empty_postgres_url: str) -> None:
     for url in urls:
         migrate(url)
     with (
-        seriatim.open(urls[0]) as one,
+        seriatim.open(urls[0]) as log,
         seriatim.open(urls[1]) as two,
         psycopg.connect(empty_postgres_url) as caller,
     ):
-        one.append([NewEvent("held", {})], connection=caller)
+        log.append([NewEvent("held", {})], connection=caller)
         took = [timed_append(two) for _ in range(10)]
-        assert (one.head(), two.head()) == (0, 10)
+        assert (log.head(), two.head()) == (0, 10)
         caller.commit()
-        assert one.head() == 1
-        assert one.identity().log_id != two.identity().log_id
+        assert log.head() == 1
+        assert log.identity().log_id != two.identity().log_id
 
     assert max(took) < 2.0
 
 
-def test_dead_holder_is_noticed_at_once(postgres_url: str) -> None:
-    """B14: a killed lock holder's session ends with it, and the others continue."""
+def test_killed_holder_releases_the_lock(postgres_url: str) -> None:
+    """B14: the lock of a killed process is released, and others continue."""
     with (
         Worker("hold", url=postgres_url, at="append_offset", name="h", settings={}) as holder,
         seriatim.open(postgres_url) as log,

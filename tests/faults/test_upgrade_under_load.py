@@ -17,14 +17,14 @@ from seriatim.store.postgres.migrate import SCHEMA_VERSION, migrate
 from tests.faults.support import Worker, check_log_complete, read_acknowledged, wait_until
 
 
-def count(file: Path) -> int:
-    """Count what a loader has acknowledged so far."""
+def count_acknowledged(file: Path) -> int:
+    """Count the events that a loader has acknowledged."""
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 def wait_for(file: Path, wanted: int) -> None:
-    """Wait until a loader has acknowledged so many events."""
-    wait_until(lambda: count(file) >= wanted, f"{wanted} events in {file.name}")
+    """Wait until a loader has acknowledged this many events."""
+    wait_until(lambda: count_acknowledged(file) >= wanted, f"{wanted} events in {file.name}")
 
 
 def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_pat
         with seriatim.open(empty_postgres_url) as log:  # the newer program, beside the older ones
             log.append([NewEvent("newer", {})])
         for file in files:
-            wait_for(file, count(file) + 20)
+            wait_for(file, count_acknowledged(file) + 20)
         failures = [worker.finish()[-1] for worker in workers]
 
     assert failures == [{"ambiguous": 0, "clear": 0}] * 2
@@ -65,7 +65,7 @@ def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_pat
     )
 
 
-def test_index_builds_beside_writers(empty_postgres_url: str) -> None:
+def test_index_build_does_not_delay_writers(empty_postgres_url: str) -> None:
     """F3, E7: while an index build waits for a long transaction, appends do not wait."""
     migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
     insert = (
@@ -128,8 +128,8 @@ def _invalid(connection: psycopg.Connection[tuple[int]]) -> int:
     return row[0]
 
 
-def test_migration_steps_aside_for_a_long_append(empty_postgres_url: str) -> None:
-    """F3: while a caller holds a table, the migration waits without queueing others."""
+def test_migration_does_not_delay_writers(empty_postgres_url: str) -> None:
+    """F3: while a migration waits for a lock on a table, other writers of it do not wait."""
     migrate(empty_postgres_url, target=3)  # the next one alters the table of cursors
     with (
         psycopg.connect(empty_postgres_url) as caller,
@@ -157,8 +157,8 @@ def test_migration_steps_aside_for_a_long_append(empty_postgres_url: str) -> Non
 
 
 @pytest.mark.parametrize("start", [0, SCHEMA_VERSION - 1])
-def test_migrations_at_once_are_safe(empty_postgres_url: str, start: int) -> None:
-    """F3: concurrent migrations and creations are done once."""
+def test_concurrent_migrations_are_applied_once(empty_postgres_url: str, start: int) -> None:
+    """F3: concurrent migrations and creations apply each migration once."""
     if start:
         migrate(empty_postgres_url, target=start)
     barrier = threading.Barrier(5)

@@ -33,7 +33,7 @@ from seriatim import (
 )
 from seriatim.core.profile_rules import LOG_PROFILE
 from seriatim.store.port import Cursor, RestoredEvent
-from tests.faults.support import DECIDED
+from tests.faults.support import VALIDATED
 
 BARRIER_S = 60.0
 RESOLVE_S = 60.0
@@ -45,7 +45,7 @@ def print_line(value: Any) -> None:
     sys.stdout.flush()
 
 
-# -- racers: all of them wait at the barrier before they read and again after it
+# -- racers: all wait at the barrier before and after they read
 
 
 def race_on_stream(url: str, barrier: Any, rounds: int, racer: int) -> list[int]:
@@ -125,7 +125,7 @@ def _repeat(
     events: Callable[[int], tuple[list[NewEvent], str | None]],
 ) -> list[Any]:
     here = threading.Barrier(threads)
-    answers: list[Any] = []
+    receipts: list[Any] = []
 
     def one(log: seriatim.Log, number: int) -> Any:
         batch, key = events(number)
@@ -141,8 +141,8 @@ def _repeat(
     with seriatim.open(url) as log, ThreadPoolExecutor(threads) as pool:
         for number in range(rounds):
             barrier.wait(BARRIER_S)
-            answers += pool.map(one, [log] * threads, [number] * threads)
-    return answers
+            receipts += pool.map(one, [log] * threads, [number] * threads)
+    return receipts
 
 
 def append_without_condition(url: str, barrier: Any, rounds: int, racer: int) -> list[int]:
@@ -156,7 +156,7 @@ def append_without_condition(url: str, barrier: Any, rounds: int, racer: int) ->
     return numbers
 
 
-# -- load: appends of every kind, each acknowledged one noted durably before the next
+# -- load: appends of every kind; each acknowledgement is synced to disk before the next append
 
 
 class AcknowledgedEvents:
@@ -186,14 +186,14 @@ class Loader:
 
     def run(self, threads: int) -> None:
         """Append from several threads until SIGTERM."""
-        # An event set by a handler would wait for the main thread, if that holds its lock just now.
-        asked: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+        # A threading.Event set by the handler would deadlock if the main thread holds its lock.
+        signals: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
         print_line("ready")
         workers = [threading.Thread(target=self._one, args=(n,)) for n in range(threads)]
         for worker in workers:
             worker.start()
-        while not asked and not self._done.is_set():
+        while not signals and not self._done.is_set():
             time.sleep(0.05)
         self._done.set()
         for worker in workers:
@@ -222,8 +222,8 @@ class Loader:
         ]
         condition = None
         if number % 5 == 4:
-            mine = Query([Filter(streams=[stream])])
-            condition = ExpectedContext(mine, self._resolved(lambda: self._version(mine)))
+            own = Query([Filter(streams=[stream])])
+            condition = ExpectedContext(own, self._resolved(lambda: self._version(own)))
         receipt = self._resolved(lambda: self._log.append(events, condition))
         self._notes.write(receipt.records)
 
@@ -266,7 +266,7 @@ def follow(arguments: dict[str, Any]) -> None:
             print_line([record.position for record in batch])
 
 
-# -- hold: a writer that stops itself with the lock in its hands
+# -- hold: a writer that stops itself while it holds the lock
 
 
 def hold_append(arguments: dict[str, Any]) -> None:
@@ -286,7 +286,7 @@ def hold_append(arguments: dict[str, Any]) -> None:
         NewEvent("held", {"n": n}, stream=stream, event_id=f"{arguments['name']}-{n}")
         for n in range(arguments.get("count", 1))
     ]
-    conditions = (ExpectedContext(Query([Filter(streams=[stream])]), None), DECIDED)
+    conditions = (ExpectedContext(Query([Filter(streams=[stream])]), None), VALIDATED)
     with seriatim.open(arguments["url"], settings=Settings(**arguments["settings"])) as log:
         print_line("ready")
         try:
@@ -301,7 +301,7 @@ def hold_append(arguments: dict[str, Any]) -> None:
 def stop_self() -> None:
     """Stop this process until SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(0.3)  # another thread takes the signal: this one must not run on meanwhile
+    time.sleep(0.3)  # another thread may receive the signal; this one must not continue meanwhile
 
 
 def pause_before_step(steps: Any, at: str, wait: Callable[[], None]) -> Any:
@@ -356,7 +356,7 @@ def fork(arguments: dict[str, Any]) -> None:
         done.set()
         for thread in threads:
             thread.join(30)
-        print_line({"exits": exits, "parent": sum(counts), "went_on": sum(counts) > before})
+        print_line({"exits": exits, "parent": sum(counts), "continued": sum(counts) > before})
 
 
 def _be_a_child(log: seriatim.Log, number: int) -> None:
@@ -387,7 +387,7 @@ def _exit_of(child: int, within_s: float = 15.0) -> int | str:
     return "hung"
 
 
-# -- pause: any act of a program, stopped before one of its statements
+# -- pause: any operation, stopped before one of its statements
 
 
 def pause_at_statement(arguments: dict[str, Any]) -> None:

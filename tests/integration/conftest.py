@@ -23,6 +23,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def model(place: str) -> Iterator[ReadModel]:
     """An empty read model."""
-    made = open_read_model(place)
-    yield made
-    made.close()
+    model = open_read_model(place)
+    yield model
+    model.close()

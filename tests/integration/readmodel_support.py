@@ -80,7 +80,7 @@ def make_failure(position: int, key: str = "1a", reason: str = "ValueError: no")
 
 
 def begin_and_claim(model: ReadModel, made: Projection = seats, *, shadow: bool = False) -> int:
-    """Start a projection, claim it, and return the fencing token."""
+    """Create a projection, claim it, and return the fencing token."""
     model.create_projection(made, "default", LOG, shadow=shadow)
     token = model.claim(made.name, "me", 60, shadow=shadow)
     assert token is not None
@@ -96,5 +96,5 @@ def rows_of(
 
 
 def short_rows(model: ReadModel, *, shadow: bool = False) -> dict[str, int]:
-    """Return the rows of seats in a short form."""
+    """Return the rows of seats as a mapping from key to count."""
     return {row["stream_id"]: row["taken"] for row in rows_of(model, shadow=shadow)}

@@ -44,88 +44,89 @@ ENDLESS = "with recursive n (x) as (select 1 union all select x + 1 from n) sele
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
-    """A fresh log on each backend."""
+    """A new log on each backend."""
     url = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/log.db"}.get(request.param)
     with seriatim.open(url or request.getfixturevalue("postgres_url")) as opened:
         yield opened
 
 
-def looked(log: Log, *conditions: ExpectedContext) -> AppendRequest:
-    """Prepare an append, its contexts evaluated at the log's head."""
+def prepare_evaluated(log: Log, *conditions: ExpectedContext) -> AppendRequest:
+    """Prepare an append whose contexts are evaluated at the log's head."""
     return log.appender.prepare_request(
         log.draft(LOG_PROFILE, [NewEvent("mine", {})], list(conditions))
     )
 
 
-def seats(log: Log, *values: str) -> None:
-    """Append events after a request was prepared."""
+def append_seats(log: Log, *values: str) -> None:
+    """Append seat events."""
     for value in values:
         log.append([NewEvent("seat", {"a": [value]})])
 
 
-def outcome(log: Log, request: AppendRequest) -> Any:
+def commit_one(log: Log, request: AppendRequest) -> Any:
     """Commit one request as the committer does."""
     [found] = log.store.append([request])
     return found
 
 
-def test_newest_events_decide(log: Log) -> None:
-    """D5, B9: what came after the evaluation outside the lock counts, of this tenant alone."""
-    free = looked(log, ExpectedContext(RARE, None))
-    seats(log, "free", "free")
+def test_conditions_include_newer_events(log: Log) -> None:
+    """D5, B9: events of the tenant after the evaluation of a context are checked under the lock."""
+    free = prepare_evaluated(log, ExpectedContext(RARE, None))
+    append_seats(log, "free", "free")
     log.for_tenant("other").append([NewEvent("seat", {"a": ["taken"]})])
-    assert isinstance(outcome(log, free), AppendResult)
+    assert isinstance(commit_one(log, free), AppendResult)
 
-    lost = looked(log, ExpectedContext(RARE, None))
-    seats(log, "taken", "free")
-    refusal = outcome(log, lost)
+    lost = prepare_evaluated(log, ExpectedContext(RARE, None))
+    append_seats(log, "taken", "free")
+    refusal = commit_one(log, lost)
     assert isinstance(refusal, ConditionalAppendConflict)
     assert refusal.actual == 5
 
 
 def test_time_under_the_lock_is_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3, B14: when matching takes too long, the lock is given back and nothing is stored."""
-    late = looked(log, ExpectedContext(RARE, None))
-    seats(log, "free")
+    """K3, B14: when matching under the lock takes too long, nothing is stored."""
+    late = prepare_evaluated(log, ExpectedContext(RARE, None))
+    append_seats(log, "free")
     with monkeypatch.context() as patched:
-        patched.setattr(contexts.LockBudget, "check", _time_is_up)
-        assert isinstance(outcome(log, late), StaleContexts)
+        patched.setattr(contexts.LockBudget, "check", raise_stale_contexts)
+        assert isinstance(commit_one(log, late), StaleContexts)
     assert log.head() == 1
     assert log.append([NewEvent("mine", {})], ExpectedContext(RARE, None)).first_position == 2
 
 
-def _time_is_up(_: object) -> None:
+def raise_stale_contexts(_: object) -> None:
+    """Raise StaleContexts, as when the time under the lock is over."""
     raise StaleContexts
 
 
 def test_events_under_the_lock_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: of many newer events only the newest are read; a change among them is still reported."""
+    """K3: too many newer events make the evaluation stale, unless the newest ones conflict."""
     for module in (memory, lookups, append):
         monkeypatch.setattr(module, "NEWEST_EVENTS_MAX", 3)
-    late = looked(log, ExpectedContext(RARE, None))
-    seats(log, "free", "free", "free", "free")
-    assert isinstance(outcome(log, late), StaleContexts)
-    seats(log, "taken")
-    assert isinstance(outcome(log, late), ConditionalAppendConflict)
+    late = prepare_evaluated(log, ExpectedContext(RARE, None))
+    append_seats(log, "free", "free", "free", "free")
+    assert isinstance(commit_one(log, late), StaleContexts)
+    append_seats(log, "taken")
+    assert isinstance(commit_one(log, late), ConditionalAppendConflict)
     assert log.head() == 5
 
 
 def test_bytes_under_the_lock_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: large events are read one by one, not all at once."""
+    """K3: too many bytes of newer events make the evaluation stale."""
     if isinstance(log.store, MemoryStore):
-        return  # its events are in memory already
+        return  # the memory store has no bound: its events are in memory already
     for module in (lookups, append):
         monkeypatch.setattr(module, "NEWEST_BYTES_MAX", 100)
-    one = looked(log, ExpectedContext(RARE, None))
-    seats(log, "x" * 200)
-    assert isinstance(outcome(log, one), AppendResult)
-    two = looked(log, ExpectedContext(RARE, None))
-    seats(log, "x" * 200, "x" * 200)
-    assert isinstance(outcome(log, two), StaleContexts)
+    one = prepare_evaluated(log, ExpectedContext(RARE, None))
+    append_seats(log, "x" * 200)
+    assert isinstance(commit_one(log, one), AppendResult)
+    two = prepare_evaluated(log, ExpectedContext(RARE, None))
+    append_seats(log, "x" * 200, "x" * 200)
+    assert isinstance(commit_one(log, two), StaleContexts)
 
 
-def test_an_append_is_evaluated_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3, B13: the caller repeats it with a newer head, and gives up after a bounded number."""
+def test_a_stale_evaluation_is_repeated(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K3, B13: an append with stale contexts is evaluated again a bounded number of times."""
     tries: list[AppendRequest] = []
     pack = log.store.prepare_request
 
@@ -133,10 +134,10 @@ def test_an_append_is_evaluated_again(log: Log, monkeypatch: pytest.MonkeyPatch)
         found = pack(request, rules)
         if request.conditions:
             tries.append(request)
-            seats(log, "free")
+            append_seats(log, "free")
         return found
 
-    monkeypatch.setattr(contexts.LockBudget, "check", _time_is_up)
+    monkeypatch.setattr(contexts.LockBudget, "check", raise_stale_contexts)
     monkeypatch.setattr(log.store, "prepare_request", packed)
     with pytest.raises(seriatim.BackendFailure, match="nothing was stored"):
         log.append([NewEvent("mine", {})], ExpectedContext(RARE, None))
@@ -144,11 +145,11 @@ def test_an_append_is_evaluated_again(log: Log, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_conditions_take_one_statement(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: 64 contexts with 4 filters each are one statement under the lock, equal ones or not."""
+    """K3: 64 contexts with 4 filters each are checked by one statement under the lock."""
     texts: list[str] = []
 
     def drive(connection: Any, steps: Any) -> Any:
-        return append.run_steps(connection, _noted(steps, texts))
+        return append.run_steps(connection, record_statements(steps, texts))
 
     monkeypatch.setattr(postgres_writer, "run_steps", drive)
     with seriatim.open(postgres_url) as log:
@@ -159,15 +160,16 @@ def test_conditions_take_one_statement(postgres_url: str, monkeypatch: pytest.Mo
                 )
                 for n in range(64)
             ]
-            request = looked(log, *many)
-            seats(log, "free")
+            request = prepare_evaluated(log, *many)
+            append_seats(log, "free")
             del texts[:]
-            assert isinstance(outcome(log, request), AppendResult)
+            assert isinstance(commit_one(log, request), AppendResult)
             assert len([text for text in texts if "newer_bytes" in text]) == 1
             assert len(texts) <= 5
 
 
-def _noted(steps: Any, texts: list[str]) -> Any:
+def record_statements(steps: Any, texts: list[str]) -> Any:
+    """Run the steps of an append, and record their SQL."""
     try:
         step = next(steps)
         while True:
@@ -179,7 +181,7 @@ def _noted(steps: Any, texts: list[str]) -> Any:
 
 def test_equal_contexts_are_evaluated_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """K3: an append that names one context 64 times evaluates it once."""
-    seats(log, "free")
+    append_seats(log, "free")
     made: list[Query] = []
     matcher = Matcher
 
@@ -187,17 +189,17 @@ def test_equal_contexts_are_evaluated_once(log: Log, monkeypatch: pytest.MonkeyP
         made.append(query)
         return matcher(query)
 
-    request = looked(log, *[ExpectedContext(RARE, None)] * 64)
-    seats(log, "free")
+    request = prepare_evaluated(log, *[ExpectedContext(RARE, None)] * 64)
+    append_seats(log, "free")
     monkeypatch.setattr(contexts, "Matcher", counted)
-    assert isinstance(outcome(log, request), AppendResult)
+    assert isinstance(commit_one(log, request), AppendResult)
     assert len(made) == 1
 
 
-# -- reads that nobody waits for
+# -- cancelled reads
 
 
-def _endless(log: Log) -> Callable[[], object]:
+def endless_read(log: Log) -> Callable[[], object]:
     """Return a read of a backend that only a cancellation ends."""
     store = log.store
     if isinstance(store, PostgresStore):
@@ -216,23 +218,23 @@ def _endless(log: Log) -> Callable[[], object]:
 
 def test_a_cancelled_read_ends(log: Log) -> None:
     """K3: cancelling a request ends its read in the database and in Python."""
-    seats(log, "free")
+    append_seats(log, "free")
     cancellation = Cancellation()
-    read = _endless(log)
+    read = endless_read(log)
     alarm = threading.Timer(CANCEL_S, cancellation.cancel)
     alarm.start()
     with cancellable(cancellation), pytest.raises(TimedOut, match="request has ended"):
         read()
     alarm.join()
-    assert log.query(RARE).context_version is None  # outside of it nothing is cancelled
+    assert log.query(RARE).context_version is None  # outside the block nothing is cancelled
     with cancellable(cancellation), pytest.raises(TimedOut, match="request has ended"):
         log.query(RARE)
 
 
 def test_an_awaited_read_ends_with_its_task(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3, B13: a query whose task was cancelled leaves no thread at work, nor a condition's."""
-    seats(log, "free")
-    read = _endless(log)
+    """K3, B13: a cancelled task ends its query in the database."""
+    append_seats(log, "free")
+    read = endless_read(log)
     ended = threading.Event()
 
     def context_version(*_: object) -> None:
@@ -251,10 +253,10 @@ async def _within(seconds: float, awaited: Coroutine[Any, Any, object]) -> objec
     return await asyncio.wait_for(awaited, seconds)
 
 
-def test_a_long_transaction_on_sqlite_is_ended(
+def test_a_long_transaction_on_sqlite_is_rolled_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B14: a transaction that holds the write lock too long is rolled back."""
+    """B14: a transaction that holds the write lock for too long is rolled back."""
     monkeypatch.setattr(sqlite_writer, "_TRANSACTION_LIMIT_MIN_S", 0.2)
     quick = seriatim.Settings(lock_wait_s=0.1, lock_hold_s=0.1)
     with seriatim.open(f"sqlite:///{tmp_path}/log.db", settings=quick) as log:
@@ -270,11 +272,11 @@ def test_a_long_transaction_on_sqlite_is_ended(
             raise_epoch()
         assert caught.value.details["ambiguous"] is False
         assert log.identity().epoch == 1
-        seats(log, "free")
+        append_seats(log, "free")
 
 
-def test_cancellations_nest(log: Log) -> None:
-    """K3: a request within another one ends with it, and not the other way round."""
+def test_cancellations_are_nested(log: Log) -> None:
+    """K3: cancelling a request also cancels requests within it, and not the one around it."""
     outer = Cancellation()
     with cancellable(outer):
         inner = Cancellation()

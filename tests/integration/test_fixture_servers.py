@@ -19,15 +19,15 @@ StartServer = Callable[..., PostgresServer]
 StartProxy = Callable[[str], TcpProxy]
 
 
-def rows(url: str) -> list[int]:
-    """Read the table ``t`` over a connection of its own."""
+def read_rows(url: str) -> list[int]:
+    """Read the table ``t`` over a separate connection."""
     with psycopg.connect(url) as connection:
         return [row[0] for row in connection.execute("SELECT n FROM t ORDER BY n")]
 
 
 @pytest.fixture
 def table_url(empty_postgres_url: str) -> str:
-    """A database with one table ``t`` that holds the number 1."""
+    """The URL of a database with one table ``t`` that contains the number 1."""
     with psycopg.connect(empty_postgres_url) as connection:
         connection.execute("CREATE TABLE t (n int)")
         connection.execute("INSERT INTO t VALUES (1)")
@@ -40,8 +40,8 @@ def insert_two(connection: psycopg.Connection) -> None:
     connection.commit()
 
 
-def test_server_answers_on_tcp_and_socket(postgres_server: PostgresServer) -> None:
-    """Both URLs lead to the same server, which has the settings we count on."""
+def test_server_listens_on_tcp_and_socket(postgres_server: PostgresServer) -> None:
+    """Both URLs lead to the same server, with the settings of the fixture."""
     found = []
     for url in (postgres_server.url(), postgres_server.url(via_socket=True)):
         with psycopg.connect(url) as connection:
@@ -58,10 +58,10 @@ def test_server_does_not_run_as_root(postgres_server: PostgresServer) -> None:
     assert postgres_server.data_dir.stat().st_mode & 0o077 == 0
 
 
-def test_each_test_has_a_fresh_clone(
+def test_each_test_has_a_separate_clone(
     postgres_server: PostgresServer, postgres_template: str, postgres_url: str
 ) -> None:
-    """A clone is writable, apart from its siblings, and made in well under a second."""
+    """A clone is writable, independent of others, and created in less than two seconds."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute("CREATE TABLE only_here (n int)")
     started_at = time.monotonic()
@@ -76,20 +76,20 @@ def test_each_test_has_a_fresh_clone(
 
 
 def test_tools_run_against_the_server(postgres_server: PostgresServer, table_url: str) -> None:
-    """Client tools find the server without connection settings."""
+    """Client tools connect to the server without connection settings."""
     dump = postgres_server.run_tool("pg_dump", "--data-only", table_url.rsplit("/", 1)[1])
 
     assert "COPY public.t (n)" in dump.stdout
 
 
-def test_missing_database_is_reported_by_tools(postgres_server: PostgresServer) -> None:
-    """A failing tool raises with its output."""
+def test_failed_tool_raises(postgres_server: PostgresServer) -> None:
+    """A failing tool raises an error with its output."""
     with pytest.raises(RuntimeError, match="no_such_database"):
         postgres_server.run_tool("pg_dump", "no_such_database")
 
 
 def test_committed_data_survives_kill9(own_postgres: StartServer) -> None:
-    """After SIGKILL of the whole server, a start recovers exactly the committed data."""
+    """After SIGKILL a restarted server has exactly the committed data."""
     server = own_postgres()
     with psycopg.connect(server.url()) as connection:
         connection.execute("CREATE TABLE t (n int)")
@@ -106,11 +106,11 @@ def test_committed_data_survives_kill9(own_postgres: StartServer) -> None:
         open_transaction.execute("SELECT 1")
     open_transaction.close()
     server.start()
-    assert rows(server.url()) == [1]
+    assert read_rows(server.url()) == [1]
 
 
 def test_base_backup_starts_as_a_second_server(own_postgres: StartServer) -> None:
-    """A base backup of one server is the data directory of another."""
+    """A server can start on a base backup of another."""
     first = own_postgres(fsync=False)
     with psycopg.connect(first.url()) as connection:
         connection.execute("CREATE TABLE t (n int)")
@@ -119,12 +119,12 @@ def test_base_backup_starts_as_a_second_server(own_postgres: StartServer) -> Non
 
     second = own_postgres(data_from=first.home / "backup")
 
-    assert rows(second.url()) == [7]
+    assert read_rows(second.url()) == [7]
     assert first.port != second.port
 
 
-def test_closed_server_leaves_nothing(own_postgres: StartServer) -> None:
-    """Closing ends the process and removes the directory."""
+def test_closed_server_is_removed(own_postgres: StartServer) -> None:
+    """Closing a server ends its process and removes its directory."""
     server = own_postgres(fsync=False)
     pid, home = server.pid, server.home
 
@@ -136,7 +136,7 @@ def test_closed_server_leaves_nothing(own_postgres: StartServer) -> None:
 
 
 def test_server_ends_with_a_killed_test_run() -> None:
-    """Even when its owner is killed outright, a server ends and its directory goes."""
+    """When the test process is killed, its server ends and its directory is removed."""
     script = (
         "from tests.fixtures.postgres_server import PostgresServer; import os, sys, signal;"
         "s = PostgresServer(fsync=False); s.start(); print(s.pid, s.home, flush=True);"
@@ -161,7 +161,7 @@ def test_server_ends_with_a_killed_test_run() -> None:
 
 
 def test_restart_keeps_the_url(own_postgres: StartServer) -> None:
-    """A restarted server is found at the same place."""
+    """A restarted server has the same URL and settings."""
     server = own_postgres(settings={"work_mem": "7MB"})
     url = server.url()
 
@@ -171,8 +171,8 @@ def test_restart_keeps_the_url(own_postgres: StartServer) -> None:
         assert connection.execute("SHOW work_mem").fetchone() == ("7MB",)
 
 
-def test_proxy_passes_everything_through(proxy_to: StartProxy, table_url: str) -> None:
-    """Without a fault the proxy is not noticed, by large messages either."""
+def test_proxy_forwards_everything_without_a_fault(proxy_to: StartProxy, table_url: str) -> None:
+    """Without a fault the proxy forwards everything, also large messages."""
     proxy = proxy_to(table_url)
     with psycopg.connect(proxy.url) as connection:
         found = connection.execute("SELECT %s::text", ["x" * 1_000_000]).fetchone()
@@ -182,7 +182,7 @@ def test_proxy_passes_everything_through(proxy_to: StartProxy, table_url: str) -
 
 
 def test_request_lost_before_commit(proxy_to: StartProxy, table_url: str) -> None:
-    """A COMMIT that never reached the server has committed nothing."""
+    """A dropped COMMIT request commits nothing."""
     proxy = proxy_to(table_url)
     connection = psycopg.connect(proxy.url)
     fault = proxy.drop_requests_with(b"COMMIT")
@@ -191,12 +191,12 @@ def test_request_lost_before_commit(proxy_to: StartProxy, table_url: str) -> Non
         insert_two(connection)
 
     fault.wait()
-    assert rows(table_url) == [1]
+    assert read_rows(table_url) == [1]
     connection.close()
 
 
 def test_reply_lost_after_commit(proxy_to: StartProxy, table_url: str) -> None:
-    """A COMMIT whose answer was lost is committed, though the client saw a failure."""
+    """A COMMIT whose response is dropped is committed, and the client gets an error."""
     proxy = proxy_to(table_url)
     connection = psycopg.connect(proxy.url)
     fault = proxy.drop_replies_after(b"COMMIT")
@@ -205,12 +205,12 @@ def test_reply_lost_after_commit(proxy_to: StartProxy, table_url: str) -> None:
         insert_two(connection)
 
     assert fault.triggered.is_set()
-    assert rows(table_url) == [1, 2]
+    assert read_rows(table_url) == [1, 2]
     connection.close()
 
 
 def test_reply_lost_after_large_request(proxy_to: StartProxy, table_url: str) -> None:
-    """A marker early in a request of many pieces still lets the whole request through."""
+    """A request of many chunks with an early marker reaches the server as a whole."""
     proxy = proxy_to(table_url)
     connection = psycopg.connect(proxy.url, autocommit=True)
     proxy.drop_replies_after(b"early-marker")
@@ -219,12 +219,12 @@ def test_reply_lost_after_large_request(proxy_to: StartProxy, table_url: str) ->
     with pytest.raises(psycopg.OperationalError):
         connection.execute("INSERT INTO t SELECT length(%s)", [argument])
 
-    assert rows(table_url) == [1, len(argument)]
+    assert read_rows(table_url) == [1, len(argument)]
     connection.close()
 
 
 def test_fault_happens_once(proxy_to: StartProxy, table_url: str) -> None:
-    """After the planned loss a new connection works: a retry may succeed."""
+    """After a planned loss a new connection works."""
     proxy = proxy_to(table_url)
     proxy.drop_requests_with(b"COMMIT")
     for _ in range(2):
@@ -236,11 +236,11 @@ def test_fault_happens_once(proxy_to: StartProxy, table_url: str) -> None:
         finally:
             connection.close()
 
-    assert rows(table_url) == [1, 2]
+    assert read_rows(table_url) == [1, 2]
 
 
 def test_cut_closes_and_refuses_until_resume(proxy_to: StartProxy, table_url: str) -> None:
-    """A cut ends open connections; with refuse, new ones fail until resume."""
+    """A cut closes open connections, and with `refuse` new ones fail until resume."""
     proxy = proxy_to(table_url)
     connection = psycopg.connect(proxy.url)
 
@@ -252,11 +252,11 @@ def test_cut_closes_and_refuses_until_resume(proxy_to: StartProxy, table_url: st
         psycopg.connect(proxy.url)
     connection.close()
     proxy.resume()
-    assert rows(proxy.url) == [1]
+    assert read_rows(proxy.url) == [1]
 
 
 def test_pause_holds_bytes_until_resume(proxy_to: StartProxy, table_url: str) -> None:
-    """A paused proxy neither answers nor closes; resumed, the held request goes through."""
+    """A paused proxy forwards nothing until resume, and keeps connections open."""
     proxy = proxy_to(table_url)
     with (
         psycopg.connect(proxy.url, autocommit=True) as connection,
@@ -265,11 +265,11 @@ def test_pause_holds_bytes_until_resume(proxy_to: StartProxy, table_url: str) ->
         proxy.pause()
         insert = threads.submit(connection.execute, "INSERT INTO t VALUES (3)")
         time.sleep(0.2)
-        held = rows(table_url)
+        held = read_rows(table_url)
         done_while_paused = insert.done()
         proxy.resume()
         insert.result(timeout=10)
 
     assert held == [1]
     assert not done_while_paused
-    assert rows(table_url) == [1, 3]
+    assert read_rows(table_url) == [1, 3]

@@ -21,7 +21,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_a_run_ends_with_a_closed_log(url: str) -> None:
-    """B13: it says why, instead of trying again for ever."""
+    """B13: the run of a subscription raises `The log is closed` when its log is closed."""
     seen, ended = BatchCollector(), []
     log = seriatim.open(url)
     log.append([NewEvent("x", {})])

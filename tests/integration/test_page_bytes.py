@@ -49,7 +49,7 @@ SPECS: list[dict[str, Any]] = [
 
 
 def event(number: int) -> NewEvent:
-    """Return a small event, or from a certain number on a large one, every second of it wide."""
+    """Return a small event, or from number SMALL on a large one with ASCII or wide text."""
     large = number >= SMALL
     filler = ("x" * LARGE_BYTES if number % 2 else WIDE) if large else ""
     return NewEvent(
@@ -63,7 +63,7 @@ def event(number: int) -> NewEvent:
 
 @pytest.fixture(scope="module", params=["memory", "sqlite", "postgres", "http"])
 def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
-    """A log of each backend with small events that large ones follow."""
+    """A log on each backend with small events followed by large ones."""
     folder: Path = tmp_path_factory.mktemp("pages")
     url = {"memory": "memory:", "sqlite": f"sqlite:///{folder}/log.db"}.get(request.param)
     with ExitStack() as stack:
@@ -82,7 +82,7 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def numbers(records: list[EventRecord]) -> list[int]:
-    """Return which events were read."""
+    """Return the numbers of records."""
     return [record.payload["n"] for record in records]
 
 
@@ -92,14 +92,14 @@ def size(records: list[EventRecord]) -> int:
 
 
 def is_bounded(log: Log, page: list[EventRecord]) -> bool:
-    """Tell whether a page ends with the record that reaches the bound; a service has its own."""
+    """Return whether a page ends with the record that reaches its bound."""
     return size(page[:-1]) < (RESPONSE_BYTES if isinstance(log.store, HttpStore) else BOUND)
 
 
 @pytest.mark.parametrize("newest_first", [False, True], ids=["oldest", "newest"])
 @pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))
-def test_a_query_page_ends_at_its_bytes(log: Log, query: Query, newest_first: bool) -> None:
-    """K3: no page of a query holds more than its bytes and one event, and none is left out."""
+def test_query_pages_are_bounded_in_bytes(log: Log, query: Query, newest_first: bool) -> None:
+    """K3: a page of a query ends at the event that reaches its bytes; pages have all events."""
     found: list[int] = []
     after, until = 0, log.head()
     while page := log.store.select(
@@ -118,10 +118,10 @@ def test_a_query_page_ends_at_its_bytes(log: Log, query: Query, newest_first: bo
 
 @pytest.mark.parametrize("newest_first", [False, True], ids=["oldest", "newest"])
 @pytest.mark.parametrize("filters", SPECS, ids=range(len(SPECS)))
-def test_a_read_page_ends_at_its_bytes(
+def test_read_pages_are_bounded_in_bytes(
     log: Log, filters: dict[str, Any], newest_first: bool
 ) -> None:
-    """K3, E1: no page of a read holds more than its bytes and one event; last_scanned is right."""
+    """K3, E1: a page of a read ends at the event that reaches its bytes; pages have all events."""
     spec = ReadSpec(
         tenant_id=log.tenant_id,
         limit=1000,
@@ -137,8 +137,8 @@ def test_a_read_page_ends_at_its_bytes(
     assert found == list(reversed(expected) if newest_first else expected)
 
 
-def test_pages_go_on_after_a_page_cut_by_its_bytes(log: Log) -> None:
-    """K3: a short page is the last one only if it is below its limit of bytes."""
+def test_paging_continues_after_a_page_cut_by_bytes(log: Log) -> None:
+    """K3: paging continues after a page that ended at its bytes."""
 
     def read(after: int, limit: int, max_bytes: int) -> list[EventRecord]:
         assert limit <= 33
@@ -151,8 +151,8 @@ def test_pages_go_on_after_a_page_cut_by_its_bytes(log: Log) -> None:
     assert all(first[-1].position < second[0].position for first, second in pairwise(found))
 
 
-def test_an_answer_ends_when_its_size_is_reached(log: Log) -> None:
-    """K3: what an answer holds is bounded by one page more than its size."""
+def test_first_records_are_bounded_in_bytes(log: Log) -> None:
+    """K3: the first records of a read end when their total size is reached."""
 
     def read(after: int, limit: int, max_bytes: int) -> list[EventRecord]:
         return log.store.select(
@@ -172,7 +172,7 @@ def test_an_answer_ends_when_its_size_is_reached(log: Log) -> None:
 def test_candidates_of_a_costly_predicate_are_read_in_small_pages(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: events that the matcher must test are held a few at a time."""
+    """K3: candidates for the matcher are read in pages of bounded bytes."""
     held: list[int] = []
     monkeypatch.setattr(queries, "CANDIDATE_PAGE_BYTES", BOUND)
     with seriatim.open(postgres_url) as log:

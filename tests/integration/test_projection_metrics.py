@@ -23,33 +23,33 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-def shown(metrics: Metrics) -> dict[str, float]:
-    """Return what is said of projections, parsed."""
+def projection_samples(metrics: Metrics) -> dict[str, float]:
+    """Return the metrics of the projection."""
     text = metrics.render()[0].decode()
     return {
-        one.name: one.value
+        sample.name: sample.value
         for family in text_string_to_metric_families(text)
-        for one in family.samples
-        if one.labels == {"tenant": "default", "projection": "seats"}
+        for sample in family.samples
+        if sample.labels == {"tenant": "default", "projection": "seats"}
     }
 
 
-def test_projection_lag(url: str) -> None:
-    """M2: lag, failures and running state of the log's projections."""
+def test_projection_metrics(url: str) -> None:
+    """M2: metrics have lag, failures and running state of the log's projections."""
     metrics = Metrics()
     with seriatim.open(url) as log:
         LogMetrics(metrics).observe(log, cache_s=0)
         log.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
-        assert shown(metrics) == {}
+        assert projection_samples(metrics) == {}
         with closing(open_read_model(read_model_url(url))) as model:
             model.create_projection(seats, "default", log.identity())
             token = model.claim("seats", "runner", 60)
             assert token is not None
-            made = make_step(0, 2, state_rows=seat_rows({"1a": 2}, 2))
-            made.last_event_id = log.store.event_id_at(2) or ""
-            model.commit(seats, made, token=token)
+            step = make_step(0, 2, state_rows=seat_rows({"1a": 2}, 2))
+            step.last_event_id = log.store.event_id_at(2) or ""
+            model.commit(seats, step, token=token)
 
-            assert shown(metrics) == {
+            assert projection_samples(metrics) == {
                 "seriatim_projection_lag_events": 3,
                 "seriatim_projection_failures": 0,
                 "seriatim_projection_running": 1,

@@ -1,4 +1,4 @@
-"""A query under concurrent appends returns records and version of one snapshot."""
+"""A query during concurrent appends returns records and version of one snapshot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Opened = tuple[Log, Log]  # the log under test, and the one whose store does its
 
 @pytest.fixture(params=BACKENDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
-    """A log on each backend and through the HTTP client, and the log beside its database."""
+    """A log on each backend and over HTTP, and the log whose store reads for it."""
     with ExitStack() as stack:
         if request.param == "http":
             service = stack.enter_context(run_service(f"sqlite:///{tmp_path}/log.db"))
@@ -38,7 +38,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
 
 
 def append_after_each_read(patch: pytest.MonkeyPatch, log: Log, most: int = 1000) -> list[str]:
-    """Append a matching event after the first `most` reads of the store; return those reads."""
+    """Append a matching event after the first `most` reads of a store; return those reads."""
     reads: list[str] = []
 
     def wrapped(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,8 +73,8 @@ def test_version_covers_only_returned_records(opened: Opened) -> None:
     assert (found.last_returned_position, found.context_version, found.head) == (3, 3, 3)
 
 
-def test_pages_keep_the_first_page_s_version(opened: Opened) -> None:
-    """D1: later pages are of the snapshot of the first, however much is appended meanwhile."""
+def test_pages_keep_the_version_of_the_first(opened: Opened) -> None:
+    """D1: later pages of a query have the version of the first, despite concurrent appends."""
     log, beside = opened
     log.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
     with pytest.MonkeyPatch.context() as patch:
@@ -86,12 +86,12 @@ def test_pages_keep_the_first_page_s_version(opened: Opened) -> None:
                 log.query(SEATS, limit=2, after=last.last_returned_position, head=last.head)
             )
 
-    assert [[one.position for one in page.records] for page in pages] == [[1, 2], [3, 4], [5]]
+    assert [[record.position for record in page.records] for page in pages] == [[1, 2], [3, 4], [5]]
     assert {page.context_version for page in pages} == {5}
 
 
 def test_unreturned_event_fails_the_condition(opened: Opened) -> None:
-    """D1: an append on the version of such a query conflicts with the events it did not return."""
+    """D1: an append on the version of a query conflicts with an event that it did not return."""
     log, beside = opened
     log.append([NewEvent("seat.taken", {"n": 1})])
     with pytest.MonkeyPatch.context() as patch:

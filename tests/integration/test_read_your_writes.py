@@ -41,18 +41,18 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["beside", "service"])
 def log(url: str, request: pytest.FixtureRequest) -> Iterator[Log]:
-    """A log with five events, opened by its own address or through a service."""
-    with seriatim.open(url) as made:
-        made.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
+    """A log with five events, opened by its own URL or through a service."""
+    with seriatim.open(url) as log:
+        log.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
         if request.param == "beside":
-            yield made
+            yield log
             return
     with run_service(url) as service, seriatim.open(service.url, token=service.token()) as remote:
         yield remote
 
 
 class Runner:
-    """What moves a projection here: commits, as a run makes them."""
+    """Moves a projection by commits."""
 
     def __init__(self, log: Log, model: ReadModel, tenant_id: str = "default") -> None:
         self.log = log
@@ -64,16 +64,16 @@ class Runner:
         self.position = 0
 
     def move(self, until: int, **parts: Any) -> None:
-        """Pass the events up to a position."""
-        made = make_step(self.position, until, state_rows=seat_rows({"1a": until}, until), **parts)
-        made.last_event_id = self.log.store.event_id_at(until) or ""
-        self.model.commit(seats, made, token=self.token)
+        """Commit a step up to a position."""
+        step = make_step(self.position, until, state_rows=seat_rows({"1a": until}, until), **parts)
+        step.last_event_id = self.log.store.event_id_at(until) or ""
+        self.model.commit(seats, step, token=self.token)
         self.position = until
 
 
 @pytest.fixture
 def runner(log: Log, url: str) -> Iterator[Runner]:
-    """A projection that stands at 2, beside the log."""
+    """A projection at position 2 of the log."""
     model = open_read_model(read_model_url(url))
     made = Runner(log, model)
     made.move(2)
@@ -81,23 +81,23 @@ def runner(log: Log, url: str) -> Iterator[Runner]:
     model.close()
 
 
-def later(seconds: float, act: Callable[[], Any]) -> threading.Timer:
-    """Do something in a while."""
+def run_later(seconds: float, act: Callable[[], Any]) -> threading.Timer:
+    """Run a function after a delay."""
     timer = threading.Timer(seconds, act)
     timer.start()
     return timer
 
 
 def test_wait_returns_at_once_for_a_reached_position(log: Log, runner: Runner) -> None:
-    """I6: a wait for a reached position returns immediately."""
+    """I6: a wait for a position that the projection has reached returns at once."""
     for position in (0, 1, 2):
         assert log.projections.wait_for("seats", position, timeout_s=0.001).position == 2
         assert log.projections.demand("seats", position).position == 2
 
 
-def test_waiting_ends_when_the_projection_has_passed(log: Log, runner: Runner) -> None:
-    """I6: soon after, not when the time is over; rows are there then."""
-    timer = later(0.3, lambda: runner.move(5))
+def test_wait_ends_when_the_projection_has_passed(log: Log, runner: Runner) -> None:
+    """I6: a wait ends soon after the projection has passed the position, with its rows stored."""
+    timer = run_later(0.3, lambda: runner.move(5))
     began = time.monotonic()
     found = log.projections.wait_for("seats", 4)
     waited = time.monotonic() - began
@@ -108,8 +108,8 @@ def test_waiting_ends_when_the_projection_has_passed(log: Log, runner: Runner) -
     assert runner.model.load_states(seats, [("default", "1a")])["default", "1a"]["taken"] == 5
 
 
-def test_waiting_is_bounded(log: Log, runner: Runner) -> None:
-    """I6: projection_timeout has position and status, and is retryable."""
+def test_wait_times_out(log: Log, runner: Runner) -> None:
+    """I6: a wait raises a retryable projection_timeout with position and status."""
     began = time.monotonic()
     with pytest.raises(ProjectionTimeout, match=r"has reached 2, not 3, within 0\.3 s") as caught:
         log.projections.wait_for("seats", 3, timeout_s=0.3)
@@ -124,8 +124,8 @@ def test_waiting_is_bounded(log: Log, runner: Runner) -> None:
     assert (caught.value.code, caught.value.retryable) == ("projection_timeout", True)
 
 
-def test_require_raises_for_an_outdated_projection(log: Log, runner: Runner) -> None:
-    """I6: projection_out_of_date at once; not so when it has passed."""
+def test_demand_raises_for_an_outdated_projection(log: Log, runner: Runner) -> None:
+    """I6: `demand` raises projection_out_of_date at once unless the position was reached."""
     began = time.monotonic()
     with pytest.raises(ProjectionOutOfDate, match="has reached 2, not 5") as caught:
         log.projections.demand("seats", 5)
@@ -136,10 +136,10 @@ def test_require_raises_for_an_outdated_projection(log: Log, runner: Runner) -> 
     assert log.projections.demand("seats", 5).position == 5
 
 
-def test_a_write_is_found_by_its_receipt(log: Log, runner: Runner) -> None:
-    """I6: the position of an append is what one waits for."""
+def test_wait_for_the_position_of_a_receipt(log: Log, runner: Runner) -> None:
+    """I6: a wait for the last position of an append ends when the projection has passed it."""
     receipt = log.append([NewEvent("seat.taken", {})])
-    timer = later(0.05, lambda: runner.move(receipt.last_position))
+    timer = run_later(0.05, lambda: runner.move(receipt.last_position))
 
     assert log.projections.wait_for("seats", receipt.last_position).position == 6
     timer.join()
@@ -155,13 +155,13 @@ def test_position_beyond_the_head_is_refused(log: Log, runner: Runner, position:
 
 @pytest.mark.parametrize("timeout", [0, -1, True, "1", float("nan"), float("inf"), None])
 def test_invalid_wait_timeouts_are_refused(log: Log, runner: Runner, timeout: Any) -> None:
-    """L2: a wait has an end."""
+    """L2: a wait needs a positive, finite timeout."""
     with pytest.raises(InvalidArgument, match="timeout_s must be a positive number of seconds"):
         log.projections.wait_for("seats", 1, timeout_s=timeout)
 
 
-def test_unknown_projections(log: Log, url: str) -> None:
-    """I6: they are not found, also where no read model is yet, and nothing is made by asking."""
+def test_unknown_projections_are_not_found(log: Log, url: str) -> None:
+    """I6: an unknown projection is not found, with or without a read model."""
     for _ in range(2):
         for act in (
             lambda: log.projections.wait_for("nobody", 1),
@@ -177,8 +177,8 @@ def test_unknown_projections(log: Log, url: str) -> None:
         log.projections.demand("", 1)
 
 
-def test_a_first_rebuild_is_not_there_yet(log: Log, url: str) -> None:
-    """I4: shadows are not read."""
+def test_shadows_are_not_found(log: Log, url: str) -> None:
+    """I4: a projection that has only a shadow is not found."""
     model = open_read_model(read_model_url(url))
     model.create_projection(seats, "default", log.identity(), shadow=True)
     model.close()
@@ -189,7 +189,7 @@ def test_a_first_rebuild_is_not_there_yet(log: Log, url: str) -> None:
 
 
 def test_status_of_every_projection(log: Log, runner: Runner) -> None:
-    """I7: position, lag, time, status, whether it runs, and its failures."""
+    """I7: the status has position, lag, time, state and failures of each projection."""
     runner.move(3, failures=[(make_failure(3), "parked")])
     runner.model.create_projection(plan, "default", log.identity())
     runner.model.create_projection(seats, "default", log.identity(), shadow=True)
@@ -201,20 +201,20 @@ def test_status_of_every_projection(log: Log, runner: Runner) -> None:
     assert (busy.name, busy.position, busy.lag, busy.status) == ("seats", 3, 2, "ready")
     assert (busy.running, busy.failures) == (True, 1)
     assert busy.updated_at == runner.model.list_progress()[1].updated_at
-    assert [one.failure for one in log.projections.failures("seats")] == [make_failure(3)]
+    assert [failure.failure for failure in log.projections.failures("seats")] == [make_failure(3)]
     with pytest.raises(ProjectionTimeout) as caught:
         log.projections.wait_for("plan", 1, timeout_s=0.01)
     assert caught.value.details["status"] == "paused"
     assert "it is paused and not running" in caught.value.message
 
 
-def test_no_projection_yet(log: Log) -> None:
-    """I7: then there is nothing to tell."""
+def test_status_without_projections(log: Log) -> None:
+    """I7: without projections the status is empty."""
     assert log.projections.status() == []
 
 
 def test_tenants_have_their_own_read_models(log: Log, url: str, runner: Runner) -> None:
-    """K1: a tenant's log looks up only the read models of that tenant."""
+    """K1: the log of a tenant uses only the read models of that tenant."""
     other = log.for_tenant("other")
     with pytest.raises(NotFound):
         other.projections.demand("seats", 0)
@@ -230,7 +230,7 @@ def test_tenants_have_their_own_read_models(log: Log, url: str, runner: Runner) 
 
 
 def test_read_model_at_another_url(log: Log, tmp_path: Path) -> None:
-    """I6: also one of every tenant, and on another database than the log's."""
+    """I6: a read model at another URL, also one of all tenants, can be waited for."""
     target = f"sqlite:///{tmp_path}/elsewhere.db"
     model = open_read_model(target)
     Runner(log, model, "*").move(3)
@@ -242,8 +242,8 @@ def test_read_model_at_another_url(log: Log, tmp_path: Path) -> None:
     model.close()
 
 
-def test_a_read_model_of_another_log_is_no_answer(log: Log, url: str) -> None:
-    """F8: positions of another log, or of another past, say nothing about this one."""
+def test_a_read_model_of_another_log_is_refused(log: Log, url: str) -> None:
+    """F8: a read model of another log, epoch or history raises LogIdentityChanged."""
     model = open_read_model(read_model_url(url))
     identity = log.identity()
     for made in (LogIdentity("other", identity.epoch), LogIdentity(identity.log_id, 99)):
@@ -258,8 +258,8 @@ def test_a_read_model_of_another_log_is_no_answer(log: Log, url: str) -> None:
     model.close()
 
 
-def test_a_log_in_memory_has_no_place_beside_it() -> None:
-    """I6: a clear error, not a file somewhere."""
+def test_a_log_in_memory_has_no_default_read_model() -> None:
+    """I6: a log in memory needs the URL of its read model."""
     with (
         seriatim.open("memory:") as log,
         pytest.raises(InvalidArgument, match=r"name one with log\.projections_at"),
@@ -267,8 +267,8 @@ def test_a_log_in_memory_has_no_place_beside_it() -> None:
         log.projections.status()
 
 
-def test_a_log_in_memory_can_be_given_a_place(tmp_path: Path) -> None:
-    """I6: its events may be projected anywhere."""
+def test_a_log_in_memory_with_a_read_model_at_a_url(tmp_path: Path) -> None:
+    """I6: a log in memory may have a read model in a database."""
     target = f"sqlite:///{tmp_path}/read.db"
     model = open_read_model(target)
     with seriatim.open("memory:") as log:
@@ -279,7 +279,7 @@ def test_a_log_in_memory_can_be_given_a_place(tmp_path: Path) -> None:
 
 
 def test_closed_log_closes_its_read_models(url: str) -> None:
-    """F9: connections to read models end with the log (a lost one would be a warning)."""
+    """F9: closing a log closes its read models."""
     with seriatim.open(url) as log:
         model = open_read_model(read_model_url(url))
         Runner(log, model)
@@ -291,24 +291,24 @@ def test_closed_log_closes_its_read_models(url: str) -> None:
 
 
 def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
-    """I6: concurrent waits share a connection and all return."""
+    """I6: concurrent waits share one connection, and all return."""
     found: list[int] = []
     threads = [
         threading.Thread(target=lambda: found.append(log.projections.wait_for("seats", 5).position))
         for _ in range(20)
     ]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     runner.move(5)
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
 
     assert found == [5] * 20
     assert len(log.read_models._open) == (log.store.name != "http")
 
 
 def test_fork_opens_its_own_connection(log: Log, runner: Runner) -> None:
-    """I6: a child does not use its parent's connection."""
+    """I6: a forked child opens its own connection to the read model."""
     log.projections.demand("seats", 2)
     child = os.fork()
     if child == 0:
@@ -322,11 +322,11 @@ def test_fork_opens_its_own_connection(log: Log, runner: Runner) -> None:
     assert log.projections.demand("seats", 2).position == 2
 
 
-# -- awaited
+# -- asyncio
 
 
-async def test_async_wait_require_and_status(log: Log, runner: Runner) -> None:
-    """I6: the same for asyncio: wait, demand, status, failures."""
+async def test_async_wait_demand_and_status(log: Log, runner: Runner) -> None:
+    """I6: wait, demand, status and failures work in asyncio; waits block no thread."""
     projections = log.aio.projections
     assert (await projections.demand("seats", 2)).position == 2
     with pytest.raises(ProjectionOutOfDate):
@@ -335,12 +335,12 @@ async def test_async_wait_require_and_status(log: Log, runner: Runner) -> None:
         await projections.wait_for("seats", 3, timeout_s=0.05)
     waiting = [asyncio.create_task(projections.wait_for("seats", 5)) for _ in range(50)]
     await asyncio.sleep(0.1)
-    # Fifty who wait leave threads for others.
+    # Fifty waits occupy no thread: another call returns at once.
     assert await asyncio.wait_for(log.aio.head(), 5) == 5
     await asyncio.to_thread(runner.move, 5)
 
     assert [one.position for one in await asyncio.gather(*waiting)] == [5] * 50
-    assert [one.position for one in await projections.status()] == [5]
+    assert [status.position for status in await projections.status()] == [5]
     assert await projections.failures("seats") == []
     for wrong in (99, True):
         with pytest.raises(InvalidArgument):
@@ -350,13 +350,13 @@ async def test_async_wait_require_and_status(log: Log, runner: Runner) -> None:
 
 
 async def test_async_wait_can_be_cancelled(log: Log, runner: Runner) -> None:
-    """F5: a cancelled wait ends."""
+    """F5: an awaited wait can be cancelled."""
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(log.aio.projections.wait_for("seats", 5, 60), 0.2)
 
 
 async def test_async_read_model_at_another_url(log: Log, tmp_path: Path) -> None:
-    """I6: as in the sync call."""
+    """I6: a read model at another URL can be used in asyncio."""
     target = f"sqlite:///{tmp_path}/elsewhere.db"
     assert await log.aio.projections_at(target).status() == []
     with pytest.raises(NotFound):

@@ -41,8 +41,8 @@ from tests.integration.readmodel_support import (
 )
 
 
-def together(count: int, act: Callable[[int], Any]) -> list[Any]:
-    """Let threads do something at the same moment."""
+def run_concurrently(count: int, act: Callable[[int], Any]) -> list[Any]:
+    """Run a function in several threads at the same moment."""
     barrier = threading.Barrier(count)
 
     def one(number: int) -> Any:
@@ -53,10 +53,10 @@ def together(count: int, act: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(one, range(count)))
 
 
-# -- beginning
+# -- creation
 
 
-def test_a_projection_begins_before_the_first_event(model: ReadModel) -> None:
+def test_a_new_projection_is_at_position_0(model: ReadModel) -> None:
     """I2: a new projection has a cursor at position 0."""
     made = model.create_projection(seats, "default", LOG)
 
@@ -73,8 +73,8 @@ def test_a_projection_begins_before_the_first_event(model: ReadModel) -> None:
     assert model.list_progress() == [made]
 
 
-def test_beginning_again_changes_nothing(model: ReadModel) -> None:
-    """I2: beginning again keeps position, declaration and log."""
+def test_creating_a_projection_again_changes_nothing(model: ReadModel) -> None:
+    """I2: creating a known projection keeps its position, declaration and log."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 5, state_rows=seat_rows({"1a": 1}, 5)), token=token)
     changed = msgspec.structs.replace(seats, version=2)
@@ -86,7 +86,7 @@ def test_beginning_again_changes_nothing(model: ReadModel) -> None:
 
 @pytest.fixture
 def slow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the making of tables take so long that others come in between, if they can."""
+    """Delay the creation of tables, so that concurrent runners overlap."""
     create = tables.build_create_statement
 
     def slowly(*args: Any, **options: Any) -> str:
@@ -97,8 +97,8 @@ def slow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_tables")
-def test_many_may_begin_at_once(place: str) -> None:
-    """I8: runners that start together on a new place all find one projection."""
+def test_concurrent_creations_of_a_projection(place: str) -> None:
+    """I8: runners that create a projection concurrently all find it at position 0."""
 
     def begin(_: int) -> int:
         model = open_read_model(place)
@@ -107,11 +107,11 @@ def test_many_may_begin_at_once(place: str) -> None:
         finally:
             model.close()
 
-    assert together(6, begin) == [0] * 6
+    assert run_concurrently(6, begin) == [0] * 6
 
 
-def test_tenants_do_not_share_a_place(model: ReadModel) -> None:
-    """K1: a read model belongs to one tenant, whichever projection asks."""
+def test_tenants_do_not_share_a_read_model(model: ReadModel) -> None:
+    """K1: a read model belongs to one tenant; another one gets a conflict."""
     model.create_projection(seats, "default", LOG)
 
     for made in (seats, plan):
@@ -121,8 +121,8 @@ def test_tenants_do_not_share_a_place(model: ReadModel) -> None:
 
 
 @pytest.mark.usefixtures("slow_tables")
-def test_two_tenants_that_begin_at_once(place: str) -> None:
-    """K1: of two tenants that begin concurrently one gets a conflict."""
+def test_concurrent_creations_by_two_tenants(place: str) -> None:
+    """K1: of two tenants that create a read model concurrently one gets a conflict."""
 
     def begin(number: int) -> str:
         model = open_read_model(place)
@@ -133,11 +133,11 @@ def test_two_tenants_that_begin_at_once(place: str) -> None:
         finally:
             model.close()
 
-    assert sorted(together(2, begin)) in (["conflict", "t0"], ["conflict", "t1"])
+    assert sorted(run_concurrently(2, begin)) in (["conflict", "t0"], ["conflict", "t1"])
 
 
 def test_projections_do_not_share_a_table(model: ReadModel) -> None:
-    """I4: `seats_map` may be a projection or a table of `seats`, not both."""
+    """I4: a projection whose table name another projection uses is refused."""
     maps = [Table("map", {"row": str}, {})]
     first = projection("seats", key="stream_id", tables=maps, state=SeatCount)(keep_state)
     second = projection("seats_map", key="stream_id", columns={"taken": int})(keep_state)
@@ -175,7 +175,7 @@ def test_sql_keywords_are_valid_names(model: ReadModel, words: tuple[str, str]) 
 
 
 def test_rows_and_cursor_move_together(model: ReadModel) -> None:
-    """I2: position, last event id and time of the cursor are stored with the rows."""
+    """I2: a commit stores rows, position and last event id."""
     token = begin_and_claim(model)
     before = model.progress("seats")
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
@@ -189,7 +189,7 @@ def test_rows_and_cursor_move_together(model: ReadModel) -> None:
 
 
 def test_rows_are_replaced_and_deleted(model: ReadModel) -> None:
-    """I1: a row is replaced, and deleted if the fold returns None."""
+    """I1: a row is replaced, or deleted if the fold returns None."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
     model.commit(
@@ -202,14 +202,14 @@ def test_rows_are_replaced_and_deleted(model: ReadModel) -> None:
 
 
 def test_a_batch_without_rows_moves_the_cursor(model: ReadModel) -> None:
-    """I2: events of other types pass."""
+    """I2: a step without rows moves the cursor."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 9), token=token)
 
     assert [one.position for one in model.list_progress()] == [9]
 
 
-def broken(after: int) -> Any:
+def refused_step(after: int) -> Any:
     """Make a step whose last part the database refuses."""
     bad = (make_failure(7), "nonsense")
     return make_step(
@@ -218,12 +218,12 @@ def broken(after: int) -> Any:
 
 
 def test_a_commit_is_all_or_nothing(model: ReadModel) -> None:
-    """I2: an error at the end of a commit leaves rows, failures and cursor as they were."""
+    """I2: an error at the end of a commit rolls back rows, failures and cursor."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
 
     with pytest.raises(BackendFailure):
-        model.commit(seats, broken(3), token=token)
+        model.commit(seats, refused_step(3), token=token)
     assert short_rows(model) == {"1a": 1, "1b": 2}
     assert [one.position for one in model.list_progress()] == [3]
     assert model.failures("seats") == []
@@ -232,7 +232,7 @@ def test_a_commit_is_all_or_nothing(model: ReadModel) -> None:
 
 
 def test_a_commit_from_another_position_changes_nothing(model: ReadModel) -> None:
-    """I2: a batch that was done already, or that leaves a gap, is not done."""
+    """I2: a step that does not start at the cursor is refused."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
 
@@ -246,7 +246,7 @@ def test_a_commit_from_another_position_changes_nothing(model: ReadModel) -> Non
 
 
 def test_a_paused_projection_takes_no_step(model: ReadModel) -> None:
-    """I7: a pause applies at once, also to a computed step; resumed, the step is applied."""
+    """I7: a commit to a paused projection is refused, and accepted after it is resumed."""
     token = begin_and_claim(model)
     model.set_status("seats", "paused")
     with pytest.raises(ProjectionMoved):
@@ -259,7 +259,7 @@ def test_a_paused_projection_takes_no_step(model: ReadModel) -> None:
 
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) -> None:
-    """I8: a runner that lost its lease writes nothing more."""
+    """I8: a commit with another fencing token than the current one is refused."""
     token = begin_and_claim(model)
 
     with pytest.raises(LeaseLost, match="another runner has claimed projection seats") as caught:
@@ -269,13 +269,13 @@ def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) 
 
 
 def test_commit_to_a_missing_projection_is_refused(model: ReadModel) -> None:
-    """I8: a projection that never began or was dropped accepts no commit."""
+    """I8: a commit to a projection that was never created is refused."""
     with pytest.raises(LeaseLost):
         model.commit(seats, make_step(0, 3), token=0)
 
 
-def test_one_of_two_concurrent_commits_succeeds(place: str, model: ReadModel) -> None:
-    """I2: of two concurrent commits of one step exactly one is applied."""
+def test_one_of_several_concurrent_commits_succeeds(place: str, model: ReadModel) -> None:
+    """I2: of concurrent commits of one step exactly one is applied."""
     token = begin_and_claim(model)
 
     def commit(number: int) -> str:
@@ -290,21 +290,21 @@ def test_one_of_two_concurrent_commits_succeeds(place: str, model: ReadModel) ->
             mine.close()
         return "done"
 
-    assert sorted(together(4, commit)) == ["done", "moved", "moved", "moved"]
+    assert sorted(run_concurrently(4, commit)) == ["done", "moved", "moved", "moved"]
 
 
-def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
-    """I7: the status of a stopped projection is stored with the preceding step."""
+def test_a_commit_stores_the_status(model: ReadModel) -> None:
+    """I7: the status of a stopped projection is stored with its last step."""
     token = begin_and_claim(model)
-    noted = [(make_failure(4), "stopped")]
-    model.commit(seats, make_step(0, 3, failures=noted), token=token, status="failed")
+    record_failures = [(make_failure(4), "stopped")]
+    model.commit(seats, make_step(0, 3, failures=record_failures), token=token, status="failed")
 
     assert [one.status for one in model.list_progress()] == ["failed"]
-    assert [one.status for one in model.failures("seats")] == ["stopped"]
+    assert [failure.status for failure in model.failures("seats")] == ["stopped"]
 
 
-def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
-    """I3: a stored state equals the state in memory."""
+def test_states_are_returned_as_stored(model: ReadModel) -> None:
+    """I3: a stored state is returned unchanged."""
     token = begin_and_claim(model, plan)
     states = {("default", "a"): (3, '{"count":1}'), ("default", "ü'\"\\"): (2, '{"count":2}')}
     model.commit(plan, make_step(0, 3, states=states), token=token)
@@ -316,7 +316,7 @@ def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
     assert model.load_states(plan, wanted[:1]) == {wanted[0]: '{"count":5}'}
 
 
-def test_states_that_are_rows(model: ReadModel) -> None:
+def test_rows_as_states(model: ReadModel) -> None:
     """I3: a row that is a state is found by key and tenant."""
     token = begin_and_claim(model)
     both = seat_rows({"1a": 1, "1b": 2}, 3) | seat_rows({"1a": 5}, 3, "other")
@@ -328,8 +328,8 @@ def test_states_that_are_rows(model: ReadModel) -> None:
     }
 
 
-def test_the_first_or_the_last_row_stays(model: ReadModel) -> None:
-    """I1: by position, in whichever order the parts of a rebuild arrive."""
+def test_tables_keep_the_first_or_the_last_row(model: ReadModel) -> None:
+    """I1: a table keeps the first or last row by position, in whichever order steps arrive."""
     token = begin_and_claim(model, plan)
     firsts, lasts = plan.tables
     for after, position in ((0, 5), (1, 3), (2, 9), (3, 9)):
@@ -343,8 +343,8 @@ def test_the_first_or_the_last_row_stays(model: ReadModel) -> None:
     assert rows_of(model, plan, 1) == [{"name": "x", "at": 93}]
 
 
-def test_merging(model: ReadModel) -> None:
-    """I1: partial results become one: added up, least, greatest; nothing counts as nothing."""
+def test_partial_results_are_merged(model: ReadModel) -> None:
+    """I1: partial results are merged by sum, minimum and maximum; NULL is ignored."""
     token = begin_and_claim(model, sums)
     (table,) = sums.tables
     parts: list[tuple[Any, Any, Any]] = [
@@ -364,7 +364,7 @@ def test_merging(model: ReadModel) -> None:
 
 
 def test_a_sum_beyond_64_bits_is_refused(model: ReadModel) -> None:
-    """I2: it is never turned into another number, and the cursor stays."""
+    """I2: a sum over 64 bits fails the commit and leaves rows and cursor."""
     token = begin_and_claim(model, sums)
     (table,) = sums.tables
     big = stored_row(table, 1, kind="k", total=(1 << 63) - 1, least=None, most=None)
@@ -377,7 +377,7 @@ def test_a_sum_beyond_64_bits_is_refused(model: ReadModel) -> None:
 
 
 def test_a_part_of_a_rebuild_may_be_stored_twice(model: ReadModel) -> None:
-    """I4: a task that was run again changes nothing, sums among it."""
+    """I4: storing a part of a rebuild twice does not change its sums."""
     begin_and_claim(model, sums, shadow=True)
     row = stored_row(sums.tables[0], 4, kind="k", total=3, least=1, most=2.0)
     for _ in range(2):
@@ -386,8 +386,8 @@ def test_a_part_of_a_rebuild_may_be_stored_twice(model: ReadModel) -> None:
     assert rows_of(model, sums, shadow=True) == [{"kind": "k", "total": 3, "least": 1, "most": 2.0}]
 
 
-def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
-    """I2: a large batch is one transaction too."""
+def test_a_step_of_fifty_thousand_rows(model: ReadModel) -> None:
+    """I2: a step with 50,000 rows is committed in one transaction."""
     token = begin_and_claim(model)
     rows = seat_rows({f"k{number:05}": number for number in range(50_000)}, 1)
     began = time.monotonic()
@@ -404,11 +404,11 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
     assert short_rows(model) == {"k49999": 49_999}
 
 
-# -- one moment
+# -- snapshots
 
 
 def test_snapshot_is_consistent(place: str, model: ReadModel) -> None:
-    """I3: rows, digest and position of a snapshot belong together during writes."""
+    """I3: rows, digest and position of a snapshot stay the same during writes."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
     writer = open_read_model(place)
@@ -429,8 +429,8 @@ def test_snapshot_is_consistent(place: str, model: ReadModel) -> None:
         assert moment.compute_digest(seats).text() != before.text()
 
 
-def test_digests_are_of_rows(model: ReadModel) -> None:
-    """I3: the same rows by another way have the same digest; other rows have another."""
+def test_digests_depend_on_rows_only(model: ReadModel) -> None:
+    """I3: equal rows have equal digests, however they were written; other rows differ."""
     token = begin_and_claim(model)
     shadow = begin_and_claim(model, shadow=True)
     model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
@@ -455,8 +455,8 @@ def test_digests_are_of_rows(model: ReadModel) -> None:
         assert moment.compute_digest(seats, shadow=True).text() != pair[0]
 
 
-def test_rows_come_in_the_order_of_their_key(model: ReadModel) -> None:
-    """I3: code points, on both databases, so that two tables can be walked side by side."""
+def test_rows_are_ordered_by_key(model: ReadModel) -> None:
+    """I3: rows are ordered by the code points of their key on both databases."""
     token = begin_and_claim(model)
     keys = ["Z", "a", "ä", "B", "_", "é", "zz", "\U0001f30d", "\ufffd", "10", "9", "a b"]
     model.commit(
@@ -469,8 +469,8 @@ def test_rows_come_in_the_order_of_their_key(model: ReadModel) -> None:
 # -- failures
 
 
-def noted(model: ReadModel) -> int:
-    """Note a failure of each kind."""
+def record_failures(model: ReadModel) -> int:
+    """Record a failure of each kind."""
     token = begin_and_claim(model)
     made = [
         (make_failure(2), "parked"),
@@ -481,9 +481,9 @@ def noted(model: ReadModel) -> int:
     return token
 
 
-def test_failures_are_kept_with_all_they_say(model: ReadModel) -> None:
-    """I7: which event, which key, why, when, and what became of it."""
-    noted(model)
+def test_failures_are_stored(model: ReadModel) -> None:
+    """I7: a failure is stored with event, key, reason, time and status."""
+    record_failures(model)
     first, second, third = model.failures("seats")
 
     assert (first.failure, first.status, first.again) == (make_failure(2), "parked", False)
@@ -496,12 +496,15 @@ def test_failures_are_kept_with_all_they_say(model: ReadModel) -> None:
 
 def test_operators_retry_or_skip_failures(model: ReadModel) -> None:
     """I7: retry marks keys to be folded again, skip omits the event permanently."""
-    noted(model)
+    record_failures(model)
 
     assert retry(model, "seats") == 2
-    assert [one.again for one in model.failures("seats")] == [True, True, False]
+    assert [failure.again for failure in model.failures("seats")] == [True, True, False]
     skip(model, "seats", 3)
-    assert [(one.status, one.again) for one in model.failures("seats")][1] == ("passed", True)
+    assert [(failure.status, failure.again) for failure in model.failures("seats")][1] == (
+        "passed",
+        True,
+    )
     for act in (retry, skip):
         with pytest.raises(NotFound, match="projection seats has no failure at position 99"):
             act(model, "seats", 99)
@@ -511,8 +514,8 @@ def test_operators_retry_or_skip_failures(model: ReadModel) -> None:
         model.set_failure_status("seats", 99, "passed", again=False)
 
 
-def test_a_stopped_projection_is_made_ready(model: ReadModel) -> None:
-    """I7: by a retry, which forgets the failure, or by passing over it."""
+def test_resolving_a_failure_makes_the_projection_ready(model: ReadModel) -> None:
+    """I7: a stopped projection is ready after its failure is retried or skipped."""
     token = begin_and_claim(model)
     for position, act in ((4, retry), (8, skip)):
         stopped = [(make_failure(position), "stopped")]
@@ -523,13 +526,14 @@ def test_a_stopped_projection_is_made_ready(model: ReadModel) -> None:
         act(model, "seats", position)
         assert model.list_progress()[0].status == "ready"
 
-    assert [(one.failure.position, one.status, one.again) for one in model.failures("seats")] == [
-        (8, "passed", False)
-    ]
+    assert [
+        (failure.failure.position, failure.status, failure.again)
+        for failure in model.failures("seats")
+    ] == [(8, "passed", False)]
 
 
-def test_pausing(model: ReadModel) -> None:
-    """I7: a failed projection is not made ready by pausing and resuming it."""
+def test_pause_and_resume(model: ReadModel) -> None:
+    """I7: pausing and resuming a failed projection leaves it failed."""
     token = begin_and_claim(model)
     pause(model, "seats")
     pause(model, "seats")
@@ -543,9 +547,9 @@ def test_pausing(model: ReadModel) -> None:
     assert model.list_progress()[0].status == "failed"
 
 
-def test_a_key_is_folded_anew(model: ReadModel) -> None:
+def test_refold_replaces_rows_and_failures(model: ReadModel) -> None:
     """I7: a refold replaces the key's rows and failures, and keeps skipped events."""
-    token = noted(model)
+    token = record_failures(model)
     model.commit(seats, make_step(5, 6, state_rows=seat_rows({"1a": 1, "1b": 2}, 6)), token=token)
     model.set_failure_status("seats", 2, "parked", again=True)
     model.refold(
@@ -558,7 +562,7 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
     model.refold(seats, ("default", "1c"), make_step(6, 6), [], token=token)
 
     assert short_rows(model) == {"1a": 9, "1b": 2}
-    assert [one.failure.position for one in model.failures("seats")] == [3, 4]
+    assert [failure.failure.position for failure in model.failures("seats")] == [3, 4]
     assert model.list_progress()[0].position == 6
     model.refold(
         seats,
@@ -573,12 +577,12 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
         token=token,
     )
     assert short_rows(model) == {"1a": 9}
-    assert [one.status for one in model.failures("seats")] == ["parked", "passed"]
+    assert [failure.status for failure in model.failures("seats")] == ["parked", "passed"]
 
 
-def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
-    """I2, I8: not after a batch came in between, nor by a runner that lost its lease."""
-    token = noted(model)
+def test_refold_requires_the_current_cursor_and_token(model: ReadModel) -> None:
+    """I2, I8: a refold at another position or with another token is refused."""
+    token = record_failures(model)
     model.commit(seats, make_step(5, 6, state_rows=seat_rows({"1a": 1}, 6)), token=token)
 
     for wrong in ({"token": token, "until": 5}, {"token": token + 1, "until": 6}):
@@ -594,11 +598,11 @@ def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
     assert short_rows(model) == {"1a": 1}
 
 
-# -- one runner
+# -- leases
 
 
-def test_one_of_many_claims(place: str, model: ReadModel) -> None:
-    """I8: two runners of one projection: one works."""
+def test_one_of_several_concurrent_claims_succeeds(place: str, model: ReadModel) -> None:
+    """I8: of concurrent claims of one projection exactly one succeeds."""
     model.create_projection(seats, "default", LOG)
 
     def claim(number: int) -> int | None:
@@ -608,11 +612,11 @@ def test_one_of_many_claims(place: str, model: ReadModel) -> None:
         finally:
             mine.close()
 
-    assert sorted(together(6, claim), key=str) == [1, None, None, None, None, None]
+    assert sorted(run_concurrently(6, claim), key=str) == [1, None, None, None, None, None]
 
 
-def test_a_lease_ends(model: ReadModel) -> None:
-    """I8: by the database's clock, after which another may claim it, with a higher token."""
+def test_an_expired_lease_can_be_claimed(model: ReadModel) -> None:
+    """I8: an expired lease can be claimed with a higher token; the old one is refused."""
     model.create_projection(seats, "default", LOG)
     first = model.claim("seats", "one", 0.3)
     assert first == 1
@@ -629,8 +633,8 @@ def test_a_lease_ends(model: ReadModel) -> None:
         model.commit(seats, make_step(0, 1), token=first)
 
 
-def test_a_lease_is_renewed_and_given_up(model: ReadModel) -> None:
-    """I8: it lasts as long as it is renewed, and no longer than it is wanted."""
+def test_a_lease_is_renewed_and_released(model: ReadModel) -> None:
+    """I8: a renewed lease cannot be claimed; one renewed for 0 s can."""
     model.create_projection(seats, "default", LOG)
     token = model.claim("seats", "one", 0.3)
     assert token is not None
@@ -643,7 +647,7 @@ def test_a_lease_is_renewed_and_given_up(model: ReadModel) -> None:
 
 
 def test_a_runner_may_claim_again(model: ReadModel) -> None:
-    """I8: its older token is worth nothing then."""
+    """I8: a runner that claims again gets a higher token."""
     model.create_projection(seats, "default", LOG)
     first, second = (model.claim("seats", "one", 60) for _ in range(2))
 
@@ -652,11 +656,11 @@ def test_a_runner_may_claim_again(model: ReadModel) -> None:
     assert model.claim("seats", "one", 60, shadow=True) is None
 
 
-# -- places
+# -- locations
 
 
-def test_a_place_is_opened_again(place: str, model: ReadModel) -> None:
-    """I2: everything is there for the next process."""
+def test_a_read_model_is_reopened(place: str, model: ReadModel) -> None:
+    """I2: rows are there when a read model is opened again."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     model.close()
@@ -667,7 +671,7 @@ def test_a_place_is_opened_again(place: str, model: ReadModel) -> None:
 
 
 def test_a_dropped_projection_leaves_nothing(model: ReadModel) -> None:
-    """I4: tables of an older declaration go with it."""
+    """I4: dropping a projection removes all its tables, also those of an older declaration."""
     token = begin_and_claim(model, plan)
     firsts = plan.tables[0]
     rows = {"firsts": [stored_row(firsts, 1, name="x", at=1)]}
@@ -681,14 +685,14 @@ def test_a_dropped_projection_leaves_nothing(model: ReadModel) -> None:
     assert rows_of(model, plan) == []
 
 
-def test_no_read_model_is_in_memory() -> None:
-    """I1: it lives in a database."""
+def test_a_read_model_in_memory_is_refused() -> None:
+    """I1: a read model needs a database."""
     with pytest.raises(InvalidArgument, match="the read model must be in a database"):
         open_read_model("memory:")
 
 
 def test_long_names(model: ReadModel) -> None:
-    """I4: the longest names have shadows of their own."""
+    """I4: projections, tables and columns with the longest names can be rebuilt."""
     made = projection(
         "p" * 40,
         key="stream_id",

@@ -27,8 +27,8 @@ from tests.integration.readmodel_support import (
 wider = projection("seats", key="stream_id", columns={"given": int}, version=2)(keep_state)
 
 
-def switched(model: ReadModel, made: Any = seats) -> None:
-    """Put a shadow in the place of the live tables."""
+def switch_to_shadow(model: ReadModel, made: Any = seats) -> None:
+    """Replace the live tables by a shadow."""
     model.drop(made, shadow=True)
     model.create_projection(made, "default", LOG, shadow=True)
     token = model.claim("seats", "rebuild", 60, shadow=True)
@@ -40,7 +40,7 @@ def switched(model: ReadModel, made: Any = seats) -> None:
 
 @pytest.fixture
 def filled(model: ReadModel) -> ReadModel:
-    """A read model with a row."""
+    """A read model with one row."""
     model.commit(
         seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=begin_and_claim(model)
     )
@@ -49,7 +49,7 @@ def filled(model: ReadModel) -> ReadModel:
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_sqlite_keeps_indexes_triggers_and_views(filled: ReadModel, place: str) -> None:
-    """I4: indexes, triggers and views on SQLite are there after a switch, and work."""
+    """I4: on SQLite a switch keeps indexes, triggers and views of users."""
     path = place.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path)) as file:
         file.execute("create index by_taken on seats (taken)")
@@ -60,7 +60,7 @@ def test_sqlite_keeps_indexes_triggers_and_views(filled: ReadModel, place: str) 
         )
         file.commit()
         for _ in range(2):
-            switched(filled)
+            switch_to_shadow(filled)
             named = file.execute("select name from sqlite_master where tbl_name = 'seats'")
             assert {"by_taken", "touch"} <= {row[0] for row in named}
             assert file.execute("select * from shown").fetchall() == []
@@ -68,19 +68,19 @@ def test_sqlite_keeps_indexes_triggers_and_views(filled: ReadModel, place: str) 
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_an_index_that_no_longer_fits_is_named(filled: ReadModel, place: str) -> None:
+def test_an_index_on_a_removed_column_blocks_the_switch(filled: ReadModel, place: str) -> None:
     """I4: an index on a column that the new declaration lacks blocks the switch, by name."""
     with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as file:
         file.execute("create index by_taken on seats (taken)")
         file.commit()
     with pytest.raises(Conflict, match="by_taken"):
-        switched(filled, wider)
+        switch_to_shadow(filled, wider)
     assert short_rows(filled) == {"1a": 1}
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
 def test_postgres_keeps_grants_indexes_and_comments(filled: ReadModel, place: str) -> None:
-    """I4: grants, on columns and to public too, indexes and comments are there after a switch."""
+    """I4: on Postgres a switch keeps grants, indexes and comments."""
     with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
         server.execute("drop role if exists additions_reader")
         server.execute("create role additions_reader")
@@ -91,16 +91,18 @@ def test_postgres_keeps_grants_indexes_and_comments(filled: ReadModel, place: st
             server.execute("create unique index by_taken on read.seats (taken) where taken > 100")
             server.execute("comment on table read.seats is 'the show''s seats'")
             server.execute("comment on column read.seats.taken is '100 % taken'")
-            before = _added(server)
+            before = read_additions(server)
             for _ in range(2):
-                switched(filled)
-                assert _added(server) == before
+                switch_to_shadow(filled)
+                assert read_additions(server) == before
         finally:
             server.execute("drop owned by additions_reader")
             server.execute("drop role additions_reader")
 
 
-def _added(server: psycopg.Connection[Any]) -> dict[str, Any]:
+def read_additions(server: psycopg.Connection[Any]) -> dict[str, Any]:
+    """Return grants, indexes and comments of the table."""
+
     def one(sql: str) -> list[Any]:
         return sorted(map(str, server.execute(sql.encode()).fetchall()))
 
@@ -141,13 +143,13 @@ def _added(server: psycopg.Connection[Any]) -> dict[str, Any]:
         ("alter table read.seats add column mine text default 'x'", "column mine"),
     ],
 )
-def test_postgres_refuses_to_lose_the_rest(
+def test_other_additions_block_the_switch(
     filled: ReadModel, place: str, added: str, what: str
 ) -> None:
-    """I4: additions that cannot be carried over block a rebuild before it starts."""
+    """I4: an addition that a switch would lose blocks the rebuild and is named."""
     with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
         server.execute(added.encode())
-        for act in (filled.check_replaceable, lambda made: switched(filled, made)):
+        for act in (filled.check_replaceable, lambda made: switch_to_shadow(filled, made)):
             with pytest.raises(Conflict, match=what):
                 act(seats)
         assert short_rows(filled) == {"1a": 1}
@@ -155,7 +157,7 @@ def test_postgres_refuses_to_lose_the_rest(
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
 def test_postgres_keeps_settings_and_statistics(filled: ReadModel, place: str) -> None:
-    """I4: row security, storage, identity, statistics and owner are there after a switch."""
+    """I4: a switch keeps row security, storage, identity, statistics and owner."""
     with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
         server.execute("drop role if exists additions_owner")
         server.execute("create role additions_owner")
@@ -171,17 +173,18 @@ def test_postgres_keeps_settings_and_statistics(filled: ReadModel, place: str) -
         ):
             server.execute(added.encode())
         try:
-            before = _settings(server)
+            before = read_settings(server)
             for _ in range(2):
-                switched(filled)
-                assert _settings(server) == before
+                switch_to_shadow(filled)
+                assert read_settings(server) == before
         finally:
             server.execute("alter table read.seats owner to current_user")
             server.execute("drop owned by additions_owner")
             server.execute("drop role additions_owner")
 
 
-def _settings(server: psycopg.Connection[Any]) -> list[Any]:
+def read_settings(server: psycopg.Connection[Any]) -> list[Any]:
+    """Return row security, storage, identity, owner and statistics of the table."""
     found = server.execute(
         "select c.relrowsecurity, c.relforcerowsecurity, c.reloptions, c.relreplident, "
         "pg_get_userbyid(c.relowner), s.stxname from pg_class c "
@@ -198,24 +201,24 @@ def _settings(server: psycopg.Connection[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
 def test_default_privileges_add_no_grants(filled: ReadModel, place: str) -> None:
-    """I4, K2: a revoked right is not granted again by a switch."""
+    """I4, K2: a switch does not grant default privileges that the live table lacks."""
     with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
         server.execute("alter default privileges in schema read grant select on tables to public")
         shown = "select relacl::text from pg_class where oid = 'read.seats'::regclass"
         before = server.execute(shown).fetchall()
-        switched(filled)
+        switch_to_shadow(filled)
         after = server.execute(shown).fetchall()
         assert "{=r" not in str(after)
         assert ",=r" not in str(after)
         server.execute("grant select on read.seats to public")
-        switched(filled)
+        switch_to_shadow(filled)
         assert "=r/" in str(server.execute(shown).fetchall())
     assert "=r/" not in str(before)
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_column_of_a_users_own_is_not_lost(filled: ReadModel, place: str) -> None:
-    """I4: a column that a user added blocks a rebuild before its work, and is named."""
+def test_a_column_of_a_user_blocks_the_rebuild(filled: ReadModel, place: str) -> None:
+    """I4: a column that a user added blocks a rebuild and is named."""
     with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as file:
         file.execute("alter table seats add column mine text")
         file.commit()
@@ -225,10 +228,10 @@ def test_a_column_of_a_users_own_is_not_lost(filled: ReadModel, place: str) -> N
     assert short_rows(filled) == {"1a": 1}
 
 
-def test_a_first_switch_has_nothing_to_keep(model: ReadModel) -> None:
-    """I4: a projection without live tables is switched to, as before."""
+def test_a_switch_without_live_tables(model: ReadModel) -> None:
+    """I4: a projection without live tables can be switched."""
     model.check_replaceable(seats)
-    switched(model)
+    switch_to_shadow(model)
     newer = msgspec.structs.replace(seats, version=3)
     model.check_replaceable(newer)
-    switched(model, newer)
+    switch_to_shadow(model, newer)

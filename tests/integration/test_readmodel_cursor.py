@@ -18,8 +18,8 @@ from tests.integration.readmodel_support import (
 )
 
 
-def refused_cursor(**parts: Any) -> Any:
-    """Make a step whose rows are fine and whose cursor violates a constraint of its table."""
+def step_with_refused_cursor(**parts: Any) -> Any:
+    """Make a step with valid rows and a cursor that violates a constraint."""
     made: Any = make_step(3, 7, state_rows=seat_rows({"1a": None, "1b": 9, "1c": 4}, 7), **parts)
     made.last_event_id = None
     return made
@@ -27,11 +27,11 @@ def refused_cursor(**parts: Any) -> Any:
 
 @pytest.mark.parametrize("shadow", [False, True])
 def test_rows_are_rolled_back_with_their_cursor(model: ReadModel, shadow: bool) -> None:
-    """I2: a step whose cursor cannot be moved leaves no row, no failure and no status behind."""
+    """I2: a step whose cursor is refused leaves no row, failure or status."""
     token = begin_and_claim(model, shadow=shadow)
     first = make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 2}, 3))
     model.commit(seats, first, token=token, shadow=shadow)
-    refused = refused_cursor(failures=[(make_failure(7), "parked")])
+    refused = step_with_refused_cursor(failures=[(make_failure(7), "parked")])
 
     with pytest.raises(BackendFailure):
         model.commit(seats, refused, token=token, shadow=shadow, status="failed")
@@ -42,12 +42,12 @@ def test_rows_are_rolled_back_with_their_cursor(model: ReadModel, shadow: bool) 
 
 
 def test_a_repeated_step_is_done_once(model: ReadModel) -> None:
-    """I2: the same events again, after their cursor was refused, count once."""
+    """I2: a step that is repeated after its cursor was refused is applied once."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
     with pytest.raises(BackendFailure):
-        model.commit(seats, refused_cursor(), token=token)
-    again = refused_cursor()
+        model.commit(seats, step_with_refused_cursor(), token=token)
+    again = step_with_refused_cursor()
     again.last_event_id = "e7"
     model.commit(seats, again, token=token)
 

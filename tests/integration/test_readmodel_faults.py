@@ -41,13 +41,13 @@ URL = "postgresql://me:secret@host/db"
 @pytest.fixture
 def server_model(empty_postgres_url: str) -> Iterator[ReadModel]:
     """A read model on Postgres."""
-    made = open_read_model(f"{empty_postgres_url}?schema=read")
-    yield made
-    made.close()
+    model = open_read_model(f"{empty_postgres_url}?schema=read")
+    yield model
+    model.close()
 
 
-def cut(url: str) -> None:
-    """End every other connection to a database, and wait until they are gone."""
+def end_connections(url: str) -> None:
+    """End every other connection to a database, and wait until they are closed."""
     others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"select pg_terminate_backend(pid) {others}")
@@ -58,9 +58,9 @@ def cut(url: str) -> None:
 def test_lost_connection_is_reopened(server_model: ReadModel, empty_postgres_url: str) -> None:
     """I2: a connection lost between transactions is reopened without an error."""
     token = begin_and_claim(server_model)
-    cut(empty_postgres_url)
+    end_connections(empty_postgres_url)
     server_model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3)), token=token)
-    cut(empty_postgres_url)
+    end_connections(empty_postgres_url)
 
     assert short_rows(server_model) == {"1a": 1}
 
@@ -68,14 +68,14 @@ def test_lost_connection_is_reopened(server_model: ReadModel, empty_postgres_url
 def test_connection_lost_in_a_transaction_stores_nothing(
     server_model: ReadModel, empty_postgres_url: str
 ) -> None:
-    """I2: an error that may be tried again; then it is done once."""
+    """I2: a connection lost in a transaction is a retryable error, and nothing is stored."""
     token = begin_and_claim(server_model)
     batch = make_step(0, 3, state_rows=seat_rows({"1a": 1}, 3))
 
     def interrupted() -> None:
         with server_model.engine.transaction() as session:
             server_model.write(session, seats, batch, shadow=False)
-            cut(empty_postgres_url)
+            end_connections(empty_postgres_url)
 
     with pytest.raises(BackendFailure) as caught:
         interrupted()
@@ -86,7 +86,7 @@ def test_connection_lost_in_a_transaction_stores_nothing(
 
 
 def test_unreachable_server_is_reported(own_postgres: Callable[..., PostgresServer]) -> None:
-    """L2: the error has no password, and work continues when the server is back."""
+    """L2: an unreachable server is a retryable error, and work continues after its restart."""
     server = own_postgres()
     model = open_read_model(f"{server.create_database('gone')}?schema=read")
     token = begin_and_claim(model)
@@ -104,8 +104,8 @@ def test_unreachable_server_is_reported(own_postgres: Callable[..., PostgresServ
 # -- SQLite's file
 
 
-def test_a_log_is_no_place_for_a_read_model(tmp_path: Path) -> None:
-    """F2: a log's file holds the log alone."""
+def test_a_read_model_in_the_file_of_a_log_is_refused(tmp_path: Path) -> None:
+    """F2: a read model in the file of a log is refused."""
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
 
@@ -115,7 +115,7 @@ def test_a_log_is_no_place_for_a_read_model(tmp_path: Path) -> None:
 
 
 def test_removed_file_is_reported(tmp_path: Path) -> None:
-    """I2: rows are not written to a removed file."""
+    """I2: a commit to a removed file is refused."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     token = begin_and_claim(model)
     (tmp_path / "read.db").unlink()
@@ -127,8 +127,8 @@ def test_removed_file_is_reported(tmp_path: Path) -> None:
         model.list_progress()
 
 
-def test_a_fork_has_a_connection_of_its_own(tmp_path: Path) -> None:
-    """I2: parent and child continue, and neither harms the other's locks."""
+def test_a_forked_process_has_its_own_connection(tmp_path: Path) -> None:
+    """I2: parent and child of a fork both commit."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 1, state_rows=seat_rows({"1a": 1}, 1)), token=token)
@@ -148,8 +148,8 @@ def test_a_fork_has_a_connection_of_its_own(tmp_path: Path) -> None:
     model.close()
 
 
-def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
-    """I2: the act continues in the parent."""
+def test_a_fork_during_a_transaction(tmp_path: Path) -> None:
+    """I2: a transaction continues in the parent after a fork."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     begin_and_claim(model)
     with model.engine.transaction() as session:
@@ -165,11 +165,11 @@ def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
     model.close()
 
 
-# -- where they are
+# -- locations
 
 
 def test_lookup_creates_no_read_model(place: str) -> None:
-    """I6: looking for a read model leaves nothing behind."""
+    """I6: looking for a read model creates neither file nor schema."""
     assert find_read_model(place) is None
     assert find_read_model(place) is None
     if place.startswith("sqlite:"):
@@ -178,13 +178,13 @@ def test_lookup_creates_no_read_model(place: str) -> None:
         with psycopg.connect(place.partition("?")[0]) as connection:
             found = connection.execute("select to_regnamespace('read')").fetchone()
         assert found == (None,)
-    made = open_read_model(place)
-    begin_and_claim(made)
+    model = open_read_model(place)
+    begin_and_claim(model)
     found_model = find_read_model(place)
     assert found_model is not None
     assert [one.name for one in found_model.list_progress()] == ["seats"]
     found_model.close()
-    made.close()
+    model.close()
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_lookup_creates_no_read_model(place: str) -> None:
         ),
     ],
 )
-def test_read_models_lie_beside_their_log(url: str, tenant: str, expected: str) -> None:
-    """I2: the default location is next to the log, never its own file or schema."""
+def test_default_url_of_a_read_model(url: str, tenant: str, expected: str) -> None:
+    """I2: the default URL of a read model is derived from the URL of its log and the tenant."""
     assert read_model_url(url, tenant) == expected
 
 
@@ -219,8 +219,8 @@ TENANTS = st.one_of(
 
 
 @given(st.sets(TENANTS, min_size=2, max_size=5), st.sampled_from(["s", "S", "x" * 41]))
-def test_every_tenant_has_its_own_place(tenants: set[str], schema: str) -> None:
-    """K1: odd ids never collide, and names are plain and short enough for Postgres."""
+def test_default_urls_of_tenants_do_not_collide(tenants: set[str], schema: str) -> None:
+    """K1: default locations of different tenants differ and have valid names."""
     schemas = set()
     for tenant in tenants:
         options = dict(parse_qsl(urlsplit(read_model_url(f"{URL}?schema={schema}", tenant)).query))
@@ -233,13 +233,13 @@ def test_every_tenant_has_its_own_place(tenants: set[str], schema: str) -> None:
 
 
 def test_long_schema_names_do_not_collide() -> None:
-    """K1: also two logs whose schemas begin alike."""
+    """K1: default locations of long schema names with a common prefix differ."""
     made = {read_model_url(f"{URL}?schema={'x' * 40}{end}", t) for end in "ab" for t in ("a", "b")}
 
     assert len(made) == 4
 
 
-def test_the_longest_schema_can_be_used(empty_postgres_url: str) -> None:
+def test_the_longest_schema_name_is_usable(empty_postgres_url: str) -> None:
     """K1: the read model of a log with the longest schema name can be opened."""
     model = open_read_model(read_model_url(f"{empty_postgres_url}?schema={'x' * 41}", "Ünï"))
     begin_and_claim(model)
@@ -248,8 +248,8 @@ def test_the_longest_schema_can_be_used(empty_postgres_url: str) -> None:
     model.close()
 
 
-def test_options_of_a_url_arrive(empty_postgres_url: str) -> None:
-    """A blank in an option stays a blank on its way to the server."""
+def test_options_of_a_url_reach_the_server(empty_postgres_url: str) -> None:
+    """A space in an option of the URL reaches the server."""
     url = f"{empty_postgres_url}?options=-c%20work_mem%3D7MB"
     model = open_read_model(read_model_url(url))
     with model.engine.transaction() as session:

@@ -28,7 +28,7 @@ from tests.integration.readmodel_support import stored_row as row_of
 
 
 def hold_until_killed(place: str, connection: Connection) -> None:
-    """Do what a verification does before it compares, and wait there to be killed."""
+    """Hold a projection as a verification does, until the process is killed."""
     model = open_read_model(place)
     model.create_projection(seats, "default", LOG, shadow=True)
     token = model.claim("seats", "verify", 2.0, shadow=True)
@@ -38,8 +38,8 @@ def hold_until_killed(place: str, connection: Connection) -> None:
         signal.pause()
 
 
-def test_a_killed_job_holds_nothing_for_long(model: ReadModel, place: str) -> None:
-    """I4, I7: while a job holds a projection nothing is stored; killed, its hold ends by itself."""
+def test_the_hold_of_a_killed_job_expires(model: ReadModel, place: str) -> None:
+    """I4, I7: the hold of a killed job expires, and commits are accepted again."""
     token = begin_and_claim(model)
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -61,7 +61,7 @@ def test_a_killed_job_holds_nothing_for_long(model: ReadModel, place: str) -> No
 
 
 def test_a_hold_lasts_as_long_as_its_lease(model: ReadModel) -> None:
-    """I4: a hold stops the runner, shows its end, and ends with its block or its lease."""
+    """I4: a hold refuses commits until its block or its lease ends."""
     token = begin_and_claim(model)
     model.create_projection(seats, "default", LOG, shadow=True)
     shadow = model.claim("seats", "verify", 60, shadow=True)
@@ -79,8 +79,8 @@ def test_a_hold_lasts_as_long_as_its_lease(model: ReadModel) -> None:
     model.commit(seats, make_step(1, 2), token=token)
 
 
-def test_an_operators_pause_outlives_a_hold(model: ReadModel) -> None:
-    """I7: what an operator paused stays paused when a verification has held it meanwhile."""
+def test_a_pause_remains_after_a_hold(model: ReadModel) -> None:
+    """I7: a projection that was paused stays paused after a hold."""
     token = begin_and_claim(model)
     operations.pause(model, "seats")
     model.create_projection(seats, "default", LOG, shadow=True)
@@ -94,7 +94,7 @@ def test_an_operators_pause_outlives_a_hold(model: ReadModel) -> None:
 
 
 def test_other_projections_are_not_held(model: ReadModel) -> None:
-    """I7: a hold is one projection's."""
+    """I7: a hold of one projection does not affect others."""
     other = projection("others", key="stream_id", columns={"taken": int})(keep_state)
     token = begin_and_claim(model, other)
     begin_and_claim(model)
@@ -104,7 +104,7 @@ def test_other_projections_are_not_held(model: ReadModel) -> None:
 
 
 def test_a_refold_replaces_the_rows_of_its_key(model: ReadModel) -> None:
-    """I3: rows written at a key's events are its own; they go, whichever value a table keeps."""
+    """I3: a refold replaces the rows written at the events of its key, and no others."""
     firsts, lasts = plan.tables
     token = begin_and_claim(model, plan)
     rows = {

@@ -1,4 +1,4 @@
-"""The switch from a shadow to the live tables: atomic, and never backwards."""
+"""The switch from a shadow to the live tables: atomic, and never to an older position."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.integration.readmodel_support import (
 )
 
 
-def shadowed(model: ReadModel, rows: dict[str, Any], until: int) -> None:
-    """Make a shadow that stands at a position."""
+def make_shadow(model: ReadModel, rows: dict[str, Any], until: int) -> None:
+    """Make a shadow at a position."""
     token = begin_and_claim(model, shadow=True)
     model.write_shadow_part(seats, make_step(0, 0, state_rows=seat_rows(rows, until)), "me")
     model.commit(seats, make_step(0, until), token=token, shadow=True)
@@ -44,7 +44,7 @@ def shadowed(model: ReadModel, rows: dict[str, Any], until: int) -> None:
 
 @contextmanager
 def reader_of(place: str) -> Iterator[Callable[[], list[tuple[Any, ...]]]]:
-    """Give what an application has: a connection of its own, a plain query."""
+    """Yield a function that queries the table over a separate connection."""
     if place.startswith("sqlite:"):
         file = sqlite3.connect(sqlite_path(place), isolation_level=None)
         with closing(file):
@@ -55,7 +55,7 @@ def reader_of(place: str) -> Iterator[Callable[[], list[tuple[Any, ...]]]]:
 
 
 def test_switch_replaces_the_live_tables(model: ReadModel) -> None:
-    """I4: rows, position, declaration and log of the shadow; the old ones are gone."""
+    """I4: a switch replaces rows, position, declaration and log by those of the shadow."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 3, state_rows=seat_rows({"1a": 1, "1b": 1}, 3)), token=token)
     newer = msgspec.structs.replace(seats, version=2)
@@ -73,10 +73,10 @@ def test_switch_replaces_the_live_tables(model: ReadModel) -> None:
     assert only.declaration == newer.declaration
 
 
-def test_tokens_go_on_rising(model: ReadModel) -> None:
-    """I8: a runner of the old tables cannot write to the new ones before it claims again."""
+def test_a_switch_raises_the_fencing_token(model: ReadModel) -> None:
+    """I8: a token from before a switch is refused, and the next claim has a higher one."""
     token = begin_and_claim(model)
-    shadowed(model, {"1a": 1}, 5)
+    make_shadow(model, {"1a": 1}, 5)
     assert model.switch(seats)
 
     with pytest.raises(LeaseLost):
@@ -85,8 +85,8 @@ def test_tokens_go_on_rising(model: ReadModel) -> None:
 
 
 def test_a_first_rebuild_needs_no_live_tables(model: ReadModel) -> None:
-    """I4: a projection that never ran can be rebuilt."""
-    shadowed(model, {"1a": 1}, 5)
+    """I4: a projection without live tables can be switched to its shadow."""
+    make_shadow(model, {"1a": 1}, 5)
 
     assert model.switch(seats)
     assert short_rows(model) == {"1a": 1}
@@ -94,10 +94,10 @@ def test_a_first_rebuild_needs_no_live_tables(model: ReadModel) -> None:
 
 
 def test_a_switch_never_goes_backwards(model: ReadModel) -> None:
-    """I4: a shadow that lags the live tables or the required position is not switched to."""
+    """I4: a shadow before the live tables or the required position is not switched to."""
     token = begin_and_claim(model)
     model.commit(seats, make_step(0, 6, state_rows=seat_rows({"1a": 6}, 6)), token=token)
-    shadowed(model, {"1a": 5}, 5)
+    make_shadow(model, {"1a": 5}, 5)
 
     assert not model.switch(seats)
     assert short_rows(model) == {"1a": 6}
@@ -105,13 +105,13 @@ def test_a_switch_never_goes_backwards(model: ReadModel) -> None:
     assert [one.position for one in model.list_progress()] == [6, 5]
     model.drop(seats, shadow=True)
     assert short_rows(model) == {"1a": 6}
-    shadowed(model, {"1a": 8}, 8)
+    make_shadow(model, {"1a": 8}, 8)
     assert not model.switch(seats, at_least=9)
     assert model.switch(seats, at_least=8)
 
 
-def test_without_a_shadow_nothing_happens(model: ReadModel) -> None:
-    """I4: there is nothing to switch to."""
+def test_a_switch_without_a_shadow_does_nothing(model: ReadModel) -> None:
+    """I4: without a shadow a switch returns False."""
     begin_and_claim(model)
 
     assert not model.switch(seats)
@@ -119,17 +119,17 @@ def test_without_a_shadow_nothing_happens(model: ReadModel) -> None:
 
 
 def test_a_paused_projection_stays_paused(model: ReadModel) -> None:
-    """I7: a rebuild does not set it going; but it does mend a failed one."""
+    """I7: a switch leaves a paused projection paused and makes a failed one ready."""
     begin_and_claim(model)
     for status, after in (("paused", "paused"), ("failed", "ready")):
         model.set_status("seats", status)  # type: ignore[arg-type]
-        shadowed(model, {}, 5)
+        make_shadow(model, {}, 5)
         assert model.switch(seats)
         assert model.list_progress()[0].status == after
         model.set_status("seats", "ready")
 
 
-def test_tables_of_an_older_declaration_go(model: ReadModel, place: str) -> None:
+def test_a_switch_drops_tables_of_an_older_declaration(model: ReadModel, place: str) -> None:
     """I4: tables that are no longer declared are dropped with their states."""
     begin_and_claim(model, plan)
     newer = projection(
@@ -151,7 +151,7 @@ def test_tables_of_an_older_declaration_go(model: ReadModel, place: str) -> None
 
 
 def table_names(place: str) -> set[str]:
-    """Return the tables at a place."""
+    """Return the tables of a read model."""
     if place.startswith("sqlite:"):
         connection = sqlite3.connect(sqlite_path(place))
         found = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
@@ -166,12 +166,15 @@ def table_names(place: str) -> set[str]:
 
 
 def statuses(model: ReadModel) -> dict[int, tuple[str, bool]]:
-    """Return what became of failures, by position."""
-    return {one.failure.position: (one.status, one.again) for one in model.failures("seats")}
+    """Return status and retry mark of failures, by position."""
+    return {
+        failure.failure.position: (failure.status, failure.again)
+        for failure in model.failures("seats")
+    }
 
 
 def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadModel) -> None:
-    """I7: fixed failures are removed; skipped events stay skipped."""
+    """I7: a switch replaces failures by those of the shadow and keeps skipped events."""
     token = begin_and_claim(model)
     live: Any = [
         (make_failure(1), "parked"),
@@ -191,7 +194,7 @@ def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadMode
 
 
 def test_skip_during_a_rebuild_is_kept(model: ReadModel) -> None:
-    """I7: a skip during a rebuild is applied: its key is folded again after the switch."""
+    """I7: an event skipped during a rebuild stays skipped, and its key is folded again."""
     token = begin_and_claim(model)
     live: Any = [(make_failure(1), "parked"), (make_failure(2, "1b"), "parked")]
     model.commit(seats, make_step(0, 4, failures=live), token=token)
@@ -207,10 +210,10 @@ def test_skip_during_a_rebuild_is_kept(model: ReadModel) -> None:
 # -- readers
 
 
-def test_reader_sees_old_or_new_tables(place: str, model: ReadModel) -> None:
-    """I4: never none, never both, never an error, over many switches."""
+def test_readers_see_old_or_new_tables(place: str, model: ReadModel) -> None:
+    """I4: during many switches readers see the old or the new rows, and no error."""
     begin_and_claim(model)
-    shadowed(model, {"0": 0}, 1)
+    make_shadow(model, {"0": 0}, 1)
     assert model.switch(seats)
     seen: list[Any] = []
     done = threading.Event()
@@ -224,24 +227,24 @@ def test_reader_sees_old_or_new_tables(place: str, model: ReadModel) -> None:
                     seen.append(error)
 
     readers = [threading.Thread(target=read) for _ in range(2)]
-    for one in readers:
-        one.start()
+    for reader in readers:
+        reader.start()
     rounds = 15
     for number in range(1, rounds + 1):
-        shadowed(model, {str(number): number}, number + 1)
+        make_shadow(model, {str(number): number}, number + 1)
         assert model.switch(seats)
     done.set()
-    for one in readers:
-        one.join()
+    for reader in readers:
+        reader.join()
 
     assert {repr(rows) for rows in seen} <= {repr([(str(n), n)]) for n in range(rounds + 1)}
     assert len({repr(rows) for rows in seen}) > 2, "the readers saw several switches"
 
 
 def test_snapshot_is_before_or_after_a_switch(place: str, model: ReadModel) -> None:
-    """I3, I4: position and rows of a snapshot belong to the same side of a switch."""
+    """I3, I4: position and rows of a snapshot come from the same side of a switch."""
     begin_and_claim(model)
-    shadowed(model, {"0": 1}, 1)
+    make_shadow(model, {"0": 1}, 1)
     assert model.switch(seats)
     other = open_read_model(place)
     seen: list[tuple[int, list[int]]] = []
@@ -258,7 +261,7 @@ def test_snapshot_is_before_or_after_a_switch(place: str, model: ReadModel) -> N
     reader = threading.Thread(target=look)
     reader.start()
     for number in range(2, 17):
-        shadowed(model, {"0": number}, number)
+        make_shadow(model, {"0": number}, number)
         assert model.switch(seats)
     done.set()
     reader.join()
@@ -269,13 +272,13 @@ def test_snapshot_is_before_or_after_a_switch(place: str, model: ReadModel) -> N
 
 
 def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) -> None:
-    """I4: an open transaction reads the old tables to its end, and others are not held up."""
+    """I4: a switch waits for an open transaction, and other readers are not delayed."""
     place = f"{empty_postgres_url}?schema=read"
     model = open_read_model(place)
     begin_and_claim(model)
-    shadowed(model, {"0": 0}, 1)
+    make_shadow(model, {"0": 0}, 1)
     assert model.switch(seats)
-    shadowed(model, {"1": 1}, 2)
+    make_shadow(model, {"1": 1}, 2)
     with psycopg.connect(empty_postgres_url) as reading:
         query = "select stream_id from read.seats"
         assert reading.execute(query).fetchall() == [("0",)]
@@ -298,11 +301,11 @@ def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) ->
 
 
 def test_switch_wait_is_bounded(empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I4: the error names the blocking session, and the old tables stay in use."""
+    """I4: a switch that waits too long for a reader fails, retryable."""
     monkeypatch.setattr(model_module, "_SWITCH_TIMEOUT_S", 0.0)
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     token = begin_and_claim(model)
-    shadowed(model, {"1": 1}, 2)
+    make_shadow(model, {"1": 1}, 2)
     with psycopg.connect(empty_postgres_url) as reading:
         reading.execute("select * from read.seats")
         with pytest.raises(BackendFailure, match="a long transaction reads the read model") as c:
@@ -315,10 +318,10 @@ def test_switch_wait_is_bounded(empty_postgres_url: str, monkeypatch: pytest.Mon
 
 
 def test_dependent_view_blocks_the_switch(empty_postgres_url: str) -> None:
-    """I4: a view on a table stops the switch with a clear error, and nothing has changed."""
+    """I4: a view on a table blocks the switch, and nothing changes."""
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     begin_and_claim(model)
-    shadowed(model, {"1": 1}, 2)
+    make_shadow(model, {"1": 1}, 2)
     with psycopg.connect(empty_postgres_url) as connection:
         connection.execute("create view mine as select * from read.seats")
 
@@ -329,14 +332,14 @@ def test_dependent_view_blocks_the_switch(empty_postgres_url: str) -> None:
     model.close()
 
 
-def test_an_open_reader_of_sqlite_keeps_what_it_sees(tmp_path: Path) -> None:
-    """I4: its snapshot holds the old tables, and the switch does not wait."""
+def test_a_switch_on_sqlite_does_not_wait_for_readers(tmp_path: Path) -> None:
+    """I4: on SQLite an open transaction reads the old tables, and the switch does not wait."""
     place = f"sqlite:///{tmp_path}/read.db"
     model = open_read_model(place)
     begin_and_claim(model)
-    shadowed(model, {"0": 0}, 1)
+    make_shadow(model, {"0": 0}, 1)
     assert model.switch(seats)
-    shadowed(model, {"1": 1}, 2)
+    make_shadow(model, {"1": 1}, 2)
     reading = sqlite3.connect(tmp_path / "read.db", isolation_level=None)
     reading.execute("begin")
     query = "select stream_id from seats"
@@ -351,17 +354,17 @@ def test_an_open_reader_of_sqlite_keeps_what_it_sees(tmp_path: Path) -> None:
     model.close()
 
 
-def test_rows_of_the_shadow_have_their_position(model: ReadModel) -> None:
-    """I1: so that the parts of a rebuild may come in any order."""
-    shadowed(model, {"1a": 1}, 5)
+def test_an_older_part_does_not_replace_newer_rows(model: ReadModel) -> None:
+    """I1: a part of a rebuild does not replace rows of a later position."""
+    make_shadow(model, {"1a": 1}, 5)
     older = {("default", "1a"): ReadModelRow("default", 4, {"stream_id": "1a", "taken": 0})}
     model.write_shadow_part(seats, make_step(0, 0, state_rows=older), "me")
 
     assert short_rows(model, shadow=True) == {"1a": 1}
 
 
-def test_a_task_that_outlived_its_rebuild_writes_nothing(model: ReadModel) -> None:
-    """I4: the shadow of another owner, or none, takes no rows."""
+def test_a_task_of_an_ended_rebuild_is_refused(model: ReadModel) -> None:
+    """I4: a part for the shadow of another owner, or for none, is refused."""
     begin_and_claim(model, shadow=True)
     with pytest.raises(LeaseLost, match="has ended meanwhile"):
         model.write_shadow_part(

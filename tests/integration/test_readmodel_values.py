@@ -50,15 +50,15 @@ SAMPLES: dict[type, list[Any]] = {
 CASES = [(kind, value) for kind, values in SAMPLES.items() for value in values]
 
 
-def column_of(kind: type) -> Table:
-    """Declare a table with one column of a kind."""
+def table_of(kind: type) -> Table:
+    """Declare a table with one column of a type."""
     return Table("one", {"key": str}, {"value": kind})
 
 
 @pytest.mark.parametrize("kind", list(SAMPLES))
-def test_values_come_back(model: ReadModel, kind: type) -> None:
-    """I3: kept, stored and read they are the same, in type, value and digest; None too."""
-    table = column_of(kind)
+def test_values_are_returned_as_stored(model: ReadModel, kind: type) -> None:
+    """I3: stored values are returned with equal type, value and digest, also None."""
+    table = table_of(kind)
     made = projection("one", key="payload.key", columns={"value": kind})(keep_state)
     token = begin_and_claim(model, made)
     shape = RowFormat(table)
@@ -81,11 +81,11 @@ def test_values_come_back(model: ReadModel, kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", list(SAMPLES))
-def test_values_come_back_alone(model: ReadModel, kind: type) -> None:
-    """I3: a value is stored independently of other values of its row."""
+def test_single_values_are_returned_as_stored(model: ReadModel, kind: type) -> None:
+    """I3: values stored one by one are returned unchanged."""
     made = projection("one", key="payload.key", columns={"value": kind})(keep_state)
     token = begin_and_claim(model, made)
-    shape = RowFormat(column_of(kind))
+    shape = RowFormat(table_of(kind))
     rows = [
         shape.normalize({"key": f"{n:02}", "value": one}) for n, one in enumerate(SAMPLES[kind])
     ]
@@ -101,8 +101,8 @@ def test_values_come_back_alone(model: ReadModel, kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [str, int, datetime])
-def test_keys_come_back_in_their_order(model: ReadModel, kind: type) -> None:
-    """I3: keys of every kind sort as Python sorts them."""
+def test_keys_are_ordered(model: ReadModel, kind: type) -> None:
+    """I3: rows are ordered by keys of every type as Python orders them."""
     made = projection(
         "keys", key="stream_id", tables=[Table("keys", {"a": kind, "b": str}, {})], state=SeatCount
     )(keep_state)
@@ -120,10 +120,10 @@ def test_keys_come_back_in_their_order(model: ReadModel, kind: type) -> None:
 
 
 def test_the_longest_keys_are_indexed(model: ReadModel) -> None:
-    """I7: Postgres can index every key that a fold may use."""
+    """I7: rows with the longest tenant and key can be stored."""
     tenant = "".join(chr(0x4E00 + n * 37 % 20_000) for n in range(170))
     key = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(666))
-    model.create_projection(seats, tenant, begun_log())
+    model.create_projection(seats, tenant, log_identity())
     token = model.claim("seats", "me", 60)
     assert token is not None
     rows = seat_rows({key: 1}, 1, tenant)
@@ -135,14 +135,14 @@ def test_the_longest_keys_are_indexed(model: ReadModel) -> None:
     assert [row["stream_id"] for row in rows_of(model)] == [key]
 
 
-def begun_log() -> Any:
+def log_identity() -> Any:
     """Return the log of these tests."""
     from tests.integration.readmodel_support import LOG
 
     return LOG
 
 
-def test_times_under_another_time_zone(empty_postgres_url: str) -> None:
+def test_times_are_independent_of_the_servers_time_zone(empty_postgres_url: str) -> None:
     """I3: the time zone of the server changes nothing."""
     url = f"{empty_postgres_url}?schema=read&options=-c%20timezone%3DPacific/Kiritimati"
     model = open_read_model(url)
@@ -163,8 +163,8 @@ def test_times_under_another_time_zone(empty_postgres_url: str) -> None:
     model.close()
 
 
-def test_tables_are_plain_to_others(empty_postgres_url: str) -> None:
-    """I1: the tables have the types that people expect to query."""
+def test_columns_have_common_sql_types(empty_postgres_url: str) -> None:
+    """I1: columns have the SQL types that applications expect."""
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     columns: dict[str, Any] = {
         "s": str,
@@ -198,7 +198,7 @@ def test_tables_are_plain_to_others(empty_postgres_url: str) -> None:
 
 
 def test_corrupt_time_is_reported(tmp_path: Path) -> None:
-    """I3: with the table and the key, not taken for another time."""
+    """I3: an invalid stored time is reported with table and key."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     made = projection("one", key="payload.key", columns={"value": datetime})(keep_state)
     token = begin_and_claim(model, made)

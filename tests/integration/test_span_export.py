@@ -44,8 +44,8 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_spans_are_sent() -> None:
-    """M2: remaining spans are sent at the end, under the configured service name."""
+def test_spans_are_exported() -> None:
+    """M2: spans are exported under the configured service name, unless export is disabled."""
     with collect_spans() as collector:
         endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
         first = run(APPENDING.format(wanted=""), **endpoint)
@@ -61,14 +61,14 @@ def test_spans_are_sent() -> None:
         "False\n",
         "False\n",
     ]
-    assert [(one.service, one.name) for one in collector.spans] == [
+    assert [(span.service, span.name) for span in collector.spans] == [
         ("seriatim-test", "seriatim.append"),
         ("shop", "seriatim.append"),
     ]
 
 
-def test_a_task_sends_as_its_job_does() -> None:
-    """M2: a task elsewhere knows from its job where spans go, and sends them when it ends."""
+def test_tasks_export_spans_like_their_job() -> None:
+    """M2: a task exports its spans with the settings of its job."""
     with collect_spans() as collector:
         done = run(IN_A_TASK.format(url=collector.url))
 
@@ -76,7 +76,7 @@ def test_a_task_sends_as_its_job_does() -> None:
     assert [one.service for one in collector.named("seriatim.append")] == ["seriatim-task"] * 2
 
 
-def test_a_missing_extra() -> None:
+def test_export_without_its_extra() -> None:
     """M2: without the extra, an explicit request fails with the package to install."""
     done = run(MISSING.format(), OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
 

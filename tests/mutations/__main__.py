@@ -120,7 +120,7 @@ def main(names: Sequence[str]) -> int:
         report(f"no mutation is called {', '.join(sorted(unknown))}; see tests/mutations/*.toml")
         return 2
     began = time.monotonic()
-    width = max(len(one.name) for one in mutations)
+    width = max(len(mutation.name) for mutation in mutations)
     printed = run_baseline(mutations)
     report(f"{'unchanged':{width}}      {'all tests pass' if printed is None else 'a test fails'}")
     if printed is not None:

@@ -26,7 +26,7 @@ CONTRACT = ROOT / "docs" / "reference" / "contract.md"
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
 def test_a_mutation_applies_once(mutation: Mutation) -> None:
-    """Its text occurs once in the source, and the mutated source is valid Python."""
+    """The text of a mutation occurs once in the source, and the mutated source compiles."""
     place = locate(mutation)
 
     assert place.after != place.before
@@ -35,8 +35,8 @@ def test_a_mutation_applies_once(mutation: Mutation) -> None:
 
 
 def test_names_are_unique() -> None:
-    """Two files may not hold mutations of one name, which `MUTATION=name` could not tell apart."""
-    names = [one.name for one in MUTATIONS]
+    """The names of mutations are unique across files."""
+    names = [mutation.name for mutation in MUTATIONS]
 
     assert len(names) == len(set(names))
 
@@ -45,12 +45,12 @@ def test_contract_lines_exist() -> None:
     """Each mutation cites a line of the contract."""
     lines = set(re.findall(r"^\*\*([A-Z]\d+)\*\*", CONTRACT.read_text(), re.MULTILINE))
 
-    assert {one.contract for one in MUTATIONS} <= lines
+    assert {mutation.contract for mutation in MUTATIONS} <= lines
 
 
 def test_named_tests_exist() -> None:
     """Every id in the catalogue is collected by pytest."""
-    tests = sorted({test for one in MUTATIONS for test in one.tests})
+    tests = sorted({test for mutation in MUTATIONS for test in mutation.tests})
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     collected = subprocess.run(
         [*command, *sorted({function_of(test) for test in tests})],
@@ -80,20 +80,20 @@ def _tree(root: Path, *files: str) -> Path:
 
 
 def test_a_mutation_is_found_after_its_file_was_renamed(tmp_path: Path) -> None:
-    """The text alone says where."""
+    """A mutation is found by its text alone, whatever its file is called."""
     assert locate(EXAMPLE, _tree(tmp_path, "renamed.py")).after == "pass\n"
 
 
 @pytest.mark.parametrize("files", [(), ("one.py", "two.py")])
 def test_a_mutation_that_does_not_apply_is_reported(tmp_path: Path, files: tuple[str, ...]) -> None:
-    """The error names the mutation and the files with its text, which may be none."""
+    """The error names the mutation and the files with its text, or says that there is no file."""
     with pytest.raises(DoesNotApplyError, match="example does not apply") as caught:
         locate(EXAMPLE, _tree(tmp_path, *files))
 
     assert all(name in str(caught.value) for name in files or ["no file"])
 
 
-def test_a_file_tells_two_places_apart(tmp_path: Path) -> None:
+def test_a_file_selects_one_of_two_places(tmp_path: Path) -> None:
     """With `file` only paths with that ending are considered."""
     one = msgspec.structs.replace(EXAMPLE, file="two.py")
 
@@ -112,8 +112,10 @@ def test_a_file_tells_two_places_apart(tmp_path: Path) -> None:
         ({"test_a.py::t2": ["call", "failed", "AssertionError"]}, "did not run"),
     ],
 )
-def test_only_a_failed_assertion_catches(outcomes: dict[str, list[str]], why: str | None) -> None:
-    """A mutation that breaks the import, a fixture or the program itself proves no test."""
+def test_only_a_failed_assertion_detects_a_mutation(
+    outcomes: dict[str, list[str]], why: str | None
+) -> None:
+    """A mutation counts as detected if a test fails by an assertion, not by another error."""
     found = explain_survival(EXAMPLE, outcomes)
 
     assert found is None if why is None else why in (found or "")

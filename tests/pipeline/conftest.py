@@ -32,7 +32,9 @@ def fill(log_url: str) -> Callable[..., None]:
     def append(*events: NewEvent, tenant_id: str = "default") -> None:
         with seriatim.open(log_url, tenant_id=tenant_id) as log:
             for keyed in (False, True):
-                if group := [one for one in events if (one.idempotency_key is not None) is keyed]:
+                if group := [
+                    event for event in events if (event.idempotency_key is not None) is keyed
+                ]:
                     log.append(group)
 
     return append

@@ -5,7 +5,7 @@ from seriatim.factory import open_log
 
 
 def make_varied_events(count: int, start: int = 0) -> list[NewEvent]:
-    """Events that use every column or none, with texts that need careful quoting."""
+    """Return events that use every column or none, with texts that need quoting."""
     return [_varied(number) for number in range(start, start + count)]
 
 
@@ -46,6 +46,6 @@ def _varied(number: int) -> NewEvent:
 
 
 def read_stored_events(url: str, tenant_id: str = "default") -> list[EventRecord]:
-    """The events as the log returns them."""
+    """Return the events as the log returns them."""
     with open_log(url, tenant_id=tenant_id) as log:
         return list(log.read())

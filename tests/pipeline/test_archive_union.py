@@ -1,4 +1,4 @@
-"""Reads that continue from the archive to the log."""
+"""Reads that combine the archive and the log."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +26,10 @@ def sealed(spark: SparkSession, log_url: str, fill: Fill, tmp_path: Path) -> str
     """An archive of a log's first 60 events, in three segments; the log has 90."""
     register(spark)
     fill(*make_varied_events(60))
-    at = str(tmp_path / "an [odd] folder")
-    archive(spark, log_url, at, segment_events=25, seal_tail=True)
+    place = str(tmp_path / "an [odd] folder")
+    archive(spark, log_url, place, segment_events=25, seal_tail=True)
     fill(*make_varied_events(30, start=60))
-    return at
+    return place
 
 
 def records(frame: DataFrame) -> list[seriatim.EventRecord]:
@@ -45,14 +45,14 @@ def test_archive_and_log_are_read_as_one(
     expected = read_stored_events(log_url)
     reader = spark.read.format("seriatim").options(url=log_url, archive=sealed)
     for after, until in ((0, 90), (0, 60), (10, 30), (55, 70), (60, 90), (70, 80), (30, 30)):
-        want = [one for one in expected if after < one.position <= until]
-        assert records(events(spark, log_url, after=after, until=until, archive=sealed)) == want
+        wanted = [one for one in expected if after < one.position <= until]
+        assert records(events(spark, log_url, after=after, until=until, archive=sealed)) == wanted
         by_format = reader.option("startingPosition", after).option("endingPosition", until)
-        assert records(by_format.load()) == want
+        assert records(by_format.load()) == wanted
 
 
-def test_filters_cross_too(spark: SparkSession, log_url: str, sealed: str) -> None:
-    """J1: filters apply to the archive as to the log, with either reader."""
+def test_filters_apply_to_archive_and_log(spark: SparkSession, log_url: str, sealed: str) -> None:
+    """J1: filters apply to the archive as to the log, in both readers."""
     cases: list[dict[str, Any]] = [
         {"types": ["order.*", "seat taken"]},
         {"types": ["Ö'\"\\ --"]},
@@ -81,10 +81,10 @@ def test_filters_cross_too(spark: SparkSession, log_url: str, sealed: str) -> No
         assert records(reader.load()) == plain
 
 
-def test_columns_variants_and_marks_cross_too(
+def test_columns_variants_and_marks_with_an_archive(
     spark: SparkSession, log_url: str, sealed: str
 ) -> None:
-    """J1: columns, payloads as VARIANT and marks are the same on both sides."""
+    """J1: columns, VARIANT payloads and marks are the same for archived and live events."""
     frame = events(
         spark, log_url, archive=sealed, columns=["payload", "position"], payload="variant"
     )
@@ -97,8 +97,10 @@ def test_columns_variants_and_marks_cross_too(
     assert covered == [(0, 25), (25, 50), (50, 60), (60, 90)]
 
 
-def test_a_stream_crosses(spark: SparkSession, log_url: str, sealed: str, tmp_path: Path) -> None:
-    """J1: a stream has the same offsets, wherever its events come from."""
+def test_a_stream_continues_from_archive_to_log(
+    spark: SparkSession, log_url: str, sealed: str, tmp_path: Path
+) -> None:
+    """J1: a stream reads archive and log in batches of the same offsets, without gap."""
     seen: list[list[int]] = []
 
     def note(frame: DataFrame, _batch: int) -> None:
@@ -116,7 +118,7 @@ def test_a_stream_crosses(spark: SparkSession, log_url: str, sealed: str, tmp_pa
 def test_an_archive_of_another_log_is_refused(
     spark: SparkSession, sealed: str, tmp_path: Path
 ) -> None:
-    """F8: the archive's log must be the log."""
+    """F8: an archive of another log, and a missing archive, are refused."""
     other = f"sqlite:///{tmp_path}/other.db"
     with seriatim.open(other) as log:
         log.append([NewEvent(event_type="a")] * 100)

@@ -60,17 +60,17 @@ def environment(
         )
 
 
-def test_every_section_is_there() -> None:
-    """The sections of the command line are those that run, in order."""
+def test_every_section_has_a_name() -> None:
+    """The sections of the command line are those that the benchmark runs, growth last."""
     assert tuple(SECTIONS) == NAMES
     assert NAMES[-1] == GROWTH
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS.keys())
-def test_a_section_gives_figures(
+def test_each_section_returns_figures(
     section: Callable[[PipelineEnvironment], list[Figure]], environment: PipelineEnvironment
 ) -> None:
-    """Each section compares with a goal; that both sides did the same work it checks itself."""
+    """Each section returns positive figures, at least one of them with a goal."""
     figures = section(environment)
 
     assert any(figure.goal is not None for figure in figures)
@@ -78,10 +78,10 @@ def test_a_section_gives_figures(
     assert all(figure.measured > 0 for figure in figures if figure.unit != "MiB")
 
 
-def test_the_loop_makes_the_table_it_is_compared_by(
+def test_a_changed_row_is_counted_as_a_difference(
     environment: PipelineEnvironment, tmp_path: Path
 ) -> None:
-    """A changed row would be found: the comparison of both tables can fail."""
+    """The tables of loop and copy are equal, and a changed row is counted as a difference."""
     events = environment.log.log.head()
     assert fold_in_loop(environment.url) == copy_out(environment.url) == events > 0
     with psycopg.connect(environment.url, autocommit=True) as session:
@@ -93,8 +93,8 @@ def test_the_loop_makes_the_table_it_is_compared_by(
         assert session.execute("select sum(events) from loop_orders").fetchone() == (events,)
 
 
-def test_the_projector_makes_the_graph(postgres_url: str) -> None:
-    """The rival that takes each event in a transaction makes the graph that T3 describes."""
+def test_the_comparison_projector_builds_the_graph(postgres_url: str) -> None:
+    """The projector with one transaction per event builds the graph of T3."""
     with SeriatimLog(postgres_url) as log:
         log.append_batches(make_trace_batches(0, BLOCK, BLOCK))
         rival = TransactionPerEventProjector(log.log, postgres_url)
@@ -114,8 +114,8 @@ def test_the_projector_makes_the_graph(postgres_url: str) -> None:
     assert found == [(len(rows),) for rows in wanted]
 
 
-def test_a_smaller_run_never_replaces_the_kept_results() -> None:
-    """Only the full sizes are kept."""
+def test_only_full_runs_replace_the_stored_results() -> None:
+    """Only runs of full size count as whole, so smaller runs replace no stored results."""
     assert parse_plan([]).is_publishable
     assert parse_plan(["--large"]).is_publishable
     assert not parse_plan(["--quick"]).is_publishable

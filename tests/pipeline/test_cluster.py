@@ -21,15 +21,15 @@ def test_both_executors_run_tasks(spark_cluster: SparkCluster, tmp_path: Path) -
     executors = job.wait_for(
         lambda: len(found := spark_cluster.executors()) == WORKERS and found, "two executors"
     )
-    answer = job.answer()
+    result = job.result()
 
-    assert answer["count"] == 4 * ROWS
-    assert answer["sum"] == sum(range(4 * ROWS))
-    assert answer["readers"] == answer["mappers"] == sorted(executors.values())
+    assert result["count"] == 4 * ROWS
+    assert result["sum"] == sum(range(4 * ROWS))
+    assert result["readers"] == result["mappers"] == sorted(executors.values())
 
 
-def test_a_job_outlives_a_worker(spark_cluster: SparkCluster, tmp_path: Path) -> None:
-    """J2: one worker killed while its executor reads changes nothing in the answer."""
+def test_a_job_survives_a_killed_worker(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """J2: a worker killed while its executor reads does not change the result."""
     job = spark_cluster.start("partition_spread", marks=str(tmp_path), partitions=6, seconds=2.0)
     executors = job.wait_for(
         lambda: len(found := spark_cluster.executors()) == WORKERS and found, "two executors"
@@ -38,11 +38,11 @@ def test_a_job_outlives_a_worker(spark_cluster: SparkCluster, tmp_path: Path) ->
     (mark, *_) = job.wait_for(lambda: list(tmp_path.glob(f"*-{killed}")), "task on worker 0")
     spark_cluster.kill_worker(0)
     spark_cluster.wait_workers(1)
-    answer = job.answer()
+    result = job.result()
 
-    assert answer["count"] == 6 * ROWS
-    assert answer["sum"] == sum(range(6 * ROWS))
-    assert left in answer["readers"]
+    assert result["count"] == 6 * ROWS
+    assert result["sum"] == sum(range(6 * ROWS))
+    assert left in result["readers"]
     partition = mark.name.partition("-")[0]
     assert (tmp_path / f"{partition}-{left}").exists()  # what died was read again, elsewhere
 
@@ -56,34 +56,36 @@ def digest(model: ReadModel) -> str:
         return moment.compute_digest(seats).text()
 
 
-def test_every_job(spark_cluster: SparkCluster, postgres_url: str, tmp_path: Path) -> None:
-    """J2: read, catch-up, rebuild, archive, audit and lake run there as they run here."""
+def test_every_job_runs_on_a_cluster(
+    spark_cluster: SparkCluster, postgres_url: str, tmp_path: Path
+) -> None:
+    """J2: read, run, rebuild, archive, audit and verify give the same results on a cluster."""
     with seriatim.open(postgres_url) as log:
         fill(log, EVENTS, shows=23)
         expected = digest_in_python(log.read(), seats)
-    answer = spark_cluster.run("all_jobs", url=postgres_url, place=str(tmp_path / "archive"))
+    result = spark_cluster.run("all_jobs", url=postgres_url, place=str(tmp_path / "archive"))
 
-    assert (answer["read"], answer["archived"]) == (EVENTS, 2000)
-    assert answer["caught_up"] == answer["rebuilt"] == answer["from_archive"] == expected
-    assert answer["audit"] == answer["archive_verified"] == []
-    assert len(answer["executors"]) == WORKERS
+    assert (result["read"], result["archived"]) == (EVENTS, 2000)
+    assert result["caught_up"] == result["rebuilt"] == result["from_archive"] == expected
+    assert result["audit"] == result["archive_verified"] == []
+    assert len(result["executors"]) == WORKERS
 
 
 @pytest.mark.parametrize("do", ["rebuild", "run"])
-def test_a_projection_outlives_a_worker(
+def test_a_projection_survives_a_killed_worker(
     spark_cluster: SparkCluster, postgres_url: str, tmp_path: Path, do: str
 ) -> None:
-    """J2, I2, I3: a worker killed while its executor folds changes nothing in what comes of it."""
+    """J2, I2, I3: a worker killed while its executor folds does not change the read model."""
     with seriatim.open(postgres_url) as log:
         fill(log, EVENTS, shows=23)
         expected = digest_in_python(log.read(), seats)
     job = spark_cluster.start("project", url=postgres_url, do=do, marks=str(tmp_path), seconds=4.0)
     job.wait_for(lambda: list(tmp_path.iterdir()), "a task that folds")
     spark_cluster.kill_worker(0)
-    answer = job.answer()
+    result = job.result()
     spark_cluster.start_worker(0)
 
-    assert answer["position"] == EVENTS
+    assert result["position"] == EVENTS
     model = open_read_model(read_model_url(postgres_url))
     try:
         assert digest(model) == expected

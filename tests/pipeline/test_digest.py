@@ -1,4 +1,4 @@
-"""The digest of events: every column of a record is part of it, or listed here."""
+"""The digest of events: every column of a record is part of it, or listed here as left out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def variants() -> dict[str, dict[str, Any]]:
 
 
 def test_every_field_of_a_record_is_a_column() -> None:
-    """J1: a new field of a record must be decided about: part of the digest, or left out."""
+    """J1: the fields of a record are the columns of an event, except occurred_text."""
     spelled = {"occurred_text"}  # the producer's own spelling, which a record has in occurred_at
 
     assert set(EventRecord.__struct_encode_fields__) == set(EVENT_COLUMNS) - spelled
@@ -77,15 +77,15 @@ def test_each_column_alone_changes_the_digest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_is_left_out_changes_nothing(name: str) -> None:
-    """A1: these columns are no part of a digest."""
+def test_left_out_columns_do_not_change_the_digest(name: str) -> None:
+    """A1: changing a left-out column does not change the digest."""
     changed = base() | {name: CHANGED[EVENT_SCHEMA.field(name).type]}
 
     assert digest(changed) == digest(base())
 
 
 def test_no_two_variants_share_a_digest() -> None:
-    """J1: a null, an empty text and another value are distinguished in every column."""
+    """J1: null, empty text and another value give different digests in every column."""
     digests = {name: digest(event) for name, event in variants().items()}
 
     assert len(set(digests.values())) == len(digests)
@@ -103,13 +103,15 @@ def test_no_two_variants_share_a_digest() -> None:
         ({"actor_type": "a", "actor_id": ""}, {"actor_type": "", "actor_id": "a"}),
     ],
 )
-def test_values_do_not_run_into_each_other(left: dict[str, Any], right: dict[str, Any]) -> None:
-    """J1: neither order nor the bounds between values are lost."""
+def test_order_and_bounds_of_values_change_the_digest(
+    left: dict[str, Any], right: dict[str, Any]
+) -> None:
+    """J1: the digest depends on the order of values and on the bounds between them."""
     assert digest(base() | left) != digest(base() | right)
 
 
-def test_spark_computes_the_same(spark: SparkSession) -> None:
-    """J1: Spark's own expression tells the same events apart, and agrees on each."""
+def test_spark_computes_the_same_digests(spark: SparkSession) -> None:
+    """J1: Spark's expression computes the same digest for each event."""
     events = list(variants().values())
     rows = [event | {"metadata": dict(event["metadata"])} for event in events]
     columns = {
@@ -131,4 +133,4 @@ def test_spark_computes_the_same(spark: SparkSession) -> None:
         for row in spark.createDataFrame(table).select(build_event_hash().alias("hash")).collect()
     ]
 
-    assert [int(one, 16) for one in hashes] == [digest(event) for event in events]
+    assert [int(hash_, 16) for hash_ in hashes] == [digest(event) for event in events]

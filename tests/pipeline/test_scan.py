@@ -36,8 +36,8 @@ from tests.pipeline.event_samples import make_varied_events, read_stored_events
 Fill = Callable[..., None]
 
 
-def test_every_column_comes_back_as_the_log_says(log_url: str, fill: Fill) -> None:
-    """J1: the columns of a scan are the records of the log, byte for byte."""
+def test_a_scan_returns_the_records_of_the_log(log_url: str, fill: Fill) -> None:
+    """J1: a scan returns the records of the log in the schema of events."""
     fill(*make_varied_events(200))
     found = list(scan(log_url, ScanSpec(), 0, 200))
     for batch in found:
@@ -47,15 +47,15 @@ def test_every_column_comes_back_as_the_log_says(log_url: str, fill: Fill) -> No
     assert records == read_stored_events(log_url)
 
 
-def test_records_become_the_same_batch_again(log_url: str, fill: Fill) -> None:
-    """J1: records read from an archive equal those that the scan wrote."""
+def test_records_encode_to_the_scanned_batch(log_url: str, fill: Fill) -> None:
+    """J1: a batch built from records equals the batch of a scan."""
     fill(*make_varied_events(60))
     table = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 60))
     assert pa.Table.from_batches([build_batch(read_stored_events(log_url))]).equals(table)
 
 
 def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
-    """J1: a scan reads the columns it was asked for, and records leave the others empty."""
+    """J1: a scan returns the chosen columns in their order, and records have defaults elsewhere."""
     fill(*make_varied_events(9))
     [batch] = scan(log_url, ScanSpec(columns=("payload", "tags", "occurred_at")), 6, 9)
     assert batch.schema.names == ["payload", "tags", "occurred_at"]
@@ -66,7 +66,7 @@ def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
 
 
 def test_key_partitions_are_disjoint(log_url: str, fill: Fill) -> None:
-    """J1: every event is in one share, in order, and events with equal columns are in the same."""
+    """J1: every event is in one partition, in order; equal keys are in the same partition."""
     fill(*make_varied_events(100))
     columns = ("tenant_id", "stream_type", "stream_id")
     parts = []
@@ -82,7 +82,7 @@ def test_key_partitions_are_disjoint(log_url: str, fill: Fill) -> None:
 
 
 def test_encoded_records_keep_every_field(log_url: str, fill: Fill) -> None:
-    """J1: a record that is encoded into one column keeps every field."""
+    """J1: a record packed into one column keeps every field."""
     fill(*make_varied_events(30))
     [batch] = scan(log_url, ScanSpec(), 0, 30)
     small = pack_records(batch, ("position", "event_type"))
@@ -94,17 +94,17 @@ def test_encoded_records_keep_every_field(log_url: str, fill: Fill) -> None:
 
 @pytest.mark.parametrize("column", EVENT_COLUMNS)
 def test_each_column_alone(log_url: str, fill: Fill, column: str) -> None:
-    """J1: a column needs no other."""
+    """J1: each column can be read alone, with equal values."""
     fill(*make_varied_events(30))
     whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 30))
     alone = pa.Table.from_batches(scan(log_url, ScanSpec(columns=(column,)), 0, 30))
     assert alone.column(column).equals(whole.column(column))
 
 
-def test_columns_that_a_range_hardly_uses(
+def test_rarely_used_columns_are_read_without_loss(
     log_url: str, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J1: rarely used columns are sent as one column, without loss."""
+    """J1: columns that are rarely set are sent as one column, without loss."""
     plain = [NewEvent(event_type="a", payload={"n": n}) for n in range(40)]
     fill(*plain, *make_varied_events(50), *plain)
     whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 130))
@@ -120,7 +120,7 @@ def test_columns_that_a_range_hardly_uses(
 
 
 def test_batches_stay_small(log_url: str, fill: Fill) -> None:
-    """J1: memory holds batches, never the range."""
+    """J1: a scan of 60 MB returns batches of less than 30 MB."""
     text = "x" * 100_000
     for _ in range(6):
         fill(*(NewEvent(event_type="big", payload={"text": text}) for _ in range(100)))
@@ -152,12 +152,12 @@ def test_batches_stay_small(log_url: str, fill: Fill) -> None:
     ids=repr,
 )
 def test_narrowed_scans_equal_filtered_ones(log_url: str, fill: Fill, wanted: ScanSpec) -> None:
-    """J1: a narrowed scan equals a filter over all events."""
+    """J1: a scan with a filter equals a full scan filtered in Python, and so does its count."""
     fill(*make_varied_events(100))
-    got = [r.position for b in scan(log_url, wanted, 3, 90) for r in decode_records(b)]
+    found = [r.position for b in scan(log_url, wanted, 3, 90) for r in decode_records(b)]
     whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 3, 90)).to_pylist()
-    assert got == [row["position"] for row in whole if _fits(wanted, row)]
-    assert count_events(log_url, wanted, 3, 90) == len(got)
+    assert found == [row["position"] for row in whole if _fits(wanted, row)]
+    assert count_events(log_url, wanted, 3, 90) == len(found)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_narrowed_scans_equal_filtered_ones(log_url: str, fill: Fill, wanted: Sc
     ],
     ids=["tenant", "type"],
 )
-def test_a_count_is_answered_by_an_index(log_url: str, fill: Fill, wanted: ScanSpec) -> None:
-    """I4: to count a tenant's events reads none of them."""
+def test_a_count_uses_a_covering_index(log_url: str, fill: Fill, wanted: ScanSpec) -> None:
+    """I4: the count of a tenant's events reads only an index."""
     for start in range(0, 5000, 1000):
         fill(*make_varied_events(1000, start))
     statement = build_count(parse_database_url(log_url), wanted, 3, 4990)
@@ -206,8 +206,8 @@ def _fits(wanted: ScanSpec, row: dict[str, object]) -> bool:
     return True
 
 
-def test_names_meet_in_what_both_allow() -> None:
-    """Every name is allowed by the meeting of two sets if and only if each set allows it."""
+def test_intersected_name_filters_allow_common_names() -> None:
+    """The intersection of two name filters allows exactly the names that both allow."""
     sides = [
         NameFilter(("a", "b.c", "b.d.e")),
         NameFilter((), ("b.",)),
@@ -215,16 +215,16 @@ def test_names_meet_in_what_both_allow() -> None:
         NameFilter(),
     ]
     words = ["a", "b.", "b.c", "b.d", "b.d.e", "b.x", "z", "zz", ""]
-    for one in sides:
-        assert one.intersect(None) == one
+    for side in sides:
+        assert side.intersect(None) == side
         for other in sides:
-            both = one.intersect(other)
+            both = side.intersect(other)
             for word in words:
-                assert both.allows(word) == (one.allows(word) and other.allows(word))
+                assert both.allows(word) == (side.allows(word) and other.allows(word))
 
 
 def test_log_state_has_identity_head_and_event_ids(log_url: str, fill: Fill) -> None:
-    """F8: what an offset must know of its log."""
+    """F8: the log state has identity, head and the event ids at two positions."""
     assert read_log_state(log_url).head == 0
     assert read_log_state(log_url).event_id_at_until is None
     fill(*make_varied_events(5))
@@ -236,15 +236,15 @@ def test_log_state_has_identity_head_and_event_ids(log_url: str, fill: Fill) -> 
     assert read_log_state(log_url, 0, 99).event_id_at_until == records[4].event_id
 
 
-def test_a_log_that_lost_events_is_noticed(log_url: str, fill: Fill) -> None:
-    """F8: a range that was there and is not is an error, never a short answer."""
+def test_a_log_without_the_range_is_an_error(log_url: str, fill: Fill) -> None:
+    """F8: a scan beyond the end of the log is an error, not a shorter result."""
     fill(*make_varied_events(5))
     with pytest.raises(BackendFailure, match="restored or replaced"):
         list(scan(log_url, ScanSpec(), 0, 9))
 
 
-def test_a_schema_in_the_url_is_honoured(empty_postgres_url: str) -> None:
-    """A log may be in another schema."""
+def test_the_schema_in_the_url_is_used(empty_postgres_url: str) -> None:
+    """A log in another schema is found by the schema in the URL."""
     url = f"{empty_postgres_url}?schema=other_log"
     migrate(url)
     assert read_head(url) == 0
@@ -252,8 +252,8 @@ def test_a_schema_in_the_url_is_honoured(empty_postgres_url: str) -> None:
         read_head(empty_postgres_url)
 
 
-def test_secrets_never_reach_a_message(postgres_url: str) -> None:
-    """K: a password in a URL stays there."""
+def test_errors_contain_no_password(postgres_url: str) -> None:
+    """K: no error contains a password of the URL, in its message or its cause."""
     for url in (
         "postgresql://u:hunter2@127.0.0.1:1/nothing",
         "postgresql://u:hunter2@127.0.0.1:port/nothing",
@@ -267,8 +267,8 @@ def test_secrets_never_reach_a_message(postgres_url: str) -> None:
         assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_bad_addresses_say_what_to_do(tmp_path: Path) -> None:
-    """K: an address that leads nowhere is refused in plain words."""
+def test_invalid_urls_are_refused_with_a_reason(tmp_path: Path) -> None:
+    """K: invalid URLs and databases without a log are refused with the reason."""
     for url, words in (
         ("memory:", "another process's memory"),
         ("mysql://x", "unknown backend"),
@@ -283,7 +283,7 @@ def test_bad_addresses_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_reading_does_not_block_writers(log_url: str, fill: Fill) -> None:
-    """A reader blocks no writer and sees a consistent range."""
+    """A scan blocks no writer and returns its whole range."""
     fill(*make_varied_events(3000))
     reading = scan(log_url, ScanSpec(columns=("position",)), 0, 3000)
     first = next(reading)
@@ -298,16 +298,16 @@ def test_reading_does_not_block_writers(log_url: str, fill: Fill) -> None:
     assert first.num_rows + sum(batch.num_rows for batch in reading) == 3000
 
 
-def test_texts_are_never_sql(log_url: str, fill: Fill) -> None:
-    """Values of filters are compared, never executed."""
+def test_filter_values_are_never_executed(log_url: str, fill: Fill) -> None:
+    """Values of filters are compared, never executed as SQL."""
     fill(*make_varied_events(3))
     for text in ("'); drop table events; --", "\\'", "$$", "{schema}", "{wanted}", "ü€🎈"):
         assert list(scan(log_url, ScanSpec(types=NameFilter((text,), (text,))), 0, 3)) == []
     assert read_log_state(log_url).head == 3
 
 
-def test_uuid_and_other_ids(log_url: str, fill: Fill) -> None:
-    """A canonical UUID is kept as its key; any other id as its text."""
+def test_event_ids_are_read_as_they_were_written(log_url: str, fill: Fill) -> None:
+    """Canonical UUIDs and other event ids are read as they were written."""
     own = "00112233-4455-6677-8899-aabbccddeeff"
     fill(NewEvent(event_type="a", event_id=own), NewEvent(event_type="a", event_id=own.upper()))
     [batch] = scan(log_url, ScanSpec(columns=("event_id",)), 0, 2)

@@ -1,4 +1,4 @@
-"""A user's Spark session keeps its settings, and jobs are correct on it (I3)."""
+"""Jobs keep the settings of a user's Spark session and are correct with them (I3)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def user_session(spark: SparkSession) -> SparkSession:
 
 @pytest.mark.usefixtures("spark")
 def test_the_example_of_the_module_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F1: the example in the docstring of `seriatim.spark` is a program."""
+    """F1: the example in the docstring of `seriatim.spark` runs."""
     monkeypatch.chdir(tmp_path)
     example = textwrap.dedent((seriatim.spark.__doc__ or "").partition("Example:\n")[2])
     space: dict[str, Any] = {}
@@ -48,10 +48,10 @@ def test_the_example_of_the_module_runs(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("chosen", [None, "true", "false"])
-def test_register_keeps_what_the_user_has_set(
+def test_register_keeps_the_users_settings(
     user_session: SparkSession, tmp_path: Path, chosen: str | None
 ) -> None:
-    """J2: push-down is on unless the user has set it; the events are the same either way."""
+    """J2: register enables push-down unless the user has set it; the events are the same."""
     url = f"sqlite:///{tmp_path}/log.db"
     with seriatim.open(url) as log:
         for number in range(6):
@@ -75,16 +75,16 @@ def test_register_keeps_what_the_user_has_set(
 def test_own_session_keeps_the_users_settings(
     spark: SparkSession, user_session: SparkSession, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
-    """J2: where Spark runs already, ours is another session on it, from any thread."""
+    """J2: with Spark running, `session` makes a separate session on it, from any thread."""
     monkeypatch.setattr(
         "seriatim.pipeline.source.spark_session._current", []
     )  # as if Spark were the user's
     before = {key: spark.conf.get(key) for key in OWN}
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
-    made: list[SparkSession] = []
+    sessions: list[SparkSession] = []
 
     def make() -> None:
-        made.append(session(settings={"spark.sql.shuffle.partitions": "5"}))
+        sessions.append(session(settings={"spark.sql.shuffle.partitions": "5"}))
 
     try:
         if threaded:
@@ -99,16 +99,16 @@ def test_own_session_keeps_the_users_settings(
 
     assert {key: spark.conf.get(key) for key in OWN} == before
     assert {key: user_session.conf.get(key) for key in OWN} == OWN
-    assert made[0].conf.get("spark.sql.session.timeZone") == "UTC"
-    assert made[0].conf.get("spark.sql.shuffle.partitions") == "5"
-    assert made[0].sparkContext is spark.sparkContext
-    assert session() is made[0]
+    assert sessions[0].conf.get("spark.sql.session.timeZone") == "UTC"
+    assert sessions[0].conf.get("spark.sql.shuffle.partitions") == "5"
+    assert sessions[0].sparkContext is spark.sparkContext
+    assert session() is sessions[0]
 
 
 def test_jobs_do_not_depend_on_the_users_settings(
     spark: SparkSession, user_session: SparkSession, tmp_path: Path
 ) -> None:
-    """I3: hours are those of UTC in any session, and the session is as it was."""
+    """I3: hours are in UTC in any session, and jobs leave its settings unchanged."""
     url = f"sqlite:///{tmp_path}/log.db"
     with seriatim.open(url) as log:
         for minute in (5, 35, 55):

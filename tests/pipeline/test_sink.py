@@ -1,4 +1,4 @@
-"""A DataFrame written to the log: each row once, also on repetition; reasons of refusals."""
+"""DataFrames written to the log: each row once, also when repeated; refused rows with reasons."""
 
 import json
 import time
@@ -35,7 +35,7 @@ def save(frame: DataFrame, url: str, **options: str) -> None:
 
 
 def test_rows_become_events_once(spark: SparkSession, log_url: str) -> None:
-    """A frame of plain columns is appended; the same frame again stores nothing."""
+    """Rows of plain columns are appended; writing the same frame again appends nothing."""
     frame = spark.createDataFrame(
         [
             Row(
@@ -61,8 +61,8 @@ def test_rows_become_events_once(spark: SparkSession, log_url: str) -> None:
     assert append_frame(frame.limit(5), log_url, name="other") == AppendReport(5, 0, 0)
 
 
-def test_payloads_of_every_form(spark: SparkSession, log_url: str) -> None:
-    """Text, struct, map and VARIANT say the same; a struct's nulls are left out."""
+def test_payload_types_give_equal_json(spark: SparkSession, log_url: str) -> None:
+    """A payload as text, struct or VARIANT gives the same JSON; a map keeps its nulls."""
     texts = spark.createDataFrame([Row(event_type="a", payload='{"x":{"y":[1,2]},"z":"t"}')])
     shape = "struct<x:struct<y:array<int>>,z:string,none:int>"
     frames = {
@@ -83,7 +83,7 @@ def test_payloads_of_every_form(spark: SparkSession, log_url: str) -> None:
 def test_refused_rows_are_kept_with_reasons(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """Valid rows are stored; invalid ones are reported with code, message and row."""
+    """Valid rows are appended; invalid ones are reported with code, message and row."""
     frame = spark.createDataFrame(
         [
             Row(event_type="good", payload='{"n":1}'),
@@ -110,8 +110,8 @@ def test_refused_rows_are_kept_with_reasons(
         save(frame, log_url)
 
 
-def test_bad_frames_store_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """L: unknown columns are refused and named before anything is stored."""
+def test_an_unknown_column_stores_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """L: an unknown column is refused by name before anything is stored."""
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
     frame = spark.createDataFrame([Row(event_type="a", colour="red")])
@@ -120,8 +120,8 @@ def test_bad_frames_store_nothing(spark: SparkSession, tmp_path: Path) -> None:
     assert read_stored_events(url) == []
 
 
-def test_a_log_is_never_overwritten(spark: SparkSession, tmp_path: Path) -> None:
-    """L: another mode than append is refused."""
+def test_overwriting_a_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """L: the write mode overwrite is refused."""
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
     frame = spark.createDataFrame([Row(event_type="a")])
@@ -132,7 +132,7 @@ def test_a_log_is_never_overwritten(spark: SparkSession, tmp_path: Path) -> None
 def test_read_rows_can_be_written_to_another_log(
     spark: SparkSession, fill: Fill, log_url: str, tmp_path: Path
 ) -> None:
-    """Columns that only the log sets are dropped on request."""
+    """Rows read from one log are written to another without the columns set by the log."""
     fill(*make_varied_events(30))
     other = f"sqlite:///{tmp_path}/copy.db"
     seriatim.open(other).close()
@@ -152,7 +152,7 @@ def by_id(url: str) -> list[Any]:
 def test_a_backfill_is_labelled_and_runs_once(
     spark: SparkSession, fill: Fill, log_url: str
 ) -> None:
-    """I9: a tag with the backfill's name, ids of the name and the source event, nothing twice."""
+    """I9: events of a backfill carry its tag, and the same backfill again appends nothing."""
     fill(*make_varied_events(10))
     source = spark.read.format("seriatim").option("url", log_url).option("endingPosition", 10)
     frame = source.load().select(
@@ -168,18 +168,18 @@ def test_a_backfill_is_labelled_and_runs_once(
     assert append_frame(frame, log_url, backfill="again").appended == 10
 
 
-def test_id_columns_may_be_beside_the_event(spark: SparkSession, log_url: str) -> None:
-    """Ids are made of the columns that are named, which need not be the event's own."""
+def test_id_columns_need_not_be_event_columns(spark: SparkSession, log_url: str) -> None:
+    """Event ids are made of the named columns, which need not be columns of an event."""
     frame = spark.createDataFrame([Row(event_type="a", line=n, payload="{}") for n in range(4)])
     assert append_frame(frame, log_url, idColumns="line") == AppendReport(4, 0, 0)
     changed = frame.withColumn("payload", f.lit("{}"))
     assert append_frame(changed, log_url, idColumns=["line"]) == AppendReport(0, 4, 0)
 
 
-def test_a_task_that_dies_and_is_tried_again(
+def test_a_retried_task_appends_no_row_twice(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """Retried tasks store nothing twice: the job dies after some rows, and runs again."""
+    """A job that failed after some rows appends only the missing rows when run again."""
     marker = str(tmp_path / "died")
 
     def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -33,8 +33,8 @@ def rows(*given: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(given))
 
 
-def test_a_window_keeps_order_and_counts(log_url: str) -> None:
-    """Thousands in flight come in their order; a second run finds them all."""
+def test_a_task_appends_in_order_and_counts(log_url: str) -> None:
+    """A task appends thousands of rows in order; a second run reuses them all."""
     schema = t.StructType().add("event_type", "string").add("payload", "string")
     schema = schema.add("stream_type", "string").add("stream_id", "string")
     batch = rows(
@@ -54,14 +54,14 @@ def test_a_window_keeps_order_and_counts(log_url: str) -> None:
 
 
 def test_equal_rows_are_one_event(log_url: str) -> None:
-    """Ids are made of all columns, so equal rows are one event."""
+    """Event ids are made of all columns, so equal rows are one event."""
     batch = rows({"event_type": "a", "payload": "{}"}, {"event_type": "a", "payload": "{}"})
     counts = run(log_url, PLAIN, batch).counts
     assert (counts.appended, counts.reused) == (1, 1)
 
 
-def test_refused_rows_and_their_neighbours(log_url: str, tmp_path: Path) -> None:
-    """An invalid row affects no other, and its file is temporary until the commit."""
+def test_a_refused_row_affects_no_other(log_url: str, tmp_path: Path) -> None:
+    """An invalid row affects no other; the file of refused rows is temporary until the commit."""
     batch = rows(
         {"event_type": "a", "payload": '{"n":1}'},
         {"event_type": "a", "payload": "nonsense"},
@@ -78,7 +78,7 @@ def test_refused_rows_and_their_neighbours(log_url: str, tmp_path: Path) -> None
 
 
 def test_policies_for_refused_rows(log_url: str, tmp_path: Path) -> None:
-    """Kept in a folder, dropped and counted, or the job fails and says how many."""
+    """Refused rows are kept in a folder, dropped, or fail the job, and are always counted."""
     batch = rows({"event_type": "a", "payload": "{}"}, {"event_type": "a", "payload": "{"})
     report = tmp_path / "report.json"
     for refused in ("", "drop", str(tmp_path / "folder")):
@@ -96,8 +96,8 @@ def test_policies_for_refused_rows(log_url: str, tmp_path: Path) -> None:
     assert kept.suffix == ".jsonl"
 
 
-def test_rules_that_change_under_way(log_url: str, tmp_path: Path) -> None:
-    """Rows that were checked under old rules are checked again, in their order."""
+def test_rules_changed_during_a_task_keep_the_order(log_url: str, tmp_path: Path) -> None:
+    """Event types declared during a task refuse no valid row and keep the order."""
     maker = EventBuilder(PLAIN, RowMapping())
     batch = rows(*({"event_type": "a", "payload": f'{{"n":{n}}}'} for n in range(400)))
     settings = Settings(writers=1)  # as a task has it: with more, halves overtake each other
@@ -113,7 +113,7 @@ def test_rules_that_change_under_way(log_url: str, tmp_path: Path) -> None:
 
 
 def test_a_failed_database_fails_the_task(tmp_path: Path) -> None:
-    """A log that is gone is no reason to refuse rows: the task is tried again."""
+    """An unavailable log fails the task and refuses no row."""
     maker = EventBuilder(PLAIN, RowMapping())
     row = {"event_type": "a", "payload": "{}"}
     url = f"sqlite:///{tmp_path}/log.db"
@@ -127,8 +127,8 @@ def test_a_failed_database_fails_the_task(tmp_path: Path) -> None:
     assert window.counts.refused == 0
 
 
-def test_rows_of_a_log_make_its_events_again(log_url: str, tmp_path: Path) -> None:
-    """Rows that were read can be written with their ids, times and other fields."""
+def test_rows_read_from_a_log_keep_their_fields(log_url: str, tmp_path: Path) -> None:
+    """Rows read from a log are written to another with their ids, times and other fields."""
     with seriatim.open(log_url) as log:
         for event in make_varied_events(20):
             log.append([event])
@@ -143,8 +143,8 @@ def test_rows_of_a_log_make_its_events_again(log_url: str, tmp_path: Path) -> No
             assert getattr(new, name) == getattr(old, name), name
 
 
-def test_tenants_of_rows(log_url: str) -> None:
-    """A row's own tenant counts; the option is for rows without one."""
+def test_a_tenant_column_overrides_the_option(log_url: str) -> None:
+    """The tenant of a row has priority; the option applies to rows without one."""
     schema = t.StructType([*PLAIN, t.StructField("tenant_id", t.StringType())])
     batch = rows(
         {"event_type": "a", "payload": "{}", "tenant_id": "one"},
@@ -154,8 +154,8 @@ def test_tenants_of_rows(log_url: str) -> None:
     assert len(read_stored_events(log_url, "one")) == len(read_stored_events(log_url, "two")) == 1
 
 
-def test_times_and_ids_of_rows() -> None:
-    """A timestamp becomes the log's own form; equal parts make equal ids, and only those."""
+def test_timestamps_and_derived_event_ids() -> None:
+    """A timestamp becomes the log's format; equal rows, and only those, have equal ids."""
     schema = t.StructType().add("event_type", "string").add("occurred_at", "timestamp")
     maker = EventBuilder(schema, RowMapping(name="job"))
     row = {"event_type": "a", "occurred_at": datetime(2024, 1, 2, 3, 4, 5, 6, UTC)}
@@ -168,8 +168,8 @@ def test_times_and_ids_of_rows() -> None:
     assert event.event_id != maker.build_event({**row, "event_type": "b"}).event_id
 
 
-def test_backfills_make_ids_of_their_sources() -> None:
-    """I9: the tag, the id of name and source, and no event without a source."""
+def test_backfill_ids_are_made_of_the_source() -> None:
+    """I9: a backfill sets its tag, makes ids of the source event, and refuses a missing one."""
     schema = t.StructType().add("event_type", "string").add("source_event_id", "string")
     shape = RowMapping(backfill="prices")
     check_columns(schema, shape)
@@ -197,7 +197,7 @@ def test_backfills_make_ids_of_their_sources() -> None:
     ids=str,
 )
 def test_bad_columns_are_refused(columns: list[str], shape: RowMapping, words: str) -> None:
-    """L: unknown columns are refused and named."""
+    """L: unknown and missing columns are refused by name."""
     schema = t.StructType([t.StructField(n, t.StringType()) for n in ("event_type", *columns)])
     with pytest.raises(InvalidArgument, match=words):
         check_columns(schema, shape)
@@ -219,6 +219,6 @@ def test_bad_columns_are_refused(columns: list[str], shape: RowMapping, words: s
     ids=str,
 )
 def test_bad_sink_options_are_refused(options: dict[str, str], words: str) -> None:
-    """L: an error says which option was wrong."""
+    """L: the error names the invalid option."""
     with pytest.raises(InvalidArgument, match=words):
         parse_sink_options({"url": "sqlite:///x.db", **options})

@@ -33,7 +33,7 @@ def log_url(tmp_path: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("column", "made", "words"),
+    ("column", "expression", "words"),
     [
         ("tags", "'red,blue'", "array<string>"),
         ("tags", "array(1, 2)", "array<string>"),
@@ -60,10 +60,10 @@ def log_url(tmp_path: Any) -> str:
     ],
 )
 def test_columns_of_another_type_are_refused_at_once(
-    spark: SparkSession, log_url: str, column: str, made: str, words: str
+    spark: SparkSession, log_url: str, column: str, expression: str, words: str
 ) -> None:
-    """A2, B2: a column whose type an event does not have is refused before anything is stored."""
-    frame = spark.range(3).select(f.lit("a").alias("event_type"), f.expr(made).alias(column))
+    """A2, B2: a column of a type that an event cannot have is refused before any append."""
+    frame = spark.range(3).select(f.lit("a").alias("event_type"), f.expr(expression).alias(column))
     with pytest.raises(InvalidArgument, match=column) as caught:
         append_frame(frame, log_url)
     assert words in caught.value.message
@@ -72,29 +72,29 @@ def test_columns_of_another_type_are_refused_at_once(
     assert read_head(log_url) == 0
 
 
-def test_columns_of_nothing_are_taken(spark: SparkSession, log_url: str) -> None:
-    """A1: a column without a type holds nothing but nulls, which say nothing."""
+def test_columns_without_a_type_are_accepted(spark: SparkSession, log_url: str) -> None:
+    """A1: columns of Spark's null type are accepted and set nothing."""
     frame = spark.range(1).selectExpr("'a' as event_type", "null as tags", "null as actor_id")
     assert append_frame(frame, log_url).appended == 1
 
 
-def nested(levels: int) -> str:
-    """Return JSON of so many levels."""
+def nest_json(levels: int) -> str:
+    """Return JSON with this many levels."""
     return '{"a":' * levels + "1" + "}" * levels
 
 
 @pytest.mark.parametrize("as_variant", [False, True])
-def test_rows_that_are_no_events_are_refused_as_rows(
+def test_invalid_rows_are_refused_one_by_one(
     spark: SparkSession, log_url: str, tmp_path: Any, as_variant: bool
 ) -> None:
-    """A2, A4, K3: each bad row is refused with its reason, and all others are stored."""
+    """A2, A4, K3: each invalid row is refused with its reason, and all others are appended."""
     good = [("one", '{"n": 1}'), ("two", '{ "n" : 1.50, "é": "\\u00e9" }')]
-    bad = [("", '{"n": 2}'), ("deep", nested(400))]
+    bad = [("", '{"n": 2}'), ("deep", nest_json(400))]
     if not as_variant:
         bad += [
             ("twice", '{"a": 1, "a": 2}'),
             ("inner", '{"x": [{"b": {}, "b": {}}]}'),
-            ("deepest", nested(5000)),
+            ("deepest", nest_json(5000)),
             ("torn", '{"a":'),
             ("nan", '{"a": NaN}'),
         ]
@@ -106,7 +106,7 @@ def test_rows_that_are_no_events_are_refused_as_rows(
     report = append_frame(rows, log_url, refused=str(tmp_path / "refused"))
 
     assert (report.appended, report.refused) == (2, len(bad)), report
-    assert {one.event_id for one in read_stored_events(log_url)} == {"one", "two"}
+    assert {event.event_id for event in read_stored_events(log_url)} == {"one", "two"}
     lines = [
         json.loads(line)
         for path in (tmp_path / "refused").iterdir()
@@ -122,7 +122,7 @@ def test_rows_that_are_no_events_are_refused_as_rows(
 
 
 @pytest.mark.parametrize(
-    ("column", "made"),
+    ("column", "expression"),
     [
         ("occurred_at", "timestamp'+12000-01-01 00:00:00Z'"),
         ("occurred_at", "timestamp'-0044-03-15 00:00:00Z'"),
@@ -134,12 +134,12 @@ def test_rows_that_are_no_events_are_refused_as_rows(
         ("source", "date'+12000-01-01'"),
     ],
 )
-def test_values_that_python_has_not_are_refused_as_rows(
-    spark: SparkSession, log_url: str, tmp_path: Any, column: str, made: str
+def test_values_python_cannot_read_refuse_their_row(
+    spark: SparkSession, log_url: str, tmp_path: Any, column: str, expression: str
 ) -> None:
-    """A2, B2: a time or a text that cannot be read refuses its row, and no other."""
+    """A2, B2: a time or a text that Python cannot read refuses its row and no other."""
     rows = spark.range(3).withColumn("event_type", f.lit("a"))
-    bad = f.when(f.col("id") == 1, f.expr(made))
+    bad = f.when(f.col("id") == 1, f.expr(expression))
     rows = rows.withColumn(column, f.coalesce(bad, f.lit("b")) if column == "event_type" else bad)
     options = {"idColumns": ["id", "source"] if column == "source" else ["id"]}
 
@@ -151,8 +151,8 @@ def test_values_that_python_has_not_are_refused_as_rows(
     assert json.loads(kept.read_text())["row"]["id"] == 1
 
 
-def test_a_refusal_reaches_python_whole(spark: SparkSession, log_url: str) -> None:
-    """L1: an error of the driver is a Seriatim error, also through Spark."""
+def test_a_refused_frame_raises_a_seriatim_error(spark: SparkSession, log_url: str) -> None:
+    """L1: a refusal in the driver is raised as a Seriatim error with its code."""
     frame = spark.range(1).selectExpr("'a' as event_type", "'x' as hat")
     with pytest.raises(SeriatimError, match="no column 'hat'") as caught:
         append_frame(frame, log_url)

@@ -27,8 +27,8 @@ def positions(frame: DataFrame) -> list[int]:
     return sorted(row.position for row in frame.select("position").collect())
 
 
-def test_spark_reads_what_the_log_says(read: Read, fill: Fill, log_url: str) -> None:
-    """J1: every column of every event, typed."""
+def test_spark_reads_the_records_of_the_log(read: Read, fill: Fill, log_url: str) -> None:
+    """J1: a batch read returns all columns of all events, typed."""
     fill(*make_varied_events(100))
     frame = read(partitions=3)
     assert frame.schema == build_spark_schema()
@@ -39,14 +39,14 @@ def test_spark_reads_what_the_log_says(read: Read, fill: Fill, log_url: str) -> 
 
 
 def test_an_empty_log_and_one_event(read: Read, fill: Fill) -> None:
-    """J1: nothing is read as nothing, one as one."""
+    """J1: an empty log gives no row, one event gives one row."""
     assert positions(read()) == []
     fill(NewEvent(event_type="a"))
     assert positions(read()) == [1]
 
 
 def test_ranges_and_columns(read: Read, fill: Fill) -> None:
-    """J1: startingPosition is the last one not read, endingPosition the last one read."""
+    """J1: startingPosition is exclusive, endingPosition inclusive; columns can be selected."""
     fill(*make_varied_events(50))
     assert positions(read(startingPosition=10, endingPosition=20)) == list(range(11, 21))
     assert positions(read(startingPosition="earliest", endingPosition=999)) == list(range(1, 51))
@@ -56,19 +56,21 @@ def test_ranges_and_columns(read: Read, fill: Fill) -> None:
     assert frame.count() == 50
 
 
-def test_a_schema_chooses_columns(
+def test_a_given_schema_selects_columns(
     spark: SparkSession, read: Read, fill: Fill, log_url: str
 ) -> None:
-    """J1: a schema that was given is read, if it is one of events."""
+    """J1: a given schema selects columns, and is refused if it is not one of events."""
     fill(*make_varied_events(5))
     reader = spark.read.format("seriatim").option("url", log_url)
     assert reader.schema(build_spark_schema(("event_type", "position"))).load().count() == 5
-    with pytest.raises(PySparkException, match="'other' of type bigint, which is no column of events"):
+    with pytest.raises(
+        PySparkException, match="'other' of type bigint, which is no column of events"
+    ):
         reader.schema(StructType([StructField("other", LongType())])).load().count()
 
 
-def test_options_narrow_a_read(read: Read, fill: Fill, log_url: str) -> None:
-    """J1: the options of streams work for batches too."""
+def test_options_filter_a_batch_read(read: Read, fill: Fill, log_url: str) -> None:
+    """J1: options filter a batch read as the same condition on the records does."""
     fill(*make_varied_events(40))
     records = read_stored_events(log_url)
     for options, fits in (
@@ -132,19 +134,19 @@ _FILTERS = [
 
 
 def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
-    """J1: pushed filters and Spark's own give the same rows."""
+    """J1: pushed-down filters return the same rows as Spark's own."""
     fill(*make_varied_events(60))
     whole = read().cache()  # Spark reads all of it, then filters
     try:
         assert whole.count() == 60
-        for one in _FILTERS:
-            assert positions(read().where(one)) == positions(whole.where(one)), one
+        for filter_ in _FILTERS:
+            assert positions(read().where(filter_)) == positions(whole.where(filter_)), filter_
     finally:
         whole.unpersist()
 
 
-def test_pushed_filters_leave_spark_nothing_to_do(read: Read, fill: Fill) -> None:
-    """J1: Spark does not repeat pushed filters, and the range is narrowed."""
+def test_pushed_filters_are_not_repeated(read: Read, fill: Fill) -> None:
+    """J1: Spark does not repeat pushed-down filters, and fewer partitions are read."""
     fill(*make_varied_events(20))
     frame = read(partitions=4).where("position > 17 and event_type = 'order.paid'")
     plan = frame._jdf.queryExecution().executedPlan().toString()
@@ -155,7 +157,7 @@ def test_pushed_filters_leave_spark_nothing_to_do(read: Read, fill: Fill) -> Non
 
 
 def test_payloads_as_variants(read: Read, fill: Fill) -> None:
-    """J1: payloads come as JSON text, or as VARIANT on request."""
+    """J1: payloads can be read as VARIANT on request."""
     fill(NewEvent(event_type="a", payload={"n": 7, "deep": {"list": [1, 2]}}))
     frame = read(payload="variant", columns="position,payload")
     assert frame.schema["payload"].dataType.simpleString() == "variant"
@@ -165,7 +167,7 @@ def test_payloads_as_variants(read: Read, fill: Fill) -> None:
 
 
 def test_marker_rows_report_the_covered_range(read: Read, fill: Fill) -> None:
-    """J1: a consumer of filtered events learns the range that each part covered."""
+    """J1: with marks each partition reports the range of positions that it covered."""
     fill(*make_varied_events(30))
     rows = read(types="none", watermarks="true", partitions=3).orderBy("position").collect()
     assert [(r.append_position, r.position) for r in rows] == [(0, 10), (10, 20), (20, 30)]
@@ -174,8 +176,8 @@ def test_marker_rows_report_the_covered_range(read: Read, fill: Fill) -> None:
     }
 
 
-def test_tenants_stay_apart(read: Read, fill: Fill) -> None:
-    """J1: a read of one tenant shows nothing of another."""
+def test_a_read_of_one_tenant_returns_only_its_events(read: Read, fill: Fill) -> None:
+    """J1: a read of one tenant returns only its events; without a tenant, all events."""
     fill(NewEvent(event_type="a"), NewEvent(event_type="a"))
     fill(NewEvent(event_type="a"), tenant_id="other")
     assert positions(read(tenant="default")) == [1, 2]
@@ -183,8 +185,8 @@ def test_tenants_stay_apart(read: Read, fill: Fill) -> None:
     assert positions(read()) == [1, 2, 3]
 
 
-def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url: str) -> None:
-    """J1: a late commit gets a later position, never one before a reader's cursor."""
+def test_an_open_transaction_makes_no_gap(spark: SparkSession, postgres_url: str) -> None:
+    """J1: events of an open transaction are not read, and are read after its commit."""
     register(spark)
     frame = spark.read.format("seriatim").option("url", postgres_url)
     with seriatim.open(postgres_url) as log, psycopg.connect(postgres_url) as connection:
@@ -213,7 +215,7 @@ def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url:
 def test_spark_errors_keep_the_message(
     spark: SparkSession, options: dict[str, str], words: str
 ) -> None:
-    """L: an error names the problem and never contains a password."""
+    """L: an error names the problem and contains no password."""
     register(spark)
     given = {"url": "sqlite:////nowhere/y.db", **options}
     with pytest.raises(PySparkException, match=words) as caught:
@@ -221,16 +223,18 @@ def test_spark_errors_keep_the_message(
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_database_without_a_log(spark: SparkSession, read: Read, empty_postgres_url: str) -> None:
-    """L: a missing log is named as such."""
+def test_a_database_without_a_log_is_named(
+    spark: SparkSession, read: Read, empty_postgres_url: str
+) -> None:
+    """L: reading a database without a log is an error that names `seriatim init`."""
     with pytest.raises(PySparkException, match="seriatim init"):
         spark.read.format("seriatim").option("url", empty_postgres_url).load().count()
 
 
-def test_a_role_that_may_only_read(
+def test_a_read_only_role_can_read(
     spark: SparkSession, postgres_server: PostgresServer, postgres_url: str
 ) -> None:
-    """K: the pipeline reads under a role that can do nothing else."""
+    """K: Spark reads with a role that has only the right to select."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent(event_type="a")])
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -248,10 +252,10 @@ def test_a_role_that_may_only_read(
             connection.execute("drop role spark_reader")
 
 
-def test_a_log_in_a_schema_of_its_own(
+def test_a_log_in_another_schema_is_read(
     spark: SparkSession, read: Read, empty_postgres_url: str
 ) -> None:
-    """J1: the schema in the URL is where Spark reads."""
+    """J1: Spark reads the log in the schema of the URL."""
     url = f"{empty_postgres_url}?schema=elsewhere"
     migrate(url)
     with seriatim.open(url) as log:

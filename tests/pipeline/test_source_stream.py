@@ -24,7 +24,7 @@ Fill = Callable[..., None]
 
 
 class Runs:
-    """Runs queries over one log with one checkpoint, and notes what each batch held."""
+    """Run queries over one log with one checkpoint, and record the positions of each batch."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -38,17 +38,17 @@ class Runs:
 
     def start(self, url: str, *, live: bool = False, **options: Any) -> StreamingQuery:
         """Start a query."""
-        reader = self._spark.readStream.format("seriatim").option("url", url)
+        make_reader = self._spark.readStream.format("seriatim").option("url", url)
         for name, value in options.items():
-            reader = reader.option(name, str(value))
-        writer = reader.load().writeStream.foreachBatch(self._note)
+            make_reader = make_reader.option(name, str(value))
+        writer = make_reader.load().writeStream.foreachBatch(self._note)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         if live:
             return writer.trigger(processingTime="0 seconds").start()
         return writer.trigger(availableNow=True).start()
 
     def run(self, url: str, **options: Any) -> list[list[int]]:
-        """Run a query over what is there, and return its batches."""
+        """Run a query over the available events, and return its batches."""
         self.batches = []
         query = self.start(url, **options)
         query.awaitTermination(120)
@@ -62,17 +62,17 @@ class Runs:
 
 @pytest.fixture
 def queries(spark: SparkSession, tmp_path: Path) -> Iterator[Runs]:
-    """Queries, all of which end with the test."""
+    """Queries, all of which are stopped after the test."""
     register(spark)
     yield Runs(spark, tmp_path)
     for query in spark.streams.active:
         query.stop()
 
 
-def test_available_now_in_bounded_batches_and_a_restart(
+def test_batches_are_bounded_and_continue_after_a_restart(
     queries: Runs, fill: Fill, log_url: str
 ) -> None:
-    """J1: each event once and in order, in batches of the asked size, across a restart."""
+    """J1: each event is read once and in order, in batches of the given size, over restarts."""
     assert queries.run(log_url, maxEventsPerBatch=10) == []
     fill(*make_varied_events(25))
     assert queries.run(log_url, maxEventsPerBatch=10) == [
@@ -86,7 +86,7 @@ def test_available_now_in_bounded_batches_and_a_restart(
 
 
 def test_a_live_query_follows_the_log(queries: Runs, log_url: str) -> None:
-    """J1: events appended during a query are in its next batch."""
+    """J1: events appended while a query runs are in its next batches."""
     with seriatim.open(log_url) as log:
         query = queries.start(log_url, live=True, types="a")
         try:
@@ -110,7 +110,7 @@ def _wait(queries: Runs, position: int) -> None:
 def test_a_checkpoint_of_another_log_stops_the_query(
     queries: Runs, fill: Fill, log_url: str, tmp_path: Path
 ) -> None:
-    """F8: a query never continues over another log's events."""
+    """F8: a query with a checkpoint of another log fails."""
     fill(*make_varied_events(3))
     assert queries.run(log_url) == [[1, 2, 3]]
     other = f"sqlite:///{tmp_path}/other.db"
@@ -123,14 +123,14 @@ def test_a_checkpoint_of_another_log_stops_the_query(
 # What follows asks the reader itself, as Spark does; starting a query for each would take minutes.
 
 
-def reader(url: str, **options: str) -> StreamReader:
-    """A reader as Spark makes it."""
+def make_reader(url: str, **options: str) -> StreamReader:
+    """A stream reader, made as Spark makes it."""
     return StreamReader(parse_source_options({"url": url, **options}))
 
 
 def test_offsets_stop_at_the_limit_and_at_the_target(log_url: str, fill: Fill) -> None:
-    """J1: admission control, and AvailableNow's promise to end."""
-    stream = reader(log_url, maxEventsPerBatch="4")
+    """J1: offsets stop at the batch limit, and with availableNow at the head at its start."""
+    stream = make_reader(log_url, maxEventsPerBatch="4")
     start = stream.initialOffset()
     assert start["position"] == 0
     assert stream.latestOffset(start, limits.ReadAllAvailable()) is start
@@ -149,25 +149,25 @@ def test_offsets_stop_at_the_limit_and_at_the_target(log_url: str, fill: Fill) -
     stream.stop()
 
 
-def test_where_a_query_begins(log_url: str, fill: Fill) -> None:
-    """J1: earliest, latest, or after a position that the log has."""
+def test_the_starting_position_of_a_query(log_url: str, fill: Fill) -> None:
+    """J1: a query starts at earliest, latest or a position in the log; others are refused."""
     fill(*make_varied_events(5))
     for starting, position in (("earliest", 0), ("latest", 5), ("3", 3), ("5", 5)):
-        stream = reader(log_url, startingPosition=starting)
+        stream = make_reader(log_url, startingPosition=starting)
         assert stream.initialOffset()["position"] == position
         stream.stop()
-    stream = reader(log_url, startingPosition="6")
+    stream = make_reader(log_url, startingPosition="6")
     with pytest.raises(InvalidArgument, match="after the end of the log"):
         stream.initialOffset()
     stream.stop()
     with pytest.raises(InvalidArgument, match="has no end"):
-        reader(log_url, endingPosition="6")
+        make_reader(log_url, endingPosition="6")
 
 
 def test_another_history_stops_a_query(log_url: str, fill: Fill) -> None:
-    """F8: another log, another epoch, a lower head, another event: each is reported."""
+    """F8: a changed log, epoch, head or event at the offset stops a query by name."""
     fill(*make_varied_events(5))
-    stream = reader(log_url)
+    stream = make_reader(log_url)
     now = stream.reportLatestOffset()
     for change, words in (
         ({"log_id": "0" * 36}, "another log"),
@@ -185,11 +185,11 @@ def test_another_history_stops_a_query(log_url: str, fill: Fill) -> None:
     stream.stop()
 
 
-def test_an_epoch_that_rises_under_a_query_stops_it(postgres_url: str) -> None:
-    """F8: a restore or promotion is noticed by a query that runs."""
+def test_an_epoch_raised_during_a_query_stops_it(postgres_url: str) -> None:
+    """F8: an epoch raised while a query runs stops it."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent(event_type="a")])
-    stream = reader(postgres_url)
+    stream = make_reader(postgres_url)
     start = stream.initialOffset()
     stream.latestOffset(start, limits.ReadAllAvailable())
     with psycopg.connect(postgres_url) as connection:
@@ -199,9 +199,9 @@ def test_an_epoch_that_rises_under_a_query_stops_it(postgres_url: str) -> None:
     stream.stop()
 
 
-def test_a_lost_connection_is_made_anew(postgres_url: str) -> None:
-    """F8: a restarted server is no reason to stop."""
-    stream = reader(postgres_url)
+def test_a_lost_connection_is_replaced(postgres_url: str) -> None:
+    """F8: a query goes on with a new connection after the server closed the old one."""
+    stream = make_reader(postgres_url)
     start = stream.initialOffset()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(
@@ -212,14 +212,14 @@ def test_a_lost_connection_is_made_anew(postgres_url: str) -> None:
     stream.stop()
 
 
-def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
-    """F8: another log under the same name is another log."""
+def test_a_replaced_file_stops_a_query(tmp_path: Path) -> None:
+    """F8: another log at the same path stops a query."""
     urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "two")]
     for url in urls:
         with seriatim.open(url) as log:
             log.append([NewEvent(event_type="a")])
         assert len(read_stored_events(url)) == 1
-    stream = reader(urls[0])
+    stream = make_reader(urls[0])
     start = stream.reportLatestOffset()
     (tmp_path / "two.db").replace(tmp_path / "one.db")
     with pytest.raises(LogIdentityChanged, match="another log"):

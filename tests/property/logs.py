@@ -14,12 +14,12 @@ from tests.fixtures.postgres_server import PostgresServer
 _numbers = itertools.count(1)
 
 Opener = Callable[[], tuple[Log, Callable[[], None]]]
-"""Opens a fresh log, and returns with it what takes it away again."""
+"""Opens a new log; returns it with a function that removes it."""
 
 SUBJECTS = ("sqlite", "postgres")
 
 EXAMPLES = settings().max_examples
-"""What the loaded profile asks for; tests take a multiple or a part of it."""
+"""The examples of the loaded profile; tests use a multiple or a part of them."""
 
 
 def opener(request: pytest.FixtureRequest, backend: str) -> Opener:

@@ -59,7 +59,7 @@ streams = st.sampled_from(STREAMS)
 
 @st.composite
 def plain_events(draw: Any) -> NewEvent:
-    """An event that every log accepts."""
+    """Return an event that every log accepts."""
     return NewEvent(
         draw(st.sampled_from(["a", "b", "a.b", "a.c"])),
         draw(st.sampled_from(PAYLOADS)),
@@ -77,7 +77,7 @@ def plain_events(draw: Any) -> NewEvent:
 def new_events(
     draw: Any, *, key: str | None = None, stream: tuple[str, str] | None = None
 ) -> NewEvent:
-    """An event that its stream and the declarations may accept or refuse."""
+    """Return an event that its stream and the declarations may accept or refuse."""
     stream = stream or draw(st.none() | streams)
     known_key = key
     event_id = draw(maybe | maybe | st.sampled_from(["e-1", "e-2", "e-3"]))
@@ -125,7 +125,7 @@ def _trace_event(
 
 @st.composite
 def batches(draw: Any) -> list[NewEvent]:
-    """A small batch in which usually all or no events have a key."""
+    """Return a small batch in which usually all or no events have a key."""
     size = draw(st.sampled_from([1, 1, 2, 3]))
     how = draw(st.sampled_from(["none", "none", "all", "all", "some"]))
     keys = draw(st.permutations(["k-1", "k-2", "k-3"])) if how != "none" else [None] * 3
@@ -189,7 +189,7 @@ _filters: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def reads(draw: Any) -> dict[str, Any]:
-    """A read with a few filters; its bounds are rarely reversed."""
+    """Return a read with a few filters, whose bounds are rarely reversed."""
     names = draw(st.lists(st.sampled_from(sorted(_filters)), max_size=2, unique=True))
     found = {name: draw(_filters[name]) for name in names}
     if draw(st.booleans()):

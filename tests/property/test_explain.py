@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from seriatim import AppendResult, Explanation, Log, SeriatimError
 from seriatim.log.explanation import EXPLAINED_EVENTS_MAX, explain_draft
 from tests.property.logs import EXAMPLES, SUBJECTS, opener
-from tests.property.test_state_machine import Draft, Machine, _answer, _drafted, plain
+from tests.property.test_state_machine import Draft, Machine, draft_of, outcome_of, plain
 
 
 class ExplainingMachine(Machine):
@@ -24,22 +24,22 @@ class ExplainingMachine(Machine):
 def explain_and_append(draft: Draft, log: Log) -> Any:
     """Explain an append twice, append it, and compare the explanation with the outcome."""
     head = log.head()
-    explained = explain_draft(log, _drafted(log, draft))
-    again = explain_draft(log, _drafted(log, draft))
+    explained = explain_draft(log, draft_of(log, draft))
+    again = explain_draft(log, draft_of(log, draft))
     assert log.head() == head
     assert (again.outcome, again.steps, plain(again.error)) == (
         explained.outcome,
         explained.steps,
         plain(explained.error),
     )
-    outcome = _answer(lambda one: one.append_draft(_drafted(one, draft)), log)
+    outcome = outcome_of(lambda one: one.append_draft(draft_of(one, draft)), log)
     check_agreement(explained, outcome)
     return outcome
 
 
 def check_agreement(explained: Explanation, outcome: Any) -> None:
     """Compare an explanation with the outcome of the append that followed it."""
-    decisive = [one for one in explained.steps if one.result in ("refused", "replayed")]
+    decisive = [step for step in explained.steps if step.result in ("refused", "replayed")]
     if isinstance(outcome, SeriatimError):
         assert explained.outcome == "refused"
         assert explained.error is not None
@@ -57,14 +57,14 @@ def check_agreement(explained: Explanation, outcome: Any) -> None:
         assert explained.events == outcome.records[:EXPLAINED_EVENTS_MAX]
     else:
         assert explained.outcome == "accepted"
-        assert {one.result for one in explained.steps} == {"passed"}
-        assert explained.stream_seqs == tuple(one.stream_seq for one in outcome.records)
+        assert {step.result for step in explained.steps} == {"passed"}
+        assert explained.stream_seqs == tuple(record.stream_seq for record in outcome.records)
 
 
 @pytest.mark.timeout(900)  # a failure is shrunk for up to five minutes
 @pytest.mark.parametrize("backend", ["memory", *SUBJECTS])
 def test_explanations_agree_with_appends(request: pytest.FixtureRequest, backend: str) -> None:
-    """B1, B8, C2 to C5, D5: an explanation names the outcome of the append, and changes nothing."""
+    """B1, B8, C2 to C5, D5: an explanation equals the outcome of its append and stores nothing."""
     opened = opener(request, backend)
     run_state_machine_as_test(
         lambda: ExplainingMachine(opened),  # type: ignore[arg-type] # a factory will do

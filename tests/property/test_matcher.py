@@ -55,8 +55,8 @@ values = st.recursive(
 
 
 @st.composite
-def near(draw: Draw, value: Any) -> Any:
-    """A predicate made from a payload: a part of it, said otherwise, or slightly changed."""
+def similar(draw: Draw, value: Any) -> Any:
+    """Return a predicate made from a payload: a part, another spelling, or a changed one."""
     kind = draw(st.sampled_from(["same", "same", "same", "empty", "other"]))
     if kind == "other":
         return draw(scalars | st.just([]) | st.just({}))
@@ -64,12 +64,12 @@ def near(draw: Draw, value: Any) -> Any:
         if kind == "empty":
             return {}
         kept = [key for key in value if draw(st.booleans())]
-        return {key: draw(near(value[key])) for key in kept}
+        return {key: draw(similar(value[key])) for key in kept}
     if isinstance(value, list):
         if kind == "empty":
             return []
         kept = [item for item in value if draw(st.booleans())]
-        return [draw(near(item)) for item in draw(st.permutations(kept))]
+        return [draw(similar(item)) for item in draw(st.permutations(kept))]
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     return draw(st.sampled_from(_spellings(value)))
@@ -89,7 +89,7 @@ def _spellings(number: float) -> list[Any]:
 
 @st.composite
 def cases(draw: Draw) -> tuple[list[NewEvent], list[Query]]:
-    """Some events, and queries that have to do with them."""
+    """Return some events and queries similar to them."""
     payloads = draw(st.lists(values, min_size=1, max_size=6))
     events = [
         NewEvent(
@@ -100,7 +100,7 @@ def cases(draw: Draw) -> tuple[list[NewEvent], list[Query]]:
         )
         for payload in payloads
     ]
-    predicates = st.lists(st.sampled_from(payloads).flatmap(near) | values, max_size=3)
+    predicates = st.lists(st.sampled_from(payloads).flatmap(similar) | values, max_size=3)
     filters = st.builds(
         Filter,
         types=st.none() | st.lists(st.sampled_from(["a", "b", "c"]), max_size=2),
@@ -110,14 +110,14 @@ def cases(draw: Draw) -> tuple[list[NewEvent], list[Query]]:
         | st.lists(st.sampled_from([("s", "1"), ("s", "2"), ("r", "1")]), max_size=2),
     )
     alone = st.builds(
-        lambda one: Query([Filter(payload=[one])]), st.sampled_from(payloads).flatmap(near)
+        lambda one: Query([Filter(payload=[one])]), st.sampled_from(payloads).flatmap(similar)
     )
     whole = st.builds(Query, st.none() | st.lists(filters, max_size=3))
     return events, draw(st.lists(alone | whole, min_size=1, max_size=6))
 
 
 def check(log: Log, events: list[NewEvent], queries: list[Query]) -> None:
-    """Compare a backend with the core's matcher, on a tenant of its own."""
+    """Compare a backend with the matcher, on a tenant of its own."""
     view = log.for_tenant(f"tenant-{next(_tenants)}")
     records = view.append_draft(view.draft(FACTS_PROFILE, events)).records
     assert tuple(view.read()) == records
@@ -125,7 +125,7 @@ def check(log: Log, events: list[NewEvent], queries: list[Query]) -> None:
 
 
 def compare(view: Log, records: Sequence[EventRecord], queries: list[Query]) -> None:
-    """Ask a log what it finds of these records."""
+    """Compare the results of a log with the matcher's."""
     log, head = view, view.head()
     for query in queries:
         expected = [record.position for record in records if matches(query, record)]
@@ -162,8 +162,8 @@ def test_every_backend_agrees(request: pytest.FixtureRequest, backend: str) -> N
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
-def test_numbers_by_value(request: pytest.FixtureRequest, backend: str) -> None:
-    """D3: every number against every other, at every depth a push-down may treat apart."""
+def test_numbers_match_by_value(request: pytest.FixtureRequest, backend: str) -> None:
+    """D3: numbers match by value on every backend, at several depths."""
     log, remove = opener(request, backend)()
     try:
         wraps: list[Any] = [
@@ -180,27 +180,27 @@ def test_numbers_by_value(request: pytest.FixtureRequest, backend: str) -> None:
         remove()
 
 
-# Few values, so that large arrays are alike and matches hang on their nested parts.
+# Few values, so that large arrays are similar and differ in nested parts only.
 small = st.sampled_from([0, 1, 1.0, True, None, "1", "a", 10**23, 1e23, 2**61 - 1, (2**61 - 1) * 2])
-alike = st.recursive(
+similar_values = st.recursive(
     small,
     lambda inner: (
         st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
     ),
     max_leaves=6,
 )
-crowds = st.lists(alike, min_size=3, max_size=40)
+crowds = st.lists(similar_values, min_size=3, max_size=40)
 
 
-def plainly(want: Any, have: Any) -> bool:
-    """Say D3 once more, without any look-up."""
+def matches_by_definition(want: Any, have: Any) -> bool:
+    """Match by the definition of D3, without indexes."""
     if isinstance(want, dict):
         return isinstance(have, dict) and all(
-            key in have and plainly(inner, have[key]) for key, inner in want.items()
+            key in have and matches_by_definition(inner, have[key]) for key, inner in want.items()
         )
     if isinstance(want, list):
         return isinstance(have, list) and all(
-            any(plainly(inner, element) for element in have) for inner in want
+            any(matches_by_definition(inner, element) for element in have) for inner in want
         )
     if _is_number(want) and _is_number(have):
         return Decimal(repr(want)) == Decimal(repr(have))
@@ -212,13 +212,13 @@ def _is_number(value: Any) -> bool:
 
 
 @settings(max_examples=EXAMPLES * 4, deadline=None)
-@given(crowds.flatmap(lambda have: st.tuples(st.lists(near(have), max_size=3), st.just(have))))
+@given(crowds.flatmap(lambda have: st.tuples(st.lists(similar(have), max_size=3), st.just(have))))
 def test_large_similar_arrays(case: tuple[list[Any], list[Any]]) -> None:
-    """D3: sets and indexes of large, alike arrays say what comparing each pair says."""
+    """D3: the matcher equals the definition on large arrays with similar elements."""
     wants, have = case
-    document = PayloadDocument.of(have)  # shared, as the predicates of one query share it
+    document = PayloadDocument.of(have)  # shared like by the predicates of one query
     for want in [*wants, have, [*have[::2], [have[0]]]]:
-        expected = plainly(want, have)
+        expected = matches_by_definition(want, have)
         assert compile_predicate(want).matches(have, document) is expected, want
         weaker = compile_predicate(weaken_predicate(want, 3))
         assert not expected or weaker.matches(have, document)
@@ -226,7 +226,7 @@ def test_large_similar_arrays(case: tuple[list[Any], list[Any]]) -> None:
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
 def test_every_backend_agrees_on_large_arrays(request: pytest.FixtureRequest, backend: str) -> None:
-    """D3, K3: predicates that the server tests in part match what the matcher matches."""
+    """D3, K3: on large arrays every backend equals the matcher."""
     log, remove = opener(request, backend)()
 
     @settings(
@@ -237,7 +237,7 @@ def test_every_backend_agrees_on_large_arrays(request: pytest.FixtureRequest, ba
     @given(st.lists(crowds, min_size=1, max_size=3), st.data())
     def run(payloads: list[list[Any]], data: Any) -> None:
         events = [NewEvent("a", {"k": payload}, tags=("t",)) for payload in payloads]
-        wanted = [data.draw(near(payload)) for payload in payloads]
+        wanted = [data.draw(similar(payload)) for payload in payloads]
         queries = [
             *(Query([Filter(payload=[{"k": payload}])]) for payload in payloads),
             Query([Filter(payload=[{"k": [*payloads[0], *payloads[-1]]}])]),
@@ -256,7 +256,7 @@ def test_every_backend_agrees_on_large_arrays(request: pytest.FixtureRequest, ba
 
 @st.composite
 def indexed_cases(draw: Draw) -> tuple[list[NewEvent], list[Query], list[tuple[int, PayloadIndex]]]:
-    """A case, and indexes declared before its first event, between two of them or after all."""
+    """Return a case with indexes declared before, between or after its events."""
     events, queries = draw(cases())
     payloads = [event.payload for event in events]
     paths = {steps for payload in payloads for steps, _ in required_scalars(payload) if steps}
@@ -269,7 +269,7 @@ def indexed_cases(draw: Draw) -> tuple[list[NewEvent], list[Query], list[tuple[i
         if (at := draw(when)) is not None
     ]
     some = draw(st.lists(st.sampled_from(payloads), min_size=1, max_size=2))
-    predicates = [draw(near(one)) for one in some]
+    predicates = [draw(similar(one)) for one in some]
     types = draw(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2))
     queries += [
         Query([Filter(types=types, payload=predicates)]),
@@ -279,10 +279,12 @@ def indexed_cases(draw: Draw) -> tuple[list[NewEvent], list[Query], list[tuple[i
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
-def test_declared_indexes_change_no_answer(request: pytest.FixtureRequest, backend: str) -> None:
-    """D3, A8: whenever paths are declared, before, between or after, the matcher's answer holds.
+def test_declared_indexes_do_not_change_results(
+    request: pytest.FixtureRequest, backend: str
+) -> None:
+    """D3, A8: results equal the matcher's, whenever payload indexes are declared.
 
-    Event types are new in each example, so that the log knows no indexes of theirs.
+    Event types are new in each example, so that the log has no indexes for them.
     """
     log, remove = opener(request, backend)()
     numbers = itertools.count(1)
@@ -305,7 +307,7 @@ def test_declared_indexes_change_no_answer(request: pytest.FixtureRequest, backe
             for event in events[number : number + 1]:
                 renamed = msgspec.structs.replace(event, event_type=mark + event.event_type)
                 records += view.append_draft(view.draft(FACTS_PROFILE, [renamed])).records
-        compare(view, records, [_marked(query, mark) for query in queries])
+        compare(view, records, [with_prefix(query, mark) for query in queries])
 
     try:
         run()
@@ -318,18 +320,18 @@ def test_declared_indexes_change_no_answer(request: pytest.FixtureRequest, backe
 def test_keys_of_two_elements_do_not_match_one(
     request: pytest.FixtureRequest, backend: str
 ) -> None:
-    """D3: keys of two elements do not satisfy a predicate on one element."""
+    """D3: scalars of two array elements do not satisfy a predicate on one element."""
     log, remove = opener(request, backend)()
     elements: list[Any] = [{"a": one, "b": other} for one in (0, 1) for other in (0, 1)]
     elements += [0, {"a": 0}, {"b": 1}, [0, 1], [0], []]
-    pairs = [[one, other] for one in elements for other in elements]
+    pairs = [[element, other] for element in elements for other in elements]
     streams = [None, ("s", "1"), ("s", "2")]
     events = [
         NewEvent("e", {"x": pair, "n": number % 2}, stream=streams[number % 3])
         for number, pair in enumerate(pairs)
     ]
     wanted: list[dict[str, Any]] = [
-        {"x": some} for some in ([], *([one] for one in elements), *pairs)
+        {"x": some} for some in ([], *([element] for element in elements), *pairs)
     ]
     wanted += [{**one, "n": 1} for one in wanted]
     sides: list[dict[str, Any]] = [{}, {"streams": [("s", "2")]}]
@@ -343,7 +345,8 @@ def test_keys_of_two_elements_do_not_match_one(
         remove()
 
 
-def _marked(query: Query, mark: str) -> Query:
+def with_prefix(query: Query, mark: str) -> Query:
+    """Return a query whose event types have a prefix."""
     return Query(
         [
             msgspec.structs.replace(one, types=one.types and [mark + name for name in one.types])
@@ -354,8 +357,8 @@ def _marked(query: Query, mark: str) -> Query:
 
 @settings(max_examples=EXAMPLES * 3, deadline=None)
 @given(scalars, scalars | st.none())
-def test_terms_are_equal_as_scalars_are(one: Any, other: Any) -> None:
-    """D3: two scalars have one key exactly when the matcher calls them equal."""
+def test_term_keys_equal_like_scalars(one: Any, other: Any) -> None:
+    """D3: two scalars have the same term key if and only if they match."""
     for want, have in [(one, other), *((one, number) for number in (*NUMBERS, *TEXTS, True))]:
         same = term_key("t", "a", "p", want) == term_key("t", "a", "p", have)
         assert same is matches_json(want, have)
@@ -364,8 +367,8 @@ def test_terms_are_equal_as_scalars_are(one: Any, other: Any) -> None:
 @settings(max_examples=EXAMPLES * 3, deadline=None)
 @example([{"a": 1}], {"a": [1]})
 @given(values, values)
-def test_the_matcher_itself(want: Any, have: Any) -> None:
-    """D3: a value matches itself, a part never more than the whole, and scalars no containers."""
+def test_laws_of_the_matcher(want: Any, have: Any) -> None:
+    """D3: a value matches itself, {} any object, [] any array, and a scalar no container."""
     assert matches_json(want, want)
     assert matches_json(have, have)
     assert matches_json({}, have) is isinstance(have, dict)
@@ -381,9 +384,9 @@ def test_the_matcher_itself(want: Any, have: Any) -> None:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(values.flatmap(lambda value: st.tuples(near(value), st.just(value))))
+@given(values.flatmap(lambda value: st.tuples(similar(value), st.just(value))))
 def test_matching_is_monotonic(case: tuple[Any, Any]) -> None:
-    """D3: what matches a payload matches it with more keys and elements added."""
+    """D3: a predicate still matches a payload with additional keys or elements."""
     want, have = case
     if not matches_json(want, have):
         return

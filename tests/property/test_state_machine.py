@@ -1,4 +1,4 @@
-"""Random interleavings of all operations: memory is the reference for SQLite and Postgres."""
+"""Random sequences of operations: SQLite and Postgres must equal the memory backend."""
 
 import copy
 import itertools
@@ -54,7 +54,7 @@ PROFILES: list[ProfileRules] = [
 ]
 
 CONTENTS = ("_records", "_streams", "_keys", "_ids", "_commands")
-"""What an append changes in the model."""
+"""The fields of the memory store that an append changes."""
 
 Draft = tuple[str, ProfileRules, list[NewEvent], Any, str | None, Any]
 
@@ -89,7 +89,7 @@ def _plain_record(record: EventRecord) -> dict[str, Any]:
 
 
 class Machine(RuleBasedStateMachine):
-    """Does everything to two logs, and compares every answer."""
+    """Applies every operation to two logs and compares the results."""
 
     drafts: Bundle[Draft] = Bundle("drafts")
     leases: Bundle[tuple[Lease, Lease]] = Bundle("leases")
@@ -98,11 +98,11 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.oracle, self.close_oracle = open_memory()
         self.subject, self.close_subject = opened()
-        # A database that was cloned from a template has noticed it, and raised its epoch.
+        # A database that was cloned from a template has a raised epoch.
         self.epochs = [log.identity().epoch for log in (self.oracle, self.subject)]
 
     def teardown(self) -> None:
-        """Compare all that is left, then close both logs."""
+        """Compare the remaining data, then close both logs."""
         try:
             for tenant in strategies.TENANTS:
                 self.both(tenant, lambda log: list(log.read()))
@@ -114,9 +114,9 @@ class Machine(RuleBasedStateMachine):
             self.close_subject()
 
     def both(self, tenant: str, act: Callable[[Log], Any]) -> tuple[Any, Any]:
-        """Do an act on both logs and compare the answers."""
-        expected = _answer(act, self.oracle.for_tenant(tenant))
-        found = _answer(act, self.subject.for_tenant(tenant))
+        """Apply an operation to both logs and compare the results."""
+        expected = outcome_of(act, self.oracle.for_tenant(tenant))
+        found = outcome_of(act, self.subject.for_tenant(tenant))
         assert plain(found) == plain(expected)
         return expected, found
 
@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         declared=st.lists(st.sampled_from(strategies.DECLARATIONS), max_size=4),
     )
     def begin(self, batches: list[list[NewEvent]], declared: list[Any]) -> None:
-        """Begin with a log that is seldom empty, and some declarations."""
+        """Start with some events and declarations."""
         for events in batches:
             self._append(("default", LOG_PROFILE, events, None, None, None))
         for one in declared:
@@ -138,8 +138,8 @@ class Machine(RuleBasedStateMachine):
         tenant=strategies.tenants,
         events=st.lists(strategies.plain_events(), min_size=1),
     )
-    def append_plainly(self, tenant: str, events: list[NewEvent]) -> Draft:
-        """Append what is always taken."""
+    def append_valid(self, tenant: str, events: list[NewEvent]) -> Draft:
+        """Append valid events."""
         return self._append((tenant, LOG_PROFILE, events[:4], None, None, None))
 
     @rule(
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
         """Append without a condition, through any profile."""
         if profile is AGGREGATES_PROFILE:
             fields = strategies.AGGREGATE_FIELDS
-            events = [msgspec.structs.replace(one, **fields) for one in events]
+            events = [msgspec.structs.replace(event, **fields) for event in events]
         return self._append((tenant, profile, events, None, key, command))
 
     @rule(
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         data=st.data(),
     )
     def append_next(self, tenant: str, stream: tuple[str, str], closing: bool, data: Any) -> Draft:
-        """Append what a stream takes next."""
+        """Append a valid next event of a stream."""
         return self._next(tenant, stream, closing, data)
 
     @rule(
@@ -209,7 +209,7 @@ class Machine(RuleBasedStateMachine):
         data=st.data(),
     )
     def close(self, tenant: str, stream: tuple[str, str], data: Any) -> None:
-        """Close a stream, and continue with it all the same."""
+        """Append to a stream, close it and append again."""
         for closing in (False, True, False):
             self._next(tenant, stream, closing, data)
 
@@ -241,7 +241,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(draft=drafts, change=st.sampled_from(strategies.MUTATIONS), data=st.data())
     def retry_changed(self, draft: Draft, change: dict[str, Any], data: Any) -> None:
-        """Repeat an append with one event changed, moved or left out."""
+        """Repeat an append with one event changed, moved or removed."""
         tenant, profile, events, *rest = draft
         index = data.draw(st.integers(0, len(events) - 1))
         changed = list(events)
@@ -257,13 +257,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(group=st.lists(drafts, min_size=2, max_size=4))
     def append_group(self, group: list[Draft]) -> None:
-        """Commit several appends as one group: it must be as if they came in some order."""
-        asked, expected = _requests(self.subject, group), _requests(self.oracle, group)
-        found = plain(self.subject.store.append(asked)) if asked else []
-        assert _some_order_gives(self.oracle, expected, found), found
+        """Commit several appends as a group: the result must equal that of some order."""
+        requests, expected = requests_of(self.subject, group), requests_of(self.oracle, group)
+        found = plain(self.subject.store.append(requests)) if requests else []
+        assert some_order_gives(self.oracle, expected, found), found
 
     def _append(self, draft: Draft) -> Draft:
-        self.both(draft[0], lambda log: log.append_draft(_drafted(log, draft)))
+        self.both(draft[0], lambda log: log.append_draft(draft_of(log, draft)))
         return draft
 
     # -- declare
@@ -334,11 +334,11 @@ class Machine(RuleBasedStateMachine):
         reset=st.booleans(),
     )
     def put_cursor(self, tenant: str, name: str, position: int, text: str, reset: bool) -> None:
-        """Move a projection's cursor, forwards or backwards, within the log or beyond it."""
+        """Move a projection's cursor, forwards or backwards, within the log or after its head."""
 
         def act(log: Log) -> None:
-            made = make_cursor(log.store, log.tenant_id, "projection", name, position, text)
-            log.store.put_cursor(made, lease=None, reset=reset)
+            cursor = make_cursor(log.store, log.tenant_id, "projection", name, position, text)
+            log.store.put_cursor(cursor, lease=None, reset=reset)
 
         self.both(tenant, act)
         self.both(tenant, lambda log: log.store.cursor(log.tenant_id, "projection", name))
@@ -353,7 +353,7 @@ class Machine(RuleBasedStateMachine):
     def subscribe(
         self, tenant: str, name: str, query: Query, start: Any, reset: int | None
     ) -> None:
-        """Follow a durable subscription to the head, perhaps after a reset."""
+        """Run a durable subscription to the head, perhaps after a reset."""
 
         def act(log: Log) -> list[Any]:
             subscription = log.subscribe(name, query, start=start, idle_timeout=0.0)
@@ -384,22 +384,22 @@ class Machine(RuleBasedStateMachine):
         position=strategies.positions,
     )
     def use_lease(self, pair: tuple[Any, Any], act: str, position: int) -> None:
-        """Renew or release a lease, or move a cursor under it; it may be lost long ago."""
-        answers: list[Any] = []
+        """Renew or release a lease, or move a cursor with it; it may be lost."""
+        outcomes: list[Any] = []
         for log, lease in zip((self.oracle, self.subject), pair, strict=True):
             if lease is None:
                 return
             if act == "renew":
-                answers.append(log.store.renew_lease(lease, 3600.0))
+                outcomes.append(log.store.renew_lease(lease, 3600.0))
             elif act == "release":
                 log.store.release_lease(lease)
             else:
-                answers.append(plain(_answer(partial(_move, lease, position), log)))
-        assert answers[1:] == answers[:-1]
+                outcomes.append(plain(outcome_of(partial(_move, lease, position), log)))
+        assert outcomes[1:] == outcomes[:-1]
 
     @rule(act=st.sampled_from(["nothing", "nothing", "purge", "raise"]))
     def operate(self, act: str) -> None:
-        """Forget every command, or restore the log as far as its consumers can tell."""
+        """Purge commands or raise the epoch."""
         if act == "purge":
             self.both("default", lambda log: log.store.purge_commands(-3600))
         if act == "raise":
@@ -409,8 +409,8 @@ class Machine(RuleBasedStateMachine):
                 self.epochs[index] = raised
 
     @invariant()
-    def heads_agree(self) -> None:
-        """B3: both logs have grown alike."""
+    def heads_are_equal(self) -> None:
+        """B3: both logs have the same head."""
         assert self.subject.head() == self.oracle.head()
 
 
@@ -419,39 +419,43 @@ def _cursors(purpose: str, log: Log) -> list[Cursor]:
 
 
 def _move(lease: Lease, position: int, log: Log) -> None:
-    made = make_cursor(log.store, "default", "projection", "p-3", position)
-    log.store.put_cursor(made, lease=lease, reset=False)
+    cursor = make_cursor(log.store, "default", "projection", "p-3", position)
+    log.store.put_cursor(cursor, lease=lease, reset=False)
 
 
-def _some_order_gives(oracle: Log, requests: list[AppendRequest], wanted: Any) -> bool:
-    """Commit a group to the oracle in the first order in which it answers what is wanted."""
+def some_order_gives(oracle: Log, requests: list[AppendRequest], wanted: Any) -> bool:
+    """Commit a group to the reference in the first order that gives the wanted outcomes."""
     store = oracle.store
     assert isinstance(store, MemoryStore)
     before = copy.deepcopy({name: getattr(store, name) for name in CONTENTS})
     for order in itertools.permutations(range(len(requests))):
         for name, kept in before.items():
             setattr(store, name, copy.deepcopy(kept))
-        answers = store.append([requests[index] for index in order])
-        if [plain(answers[order.index(index)]) for index in range(len(requests))] == wanted:
+        outcomes = store.append([requests[index] for index in order])
+        if [plain(outcomes[order.index(index)]) for index in range(len(requests))] == wanted:
             return True
     return False
 
 
-def _requests(log: Log, group: list[Draft]) -> list[AppendRequest]:
-    made = [_answer(partial(_requested, draft), log) for draft in group]
+def requests_of(log: Log, group: list[Draft]) -> list[AppendRequest]:
+    """Return the prepared requests of a group, without refused ones."""
+    made = [outcome_of(partial(prepared, draft), log) for draft in group]
     return [one for one in made if not isinstance(one, SeriatimError)]
 
 
-def _requested(draft: Draft, log: Log) -> AppendRequest:
-    return log.appender.prepare_request(_drafted(log, draft))
+def prepared(draft: Draft, log: Log) -> AppendRequest:
+    """Return the prepared request of an append."""
+    return log.appender.prepare_request(draft_of(log, draft))
 
 
-def _drafted(log: Log, draft: Draft) -> Any:
+def draft_of(log: Log, draft: Draft) -> Any:
+    """Return the draft of an append on a log."""
     tenant, profile, events, condition, key, command = draft
     return log.for_tenant(tenant).draft(profile, events, condition, key, command)
 
 
-def _answer(act: Callable[[Log], Any], log: Log) -> Any:
+def outcome_of(act: Callable[[Log], Any], log: Log) -> Any:
+    """Return the result or the error of an operation."""
     try:
         return act(log)
     except SeriatimError as error:
@@ -461,7 +465,7 @@ def _answer(act: Callable[[Log], Any], log: Log) -> Any:
 @pytest.mark.timeout(900)  # a failure is shrunk for up to five minutes
 @pytest.mark.parametrize("backend", SUBJECTS)
 def test_every_backend_equals_the_model(request: pytest.FixtureRequest, backend: str) -> None:
-    """F1: every backend equals the model after any sequence of operations."""
+    """F1: every backend equals the memory backend after random operations."""
     opened = opener(request, backend)
     run_state_machine_as_test(
         lambda: Machine(opened),  # type: ignore[arg-type] # a factory will do

@@ -43,8 +43,8 @@ def sqlite_in(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def service(shared_url: str) -> Iterator[RunningService]:
     """A service on each backend that the tests of a file share."""
-    with run_service(shared_url) as one:
-        yield one
+    with run_service(shared_url) as service:
+        yield service
 
 
 @pytest.fixture(scope="module")

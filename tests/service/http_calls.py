@@ -26,19 +26,19 @@ class ServiceResponse(msgspec.Struct, frozen=True):
 
     @property
     def json(self) -> Any:
-        """The body as a value."""
+        """Return the decoded JSON body."""
         return json.loads(self.body)
 
     @property
     def code(self) -> str:
-        """The error code of a problem."""
+        """Return the error code of a problem."""
         assert self.headers["content-type"] == "application/problem+json", self
         found: str = self.json["code"]
         return found
 
     @property
     def comparable(self) -> tuple[int, bytes, dict[str, str]]:
-        """The response without the request id, for comparisons."""
+        """Return the response without its request id, for comparisons."""
         text = self.body.replace(self.headers["x-request-id"].encode(), b"-")
         headers = {k: v for k, v in self.headers.items() if k not in _OF_THE_REQUEST}
         return self.status, text, headers
@@ -81,7 +81,7 @@ class Caller:
 
     @property
     def auth_headers(self) -> dict[str, str]:
-        """The headers with the token and the tenant."""
+        """Return the headers with the token and the tenant."""
         given = {} if self.token is None else {"authorization": f"Bearer {self.token}"}
         return given if self.tenant is None else {**given, "seriatim-tenant": self.tenant}
 
@@ -127,7 +127,7 @@ class OpenTail:
 
 @contextmanager
 def open_tail(
-    who: Caller,
+    caller: Caller,
     body: Any = None,
     *,
     headers: dict[str, str] | None = None,
@@ -135,9 +135,9 @@ def open_tail(
     **params: Any,
 ) -> Iterator[OpenTail]:
     """Open a tail as NDJSON or Server-Sent Events; with a body, by POST."""
-    connection = http.client.HTTPConnection("127.0.0.1", who._port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", caller._port, timeout=TIMEOUT_S)
     kind = "application/x-ndjson" if lines else "text/event-stream"
-    given = {**who.auth_headers, "accept": kind, "content-type": "application/json"}
+    given = {**caller.auth_headers, "accept": kind, "content-type": "application/json"}
     try:
         connection.request(
             "GET" if body is None else "POST",

@@ -21,7 +21,7 @@ INFO = b'{"log_id":"%s","epoch":1,"head":0,"tenant_id":"t","version":"1"}' % (b"
 class ScriptedHandler(http.server.BaseHTTPRequestHandler):
     """Sends the scripted responses in order; the last one is repeated."""
 
-    answers: ClassVar[list[ScriptedResponse]] = []
+    replies: ClassVar[list[ScriptedResponse]] = []
     requests: ClassVar[list[tuple[float, bytes]]] = []
     request_headers: ClassVar[list[dict[str, str]]] = []
 
@@ -30,8 +30,8 @@ class ScriptedHandler(http.server.BaseHTTPRequestHandler):
         size = int(self.headers.get("content-length", 0))
         type(self).requests.append((time.monotonic(), self.rfile.read(size)))
         type(self).request_headers.append(dict(self.headers))
-        answers = type(self).answers
-        status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        replies = type(self).replies
+        status, headers, body = replies.pop(0) if len(replies) > 1 else replies[0]
         if (status, headers, body) == LOST:
             self.close_connection = True
             return
@@ -52,7 +52,7 @@ def run_scripted_server() -> Iterator[tuple[str, type[ScriptedHandler]]]:
     """Run a server with scripted responses during the `with` block."""
 
     class Handler(ScriptedHandler):
-        answers: ClassVar[list[ScriptedResponse]] = []
+        replies: ClassVar[list[ScriptedResponse]] = []
         requests: ClassVar[list[tuple[float, bytes]]] = []
         request_headers: ClassVar[list[dict[str, str]]] = []
 

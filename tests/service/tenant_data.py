@@ -18,8 +18,8 @@ from seriatim.store.port import Cursor
 from tests.fixtures.service import RunningService
 from tests.integration.readmodel_support import make_failure, make_step, seat_rows, seats
 
-OURS, THEIRS, NOBODYS = "acme", "glob", "none"  # of one length, so that answers can be compared
-SECRET = "zebra"  # stands in everything of theirs
+OURS, THEIRS, NOBODYS = "acme", "glob", "none"  # of one length, so that responses can be compared
+SECRET = "zebra"  # part of all data of the other tenant
 MAILER = handler("mailer", effect="keyed")(lambda _event, _context: None)
 STOPPED = handler("stopped", effect="keyed", on_poison="stop")(lambda _event, _context: None)
 
@@ -66,7 +66,7 @@ def _of(tenant: str) -> str:
 def _fill(service: RunningService, tenant: str) -> None:
     log = service.service.view(tenant)
     for name in ("one", "dead", "more"):
-        made = NewEvent(
+        event = NewEvent(
             f"{tenant}.{name}",
             {"word": _of(tenant)},
             stream=("order", f"{tenant}-stream"),
@@ -81,7 +81,7 @@ def _fill(service: RunningService, tenant: str) -> None:
             key=f"{tenant}-command-{name}",
             response={"word": _of(tenant)},
         )
-        log.append([made], command=command)
+        log.append([event], command=command)
     store, identity = log.store, log.identity()
     cursor = Cursor(
         tenant_id=tenant,
@@ -104,11 +104,11 @@ def _project(service: RunningService, url: str, tenant: str) -> None:
         token = model.claim("seats", "runner", 3600)
         assert token is not None
         failed = msgspec.structs.replace(make_failure(1), tenant_id=tenant, reason=_of(tenant))
-        made = make_step(
+        step = make_step(
             0, 2, state_rows=seat_rows({_of(tenant): 2}, 2, tenant), failures=[(failed, "parked")]
         )
-        made.last_event_id = log.store.event_id_at(2) or ""
-        model.commit(seats, made, token=token)
+        step.last_event_id = log.store.event_id_at(2) or ""
+        model.commit(seats, step, token=token)
 
 
 def _event(whose: str, **more: Any) -> dict[str, Any]:

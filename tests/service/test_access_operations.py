@@ -14,9 +14,9 @@ from tests.service.http_calls import Caller, ServiceResponse, make_caller, make_
 NEW = {"tenant_id": "acme", "subject": "billing", "rights": ["append"], "reason": "new service"}
 
 
-def create(who: Caller, **more: object) -> ServiceResponse:
+def create(caller: Caller, **more: object) -> ServiceResponse:
     """Create a token."""
-    return who("POST", "/v1/tokens", {**NEW, **more})
+    return caller("POST", "/v1/tokens", {**NEW, **more})
 
 
 def test_a_token_is_created_used_and_revoked(service: RunningService) -> None:
@@ -54,10 +54,10 @@ def test_tokens_are_listed_in_pages(service: RunningService) -> None:
     after = first.json["tokens"][-1]["token_id"]
     rest = ops("GET", "/v1/tokens", tenant_id="paged", limit=2, after=after)
 
-    found = [one["token_id"] for page in (first, rest) for one in page.json["tokens"]]
+    found = [token["token_id"] for page in (first, rest) for token in page.json["tokens"]]
     assert found == ids
     assert b"secret" not in first.body
-    assert {one["last_used_at"] for one in first.json["tokens"]} == {None}
+    assert {token["last_used_at"] for token in first.json["tokens"]} == {None}
     assert len(ops("GET", "/v1/tokens", limit=1000).json["tokens"]) > 3
     for wrong in ({"limit": 0}, {"limit": 1001}, {"after": " "}, {"tenant_id": " "}):
         assert ops("GET", "/v1/tokens", **wrong).status == 400
@@ -98,7 +98,7 @@ def test_malformed_tokens_are_refused(service: RunningService, wrong: dict[str, 
     assert len(service.service.access.tokens()) == before
 
 
-def test_the_text_of_a_token_is_never_stored(service: RunningService, shared_url: str) -> None:
+def test_the_secret_of_a_token_is_never_stored(service: RunningService, shared_url: str) -> None:
     """K2: a request with an idempotency key leaves no response with the secret in the database."""
     ops = make_caller(service)
     key = {"idempotency-key": "token-1"}
@@ -111,7 +111,7 @@ def test_the_text_of_a_token_is_never_stored(service: RunningService, shared_url
     assert rows == [(0,)]
 
 
-def test_quotas(service: RunningService) -> None:
+def test_a_quota_is_set_applied_listed_and_removed(service: RunningService) -> None:
     """K4, N4: a quota is set, applied, listed with its use, and removed, and each is recorded."""
     ops = make_caller(service)
     append = make_caller(service, tenant_id="limited")
@@ -119,9 +119,9 @@ def test_quotas(service: RunningService) -> None:
     assert ops("POST", "/v1/quotas", body).json == {"count": 1}
     wait_until(lambda: append.append(make_event()).status == 429, "limited", within_s=10)
 
-    answer = ops("GET", "/v1/quotas").json
-    [quota] = [one for one in answer["quotas"] if one["tenant_id"] == "limited"]
-    assert answer["default"] == {"tenant_id": "*", "events_per_s": 0.0, "bytes_per_s": 0.0}
+    response = ops("GET", "/v1/quotas").json
+    [quota] = [quota for quota in response["quotas"] if quota["tenant_id"] == "limited"]
+    assert response["default"] == {"tenant_id": "*", "events_per_s": 0.0, "bytes_per_s": 0.0}
     assert (quota["events_per_s"], quota["bytes_left"]) == (1.0, None)
     assert quota["events_left"] <= 1
     assert ops("GET", "/v1/quotas", after="limited").json["quotas"] == []
@@ -129,18 +129,18 @@ def test_quotas(service: RunningService) -> None:
     assert ops("POST", "/v1/quotas/remove", removal).json == {"count": 1}
     assert ops("POST", "/v1/quotas/remove", removal).status == 404
     entries = ops("GET", "/v1/operations", tenant_id="limited").json["operations"]
-    assert [(one["action"], one["reason"]) for one in entries] == [
+    assert [(entry["action"], entry["reason"]) for entry in entries] == [
         ("quota_removed", "over"),
         ("quota_set", "flood"),
     ]
 
 
-def test_an_unused_quota_is_whole(service: RunningService) -> None:
-    """K4: what a process grants at once is listed before anything was sent."""
+def test_an_unused_quota_is_listed_with_its_full_burst(service: RunningService) -> None:
+    """K4: a quota that was never used is listed with two seconds of its rates left."""
     ops = make_caller(service)
     ops("POST", "/v1/quotas", {"tenant_id": "unused", "events_per_s": 5, "bytes_per_s": 7})
     [quota] = [
-        one for one in ops("GET", "/v1/quotas").json["quotas"] if one["tenant_id"] == "unused"
+        quota for quota in ops("GET", "/v1/quotas").json["quotas"] if quota["tenant_id"] == "unused"
     ]
 
     assert (quota["events_left"], quota["bytes_left"]) == (10.0, 14.0)

@@ -36,16 +36,16 @@ def test_a_known_id_with_another_secret_is_refused(service: RunningService) -> N
         "another case": forged(used, own.swapcase()),
         "never used": forged(fresh, own),
     }
-    answers = {why: Caller(service.port, text)("GET", "/v1/log") for why, text in wrong.items()}
+    responses = {why: Caller(service.port, text)("GET", "/v1/log") for why, text in wrong.items()}
     append = Caller(service.port, wrong["random"]).append(make_event())
 
-    assert {why: one.status for why, one in answers.items()} == dict.fromkeys(wrong, 401)
+    assert {why: one.status for why, one in responses.items()} == dict.fromkeys(wrong, 401)
     assert (append.status, append.code) == (401, "unauthorized")
     assert Caller(service.port, fresh)("GET", "/v1/log").status == 200
 
 
-def test_the_library_refuses_another_secret(service: RunningService) -> None:
-    """K2: the access store itself compares the secret, whoever asks it."""
+def test_the_access_store_compares_the_secret(service: RunningService) -> None:
+    """K2: the access store itself refuses a token with another secret."""
     token = service.token()
     access = service.service.access
 
@@ -71,7 +71,7 @@ OWN = ["localhost", "localhost:8080", "127.0.0.1", "127.0.0.1:1", "127.9.9.9", "
 def test_without_tokens_only_loopback_names_are_served(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K2: a web page whose host name resolves to this machine cannot use the service."""
+    """K2: a service without tokens refuses requests whose host name is not a loopback name."""
     anyone = Caller(serving(open_on_loopback=True).port)
     read = {host: anyone("GET", "/v1/log", headers={"host": host}) for host in FOREIGN}
     written = {
@@ -86,8 +86,8 @@ def test_without_tokens_only_loopback_names_are_served(
     assert anyone("GET", "/v1/log").json["head"] == 0
 
 
-def test_with_a_token_any_name_is_served(serving: Callable[..., RunningService]) -> None:
-    """K2: a token cannot be sent by a foreign page, so a service may have any name."""
+def test_with_a_token_any_host_name_is_served(serving: Callable[..., RunningService]) -> None:
+    """K2: a request with a token is served under any host name."""
     service = serving()
     caller = Caller(service.port, service.token())
 

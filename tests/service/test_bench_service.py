@@ -22,23 +22,23 @@ PLAN = ServicePlan(
 
 @pytest.fixture(scope="module")
 def environment() -> Iterator[ServiceEnvironment]:
-    """A small log, a service on it, and a rival."""
+    """A small log, a service on it, and a competing event store."""
     with set_up(PLAN) as made:
         yield made
 
 
-def test_every_section_is_there() -> None:
-    """The sections of the command line are those that run, in the same order."""
+def test_sections_of_the_command_line_are_those_that_run() -> None:
+    """The command line offers the sections that run, in the same order."""
     assert tuple(SECTIONS) == NAMES
     assert not parse_plan(["--quick"]).is_publishable
     assert parse_plan([]).is_publishable
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS.keys())
-def test_a_section_gives_figures(
+def test_a_section_returns_positive_figures(
     section: Callable[[ServiceEnvironment], list[Figure]], environment: ServiceEnvironment
 ) -> None:
-    """Each section compares with a goal, and counts what was really stored."""
+    """Each section returns figures above zero, one with a goal, and appends to the log."""
     before = environment.log.log.head()
     figures = section(environment)
 

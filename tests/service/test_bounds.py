@@ -51,94 +51,98 @@ def longest_pause(service: RunningService, act: Callable[[], Any]) -> float:
     return max(pauses)
 
 
-def test_too_many_events_are_refused_before_they_are_looked_at(quick: RunningService) -> None:
+def test_too_many_events_are_refused_before_validation(quick: RunningService) -> None:
     """K3, K4: a body of a million small events is refused at once and delays no other request."""
-    who = make_caller(quick, tenant_id="many")
+    caller = make_caller(quick, tenant_id="many")
     body = b'{"events":[' + b",".join([b'{"event_type":"a"}'] * 600_000) + b"]}"
     for path in ("/v1/events", "/v1/appends"):
         sent = body if path == "/v1/events" else b'{"appends":[' + body + b"]}"
-        answers: list[Any] = []
-        pause = longest_pause(quick, lambda: answers.append(who("POST", path, sent)))  # noqa: B023
-        assert (answers[0].status, answers[0].code) == (413, "limit_exceeded")
-        assert answers[0].json["details"]["limit"] == "append_events"
+        responses: list[Any] = []
+        pause = longest_pause(quick, lambda: responses.append(caller("POST", path, sent)))  # noqa: B023
+        assert (responses[0].status, responses[0].code) == (413, "limit_exceeded")
+        assert responses[0].json["details"]["limit"] == "append_events"
         assert pause < 5.0  # on a quiet machine less than one; it was seven
 
 
-def test_what_appends_nothing_has_a_smaller_body(quick: RunningService) -> None:
-    """K3: a query of many megabytes is refused by its length."""
-    who = make_caller(quick)
+def test_bodies_of_requests_other_than_appends_have_a_lower_bound(quick: RunningService) -> None:
+    """K3: a query over the bound of small bodies is refused by its length."""
+    caller = make_caller(quick)
     body = json.dumps({"query": {"filters": [{"types": ["x" * SMALL_BODY_BYTES]}]}}).encode()
-    answer = who("POST", "/v1/query", body)
-    assert (answer.status, answer.json["details"]["limit"]) == (413, "request_bytes")
+    response = caller("POST", "/v1/query", body)
+    assert (response.status, response.json["details"]["limit"]) == (413, "request_bytes")
 
 
 def test_a_refused_append_is_charged(serving: Callable[..., RunningService]) -> None:
-    """K4: a quota counts what was sent, stored or not."""
+    """K4: the bytes of a refused append are charged to the quota."""
     service = serving(bytes_per_s=300_000.0)
-    who = make_caller(service, tenant_id="t")
-    refused = who.append(make_event(payload={"a": "x" * (MIB + 1)}))
+    caller = make_caller(service, tenant_id="t")
+    refused = caller.append(make_event(payload={"a": "x" * (MIB + 1)}))
     assert refused.status == 413
-    assert who.append(make_event()).status == 429
+    assert caller.append(make_event()).status == 429
 
 
-def test_a_used_quota_is_reported_before_a_body_is_read(
+def test_a_used_quota_is_reported_before_the_body_is_parsed(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K4: the body of a tenant over its quota is not read."""
+    """K4: a tenant over its quota gets 429, also for a body that is not JSON."""
     service = serving(events_per_s=0.5)
-    who = make_caller(service, tenant_id="t")
-    who.append(*[make_event() for _ in range(50)])
-    answer = who("POST", "/v1/events", b"no JSON at all")
-    assert (answer.status, answer.code) == (429, "limit_exceeded")
+    caller = make_caller(service, tenant_id="t")
+    caller.append(*[make_event() for _ in range(50)])
+    response = caller("POST", "/v1/events", b"no JSON at all")
+    assert (response.status, response.code) == (429, "limit_exceeded")
 
 
 @pytest.mark.parametrize("length", ["0" * 5000 + "2", "9" * 5000])
-def test_a_length_of_many_digits_is_a_length(quick: RunningService, length: str) -> None:
-    """L1: a long number is handled without a failure of the service."""
-    who = make_caller(quick)
-    answer = raw(quick.port, head(who, "/v1/events", f"content-length: {length}"), b"{}")
-    assert answer.split(b" ", 2)[1] in (b"400", b"413"), answer[:200]
+def test_a_content_length_of_many_digits_is_no_service_error(
+    quick: RunningService, length: str
+) -> None:
+    """L1: a content length of 5000 digits is answered with 400 or 413."""
+    caller = make_caller(quick)
+    response = raw(quick.port, head(caller, "/v1/events", f"content-length: {length}"), b"{}")
+    assert response.split(b" ", 2)[1] in (b"400", b"413"), response[:200]
 
 
-# -- answers
+# -- responses
 
 
 @pytest.fixture(scope="module")
 def heavy(quick: RunningService) -> str:
-    """A tenant with more payload than fits into one response."""
-    who = make_caller(quick, tenant_id="heavy")
+    """A tenant whose events exceed the size of one response."""
+    caller = make_caller(quick, tenant_id="heavy")
     filler = "x" * 1_000_000
     for n in range(24):
-        assert who.append(make_event("big", {"n": n, "a": filler}, tags=["big"])).status == 201
+        assert caller.append(make_event("big", {"n": n, "a": filler}, tags=["big"])).status == 201
     return "heavy"
 
 
-def test_answers_with_large_events_end_early(quick: RunningService, heavy: str) -> None:
-    """K3, E1: a page, a query and a selection return a part, and how to continue."""
-    who = make_caller(quick, tenant_id=heavy)
+def test_responses_with_large_events_end_early(quick: RunningService, heavy: str) -> None:
+    """K3, E1: page, query and selection end early; the page says where to continue."""
+    caller = make_caller(quick, tenant_id=heavy)
     every = {"query": {"filters": [{"tags": ["big"]}]}}
-    page = who("GET", "/v1/events")
-    query = who("POST", "/v1/query", every)
-    found = who("POST", "/v1/query/records", {**every, "after": 0, "until": 10**9, "limit": 1000})
+    page = caller("GET", "/v1/events")
+    query = caller("POST", "/v1/query", every)
+    found = caller(
+        "POST", "/v1/query/records", {**every, "after": 0, "until": 10**9, "limit": 1000}
+    )
 
-    for answer in (page, query, found):
-        assert len(answer.body) < RESPONSE_BYTES + 4 * MIB  # one step of the read more
-        assert 0 < len(answer.json["records"]) < 24
+    for response in (page, query, found):
+        assert len(response.body) < RESPONSE_BYTES + 4 * MIB  # one step of the read more
+        assert 0 < len(response.json["records"]) < 24
     numbers = [record["payload"]["n"] for record in page.json["records"]]
     while page.json.get("cut"):
-        page = who("GET", "/v1/events", after=page.json["last_scanned"])
+        page = caller("GET", "/v1/events", after=page.json["last_scanned"])
         numbers += [record["payload"]["n"] for record in page.json["records"]]
     assert numbers == list(range(24))
 
 
 def test_a_page_of_large_events_takes_little_memory(serving: Callable[..., RunningService]) -> None:
-    """K3: a page of hundreds of megabytes takes only a few at once."""
+    """K3: a page over hundreds of megabytes ends early, and memory stays bounded."""
     service = serving()
-    who = make_caller(service, tenant_id="heavy")
+    caller = make_caller(service, tenant_id="heavy")
     for n in range(300):
-        who.append(make_event("big", {"n": n, "a": "x" * 500_000}))
+        caller.append(make_event("big", {"n": n, "a": "x" * 500_000}))
     before = psutil.Process().memory_info().rss
-    page = who("GET", "/v1/events", limit=10_000)
+    page = caller("GET", "/v1/events", limit=10_000)
     size = len(page.body)
     grown = psutil.Process().memory_info().rss - before
 
@@ -147,8 +151,8 @@ def test_a_page_of_large_events_takes_little_memory(serving: Callable[..., Runni
     assert grown < 600 * MIB
 
 
-def test_the_client_reads_on_by_itself(quick: RunningService, heavy: str) -> None:
-    """D6, E1: responses that end early change nothing for a reader in Python."""
+def test_the_client_continues_responses_that_ended_early(quick: RunningService, heavy: str) -> None:
+    """D6, E1: the client requests the rest of responses that ended early."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=heavy)) as log:
         query = seriatim.Query([seriatim.Filter(tags=["big"])])
         assert [record.payload["n"] for record in log.read()] == list(range(24))
@@ -160,11 +164,11 @@ def test_the_client_reads_on_by_itself(quick: RunningService, heavy: str) -> Non
         assert len(seen) == 24
 
 
-def test_many_streams_are_requested_in_parts(quick: RunningService) -> None:
+def test_the_client_requests_many_streams_in_parts(quick: RunningService) -> None:
     """K3: the number of streams per request is bounded; the client sends several requests."""
-    who = make_caller(quick, tenant_id="streams")
+    caller = make_caller(quick, tenant_id="streams")
     streams = [["s", str(n)] for n in range(STREAMS_MAX + 1)]
-    assert who("POST", "/v1/streams/last", {"streams": streams}).status == 400
+    assert caller("POST", "/v1/streams/last", {"streams": streams}).status == 400
     with seriatim.open(quick.url, token=quick.token(tenant_id="streams")) as log:
         log.append([NewEvent("a", stream=("s", "7"))])
         found = log.store.last_of_streams("streams", [("s", str(n)) for n in range(250)])
@@ -175,7 +179,7 @@ def test_many_streams_are_requested_in_parts(quick: RunningService) -> None:
 
 
 async def test_the_wait_for_a_slot_times_out() -> None:
-    """B13: a request that waits too long for a slot times out, and leaves the queue."""
+    """B13: a request that waits too long for a slot times out and leaves the queue."""
     turns = TenantLimiter(alone=1, beside=1, waiting=10)
     await turns.acquire("t", 60)
     with pytest.raises(TimedOut, match="nothing was done"):
@@ -186,21 +190,21 @@ async def test_the_wait_for_a_slot_times_out() -> None:
     assert not turns._tenants
 
 
-def test_an_append_waits_no_longer_than_it_said(
+def test_queued_appends_end_with_their_timeout(
     serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
-    """B13: also if many appends of its tenant are queued."""
+    """B13: appends queued for a locked database end with their own timeout."""
     service = serving(f"sqlite:///{tmp_path}/log.db", tenant_in_flight=2)
-    who = make_caller(service, tenant_id="t")
-    assert who.append(make_event()).status == 201
+    caller = make_caller(service, tenant_id="t")
+    assert caller.append(make_event()).status == 201
     took: list[float] = []
 
     def ask() -> None:
         began = time.monotonic()
-        answer = who(
+        response = caller(
             "POST", "/v1/events", {"events": [make_event()]}, headers={"seriatim-timeout-s": "1"}
         )
-        assert answer.status in (503, 504)
+        assert response.status in (503, 504)
         took.append(time.monotonic() - began)
 
     lock = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
@@ -216,31 +220,31 @@ def test_an_append_waits_no_longer_than_it_said(
         lock.close()
 
     assert len(took) == 12
-    assert max(took) < 4  # not six times a second, one pair after the other
+    assert max(took) < 4  # far below six seconds: one per pair of slots, in turn
 
 
 # -- tails
 
 
-def test_one_tenant_has_not_all_the_tails(serving: Callable[..., RunningService]) -> None:
-    """K3, K4: over its bound a tenant is refused; other tenants can follow."""
+def test_tails_of_a_tenant_are_bounded(serving: Callable[..., RunningService]) -> None:
+    """K3, K4: a tenant over its bound of tails is refused, while another tenant can open one."""
     service = serving(tenant_tails=1)
     loud, calm = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     with open_tail(loud, after=0) as first, open_tail(calm, after=0) as other:
         assert next(first.lines())["position"] == next(other.lines())["position"] == 0
-        answer = loud("GET", "/v1/tail", after=0)
-        assert (answer.status, answer.json["details"]["limit"]) == (413, "tenant_tails")
-    wait_until(lambda: not service.service.hub.tails_of, "all are forgotten")
+        response = loud("GET", "/v1/tail", after=0)
+        assert (response.status, response.json["details"]["limit"]) == (413, "tenant_tails")
+    wait_until(lambda: not service.service.hub.tails_of, "all tails have ended")
 
 
-def test_a_large_batch_holds_the_loop_up_for_little(quick: RunningService) -> None:
-    """K4: thousands of events are parsed, checked and encoded in threads, not on the event loop."""
-    who = make_caller(quick, tenant_id="batch")
+def test_a_large_batch_does_not_block_the_event_loop(quick: RunningService) -> None:
+    """K4: an append of thousands of events blocks the event loop for less than two seconds."""
+    caller = make_caller(quick, tenant_id="batch")
     body = {"events": [make_event(payload={"n": n, "a": "x" * 400}) for n in range(8000)]}
     sent = json.dumps(body).encode()
-    answers: list[Any] = []
-    pause = longest_pause(quick, lambda: answers.append(who("POST", "/v1/events", sent)))
+    responses: list[Any] = []
+    pause = longest_pause(quick, lambda: responses.append(caller("POST", "/v1/events", sent)))
 
-    assert answers[0].status == 201
-    assert len(answers[0].json["events"]) == 8000
+    assert responses[0].status == 201
+    assert len(responses[0].json["events"]) == 8000
     assert pause < 2.0

@@ -34,31 +34,31 @@ def tenant(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def proxy(quick: RunningService) -> Iterator[TcpProxy]:
     """A proxy before the service."""
-    with TcpProxy(quick.url) as one:
-        yield one
+    with TcpProxy(quick.url) as proxy:
+        yield proxy
 
 
 # -- opening
 
 
-def test_the_token_says_whose_log_it_is(
+def test_the_token_determines_the_tenant(
     quick: RunningService, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K2: by `token` or $SERIATIM_TOKEN; the default tenant is the token's."""
+    """K2: without a tenant a client works on that of `token` or of $SERIATIM_TOKEN."""
     token = quick.token(tenant_id=tenant)
     with seriatim.open(quick.url, token=token) as log:
         [record] = log.append([NewEvent("x", {})]).records
     monkeypatch.setenv("SERIATIM_TOKEN", token)
     monkeypatch.setenv("SERIATIM_URL", quick.url + "/")
     with seriatim.open() as log:
-        assert [one.event_id for one in log.read()] == [record.event_id]
+        assert [record.event_id for record in log.read()] == [record.event_id]
 
     assert (record.tenant_id, record.actor_id) == (tenant, "tester")
 
 
 @pytest.mark.parametrize("token", ["wrong", "srt_0123456789abcdef_x", "", "ü", None])
-def test_a_wrong_token_is_named_at_once(quick: RunningService, token: str | None) -> None:
-    """K4: unauthorized, and not retried."""
+def test_a_wrong_token_is_refused_without_retry(quick: RunningService, token: str | None) -> None:
+    """K4: a wrong token is `unauthorized` at once, without retries."""
     began = time.monotonic()
     with pytest.raises(Unauthorized):
         seriatim.open(quick.url, token=token)
@@ -70,8 +70,8 @@ def test_a_wrong_token_is_named_at_once(quick: RunningService, token: str | None
     "url",
     ["http://", "http://user@host", "https://host?x=1", "http://host#x", "http://host:99999"],
 )
-def test_a_wrong_address_is_refused(url: str) -> None:
-    """L3: before anything is sent."""
+def test_a_malformed_url_is_refused(url: str) -> None:
+    """L3: a malformed URL, and a token for a local log, are `invalid_argument`."""
     with pytest.raises(InvalidArgument):
         seriatim.open(url, token="x")
     with pytest.raises(InvalidArgument):
@@ -79,23 +79,23 @@ def test_a_wrong_address_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"a":1}', b""])
-def test_what_is_no_service_is_named(
+def test_a_response_of_another_server_is_named(
     scripted: tuple[str, type[ScriptedHandler]], body: bytes
 ) -> None:
-    """L2: a response of another server, good or bad, is a backend_failure that says so."""
+    """L2: a response of another server, good or bad, is a `backend_failure` that says so."""
     url, script = scripted
     for status, said in ((200, "format"), (404, "not a Seriatim service"), (500, "not a Seriatim")):
-        script.answers[:] = [(status, {"content-type": "text/html"}, body)]
+        script.replies[:] = [(status, {"content-type": "text/html"}, body)]
         with pytest.raises(BackendFailure, match=said):
             seriatim.open(url, token="x", settings=QUICK)
 
 
-def test_the_client_waits_for_the_requested_time(
+def test_the_client_waits_for_the_requested_delay(
     scripted: tuple[str, type[ScriptedHandler]],
 ) -> None:
-    """K4: retry_after_s to the millisecond, Retry-After without it."""
+    """K4: a retry waits for `retry_after_s`, or for Retry-After when that is absent."""
     url, script = scripted
-    script.answers[:] = [
+    script.replies[:] = [
         (
             429,
             {**PROBLEM, "retry-after": "9"},
@@ -118,7 +118,7 @@ def test_permanent_errors_are_not_retried(
 ) -> None:
     """L1: an error that a retry cannot change is raised at once."""
     url, script = scripted
-    script.answers[:] = [(403, PROBLEM, problem_body(403, "forbidden"))]
+    script.replies[:] = [(403, PROBLEM, problem_body(403, "forbidden"))]
     with pytest.raises(seriatim.Forbidden):
         seriatim.open(url, token="x")
 
@@ -130,16 +130,16 @@ def test_permanent_errors_are_not_retried(
 
 @pytest.mark.parametrize("style", ["sync", "aio"])
 @pytest.mark.parametrize("seen", [True, False], ids=["stored", "lost"])
-def test_a_lost_connection_stores_once(
+def test_an_append_over_a_lost_connection_is_stored_once(
     quick: RunningService, proxy: TcpProxy, tenant: str, style: str, *, seen: bool
 ) -> None:
-    """B10: whether the service saw it or not, the client's own retry resolves it."""
+    """B10: the client repeats an append whose request or response was lost; it is stored once."""
     with seriatim.open(proxy.url, token=quick.token(tenant_id=tenant)) as log:
         log.append([NewEvent("warm", {})])
         mark = b'"marked"'
         fault = proxy.drop_replies_after(mark, ends=b"") if seen else proxy.drop_requests_with(mark)
-        wanted = [NewEvent("marked", {"n": 1})]
-        result = log.append(wanted) if style == "sync" else asyncio.run(_awaited(log, wanted))
+        events = [NewEvent("marked", {"n": 1})]
+        result = log.append(events) if style == "sync" else asyncio.run(_awaited(log, events))
         fault.wait()
         stored = [record.event_id for record in log.read(types=["marked"])]
 
@@ -151,12 +151,14 @@ async def _awaited(log: Any, events: list[NewEvent]) -> Any:
     return await log.aio.append(events)
 
 
-def test_an_unknown_outcome_is_marked(quick: RunningService, proxy: TcpProxy, tenant: str) -> None:
-    """B10: without a response in time it is ambiguous; a repeat with the same id resolves it."""
+def test_an_unknown_outcome_is_marked_ambiguous(
+    quick: RunningService, proxy: TcpProxy, tenant: str
+) -> None:
+    """B10: an append without a response in time is ambiguous; a repeat with its id resolves it."""
     token = quick.token(tenant_id=tenant)
     with seriatim.open(proxy.url, token=token, settings=QUICK) as log:
         log.append([NewEvent("warm", {})])
-        made = NewEvent("marked", {"n": 1}, event_id="m")
+        event = NewEvent("marked", {"n": 1}, event_id="m")
         fault = proxy.drop_replies_after(b'"marked"', ends=b"")
 
         def refuse() -> None:
@@ -166,16 +168,16 @@ def test_an_unknown_outcome_is_marked(quick: RunningService, proxy: TcpProxy, te
         refusing = threading.Thread(target=refuse)
         refusing.start()
         with pytest.raises(BackendFailure) as caught:
-            log.append([made], timeout=1.0)
+            log.append([event], timeout=1.0)
         refusing.join()
         proxy.resume()
-        again = log.append([made])
+        again = log.append([event])
 
     assert caught.value.details["ambiguous"] is True
     assert again.replayed
 
 
-def test_kept_connections_that_were_closed_are_replaced(
+def test_idle_connections_that_were_closed_are_replaced(
     quick: RunningService, proxy: TcpProxy, tenant: str
 ) -> None:
     """B10: a connection that was closed while idle causes no error."""
@@ -191,8 +193,8 @@ def test_kept_connections_that_were_closed_are_replaced(
 # -- life
 
 
-def test_a_closed_client_refuses(quick: RunningService, tenant: str) -> None:
-    """B13: accepted appends are sent; then every call is refused, except closing again."""
+def test_a_closed_client_refuses_calls(quick: RunningService, tenant: str) -> None:
+    """B13: a closed client refuses appends and reads, and may be closed again."""
     log = seriatim.open(quick.url, token=quick.token(tenant_id=tenant))
     log.append([NewEvent("x", {})])
     log.close()
@@ -203,7 +205,7 @@ def test_a_closed_client_refuses(quick: RunningService, tenant: str) -> None:
         log.head()
 
 
-def test_a_fork_has_connections_of_its_own(quick: RunningService, tenant: str) -> None:
+def test_a_forked_process_has_its_own_connections(quick: RunningService, tenant: str) -> None:
     """B13: parent and child append concurrently over one log; responses are not mixed up."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=tenant)) as log:
         log.append([NewEvent("before", {})])
@@ -223,8 +225,8 @@ def test_a_fork_has_connections_of_its_own(quick: RunningService, tenant: str) -
     assert (types.count("child"), types.count("parent")) == (20, 20)
 
 
-async def test_the_awaited_client(quick: RunningService, tenant: str) -> None:
-    """E5: append, read and follow, awaited."""
+async def test_the_async_client_appends_and_reads(quick: RunningService, tenant: str) -> None:
+    """E5: concurrent awaited appends get distinct positions, and an awaited page returns them."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=tenant)) as log:
         receipts = await asyncio.gather(
             *(log.aio.append([NewEvent("x", {"n": n})]) for n in range(20))
@@ -240,8 +242,8 @@ async def test_the_awaited_client(quick: RunningService, tenant: str) -> None:
 # -- TLS
 
 
-def test_tls_is_spoken_and_checked(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    """K2: with the certificate that is trusted; without it nothing is sent."""
+def test_tls_certificates_are_verified(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    """K2: a client connects with the trusted certificate, and fails without it."""
     cert, key = certificate
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as service:

@@ -1,4 +1,4 @@
-"""Appends that an event loop sends to a service: each has one outcome, whatever is lost."""
+"""Appends that an event loop sends to a service: each has one outcome, also after failures."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ async def warm_up(log: seriatim.Log) -> None:
         await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(60)))
         if len(idle(log)) > 1:
             return
-    pytest.fail("the second connection never came")
+    pytest.fail("no second connection was opened")
 
 
 def run(url: str, token: str, act: Callable[[seriatim.Log], Awaitable[Any]], **options: Any) -> Any:
-    """Act on a warm log within one event loop."""
+    """Run a function on a log with open connections, within one event loop."""
 
     async def whole() -> Any:
         with seriatim.open(url, token=token, **options) as log:
@@ -48,11 +48,13 @@ def run(url: str, token: str, act: Callable[[seriatim.Log], Awaitable[Any]], **o
 
 
 def stored(service: RunningService, tenant: str) -> list[str]:
-    """Return the ids of what is stored, in order of their names."""
+    """Return the sorted ids of the stored events."""
     return sorted(record.event_id for record in service.service.view(tenant).read(types=["placed"]))
 
 
-def test_no_thread_takes_part(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_event_loop_sends_groups_without_threads(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B9: with open connections the event loop sends groups itself; receipts are the same."""
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -60,9 +62,9 @@ def test_no_thread_takes_part(service: RunningService, monkeypatch: pytest.Monke
         return await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(50)))
 
     receipts = run(service.url, service.token(tenant_id="group"), act)
-    records = [one.records[0] for one in receipts]
+    records = [receipt.records[0] for receipt in receipts]
 
-    assert not any(one.replayed for one in receipts)
+    assert not any(receipt.replayed for receipt in receipts)
     assert [record.event_id for record in records] == [f"e-{n}" for n in range(50)]
     assert {(record.actor_type, record.actor_id) for record in records} == {
         ("service_principal", "tester")
@@ -70,7 +72,7 @@ def test_no_thread_takes_part(service: RunningService, monkeypatch: pytest.Monke
     assert stored(service, "group") == sorted(f"e-{n}" for n in range(50))
 
 
-def test_one_bad_append_fails_no_neighbour(service: RunningService) -> None:
+def test_an_append_that_is_refused_fails_alone(service: RunningService) -> None:
     """B9, L2: an append that the service refuses fails alone."""
 
     async def act(log: seriatim.Log) -> list[Any]:
@@ -102,7 +104,9 @@ def test_tenants_share_a_client(service: RunningService) -> None:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_a_lost_connection_loses_nothing(service: RunningService, seen: bool) -> None:
+def test_appends_over_a_lost_connection_are_stored_once(
+    service: RunningService, seen: bool
+) -> None:
     """B10: a lost request, received by the service or not, is sent again and stored once."""
     tenant = f"lost-{seen}"
 
@@ -120,15 +124,15 @@ def test_a_lost_connection_loses_nothing(service: RunningService, seen: bool) ->
     assert stored(service, tenant) == [f"e-{n}" for n in range(6)]
 
 
-def test_a_service_without_a_word_is_given_up(quick: RunningService) -> None:
-    """B13: an append without a response is ambiguous; its connection is closed, others continue."""
+def test_appends_to_a_silent_service_are_ambiguous(quick: RunningService) -> None:
+    """B13: an append without a response is ambiguous; later appends use another connection."""
 
     async def act(log: seriatim.Log) -> tuple[list[Any], list[Any]]:
         proxy.pause()
         lost = await gather_outcomes(
             *(log.aio.append(make_event(f"e-{n}"), timeout=0.3) for n in range(4))
         )
-        await asyncio.sleep(2.0)  # until the flight itself is over
+        await asyncio.sleep(2.0)  # until the request itself has timed out
         proxy.resume()
         return lost, await gather_outcomes(
             *(log.aio.append(make_event(f"e-{n}")) for n in range(4))
@@ -143,7 +147,7 @@ def test_a_service_without_a_word_is_given_up(quick: RunningService) -> None:
     assert stored(quick, "mute") == [f"e-{n}" for n in range(4)]
 
 
-def test_cancelled_while_in_progress(quick: RunningService) -> None:
+def test_an_append_is_cancelled_while_in_flight(quick: RunningService) -> None:
     """B13: a cancelled append ends; its group completes, and a repeat finds the stored event."""
 
     async def act(log: seriatim.Log) -> tuple[Any, Any]:
@@ -179,8 +183,8 @@ def test_closing_completes_appends_in_progress(quick: RunningService, where: str
     assert stored(quick, tenant) == sorted(f"e-{n}" for n in range(12))
 
 
-def test_a_quota_is_waited_for(serving: Callable[..., RunningService]) -> None:
-    """K4: temporarily refused appends are sent again after the requested delay, and all arrive."""
+def test_appends_over_the_quota_are_delayed(serving: Callable[..., RunningService]) -> None:
+    """K4: temporarily refused appends are repeated after the requested delay; all are stored."""
     service = serving(events_per_s=200.0)
 
     async def act(log: seriatim.Log) -> tuple[list[Any], float]:
@@ -194,7 +198,7 @@ def test_a_quota_is_waited_for(serving: Callable[..., RunningService]) -> None:
     assert took > 0.5
 
 
-def test_a_loop_that_ends_leaves_nothing(quick: RunningService) -> None:
+def test_a_log_works_after_its_event_loop_has_ended(quick: RunningService) -> None:
     """B13: appends of a loop that ended are abandoned, and the log works in another loop."""
     with (
         TcpProxy(quick.url) as proxy,
@@ -214,8 +218,10 @@ def test_a_loop_that_ends_leaves_nothing(quick: RunningService) -> None:
         assert log.append(make_event("sync")).count == 1
 
 
-def test_over_tls(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    """B9: the same, spoken in TLS."""
+def test_the_event_loop_sends_large_appends_over_tls(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """B9: concurrent appends of 40 kB each are stored over TLS."""
     cert, key = certificate
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as service:
@@ -225,15 +231,15 @@ def test_over_tls(certificate: tuple[Path, Path], tmp_path: Path) -> None:
         async def act(log: seriatim.Log) -> list[Any]:
             big = "x" * 40_000
             appends = [NewEvent("placed", {"big": big}, event_id=f"e-{n}") for n in range(60)]
-            return await gather_outcomes(*(log.aio.append([one]) for one in appends))
+            return await gather_outcomes(*(log.aio.append([append]) for append in appends))
 
         found = run(service.at, token, act, verify=str(cert))
 
     assert [one.count for one in found] == [1] * 60
 
 
-def test_only_responses_with_a_content_length(quick: RunningService) -> None:
-    """E6: with chunked responses, as of a proxy, threads send the requests."""
+def test_appends_use_threads_when_responses_are_chunked(quick: RunningService) -> None:
+    """E6: after a chunked response, as from a proxy, threads send the appends."""
     log = seriatim.open(quick.url, token=quick.token(tenant_id="pieces"))
     with log:
         used: ConnectionPool = cast("HttpStore", log.store).http._connections

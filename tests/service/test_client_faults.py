@@ -1,4 +1,4 @@
-"""The client with services that are unreachable, busy, cut off or return invalid responses."""
+"""The client with services that are unreachable or busy, or return cut or invalid responses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.service.scripted_server import (
     refused_part,
 )
 
-AMPLE_S = 60.0  # more than any machine needs: such a call ends by its answers alone
+AMPLE_S = 60.0  # more than any machine needs: such a call ends by its responses alone
 QUICK = Settings(timeout_s=0.5, connect_timeout_s=0.5)
 HTML = {"content-type": "text/html"}
 Script = tuple[str, type[ScriptedHandler]]
@@ -55,7 +55,7 @@ def connections(log: Log) -> ConnectionPool:
 
 @contextmanager
 def away(log: Log, proxy: TcpProxy) -> Iterator[None]:
-    """Let the service be gone, its port closed, for a while."""
+    """Close the port of the service during the `with` block."""
     used = connections(log)
     port = used._port
     with socket.create_server(("127.0.0.1", 0)) as unused:
@@ -70,7 +70,7 @@ def away(log: Log, proxy: TcpProxy) -> Iterator[None]:
 
 
 def test_a_tail_outlives_a_closed_port(quick: RunningService, tenant: str) -> None:
-    """E5: while nothing listens it tries again, and continues where it was."""
+    """E5: a tail retries while the service is unreachable, and continues after its last batch."""
     seen = BatchCollector()
 
     def follow() -> None:
@@ -97,7 +97,7 @@ def test_a_tail_outlives_a_closed_port(quick: RunningService, tenant: str) -> No
 
 
 def test_a_subscription_outlives_a_closed_port(quick: RunningService, tenant: str) -> None:
-    """E5: also if the service is unavailable for longer than requests are retried."""
+    """E5: a subscription continues after an outage longer than the retry timeout."""
     seen = BatchCollector()
     token = quick.token(tenant_id=tenant)
     with TcpProxy(quick.url) as proxy, seriatim.open(proxy.url, token=token, settings=QUICK) as log:
@@ -130,11 +130,11 @@ DENIED = problem_response(403, "forbidden", retryable=False)
 
 
 @pytest.mark.parametrize("kind", BUSY)
-def test_a_tail_tries_again_what_may_pass(scripted: Script, kind: str) -> None:
-    """E5: a busy or full service does not end a tail, which waits for the requested time."""
+def test_a_tail_retries_temporary_failures(scripted: Script, kind: str) -> None:
+    """E5: a tail retries a busy or full service, after the requested delay."""
     url, script = scripted
     good = (200, JSON, b'{"position":0}\n')
-    script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), BUSY[kind], BUSY[kind], good]
+    script.replies[:] = [(200, JSON, INFO), (200, JSON, INFO), BUSY[kind], BUSY[kind], good]
     store = HttpStore(HttpClient(url, token="x"))
     tail = RemoteTail(store, "t", Query(), 0, idle_timeout=0.0)
 
@@ -145,11 +145,11 @@ def test_a_tail_tries_again_what_may_pass(scripted: Script, kind: str) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("answer", [BUSY["timeout"], BUSY["limit"], DENIED])
-def test_a_tail_gives_up_in_time(scripted: Script, answer: ScriptedResponse) -> None:
-    """B13: after the time for which requests are retried, and at once if a retry cannot help."""
+@pytest.mark.parametrize("response", [BUSY["timeout"], BUSY["limit"], DENIED])
+def test_a_tail_stops_retrying_at_its_timeout(scripted: Script, response: ScriptedResponse) -> None:
+    """B13: a tail fails when the retry timeout is over, and at once on a permanent error."""
     url, script = scripted
-    script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), answer]
+    script.replies[:] = [(200, JSON, INFO), (200, JSON, INFO), response]
     store = HttpStore(HttpClient(url, token="x", timeout_s=0.5))
     tail = RemoteTail(store, "t", Query(), 0)
     began = time.monotonic()
@@ -158,12 +158,12 @@ def test_a_tail_gives_up_in_time(scripted: Script, answer: ScriptedResponse) -> 
 
     assert caught.value.code in ("timeout", "limit_exceeded", "forbidden")
     assert time.monotonic() - began < 5
-    assert (len(script.requests) > 3) == (answer[0] != 403)
+    assert (len(script.requests) > 3) == (response[0] != 403)
     store.close()
 
 
-def test_closing_ends_what_follows(quick: RunningService, tenant: str) -> None:
-    """B13: tails and runs end when the log is closed, also without events; new ones are refused."""
+def test_closing_a_log_ends_its_tails_and_subscriptions(quick: RunningService, tenant: str) -> None:
+    """B13: closing a log ends its tails and subscriptions within seconds; new tails are refused."""
     log = seriatim.open(quick.url, token=quick.token(tenant_id=tenant))
     ended: list[Exception] = []
 
@@ -191,11 +191,11 @@ def test_closing_ends_what_follows(quick: RunningService, tenant: str) -> None:
         list(tail)
 
 
-# -- appends whose fate is unknown
+# -- appends with an unknown outcome
 
 
 def requests(count: int) -> list[AppendRequest]:
-    """Make appends that are ready to be sent."""
+    """Prepare appends that are ready to be sent."""
     with seriatim.open("memory:", tenant_id="t") as log:
         store = HttpStore(HttpClient("http://127.0.0.1:1"))
         made = [
@@ -206,11 +206,11 @@ def requests(count: int) -> list[AppendRequest]:
 
 
 def sent(
-    script: Script, *answers: ScriptedResponse, count: int = 1, seconds: float = AMPLE_S
+    script: Script, *responses: ScriptedResponse, count: int = 1, seconds: float = AMPLE_S
 ) -> list[Outcome]:
     """Send appends to a service with scripted responses, and return their outcomes."""
     url, handler = script
-    handler.answers[:] = answers
+    handler.replies[:] = responses
     http = HttpClient(url, token="x", timeout_s=seconds)
     try:
         return send_appends(http, requests(count), seconds)
@@ -223,7 +223,7 @@ UNDECIDED = {
     "limit_exceeded": {"status": 413, "retryable": False},
     "unauthorized": {"status": 401, "retryable": False},
     "forbidden": {"status": 403, "retryable": False},
-    # So long a pause ends the call at once, however much time it has.
+    # A delay longer than the timeout ends the call at once.
     "backend_failure": {"status": 503, "retry_after_s": 3600},
 }
 
@@ -231,10 +231,10 @@ UNDECIDED = {
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "part"])
 @pytest.mark.parametrize("code", UNDECIDED)
 @pytest.mark.parametrize("first", ["lost", "unclear", "nonsense"])
-def test_doubt_outlives_what_decides_nothing(
+def test_an_append_stays_ambiguous_after_an_undecided_retry(
     scripted: Script, code: str, first: str, *, whole: bool
 ) -> None:
-    """B10: an earlier attempt may be stored, so the last one cannot make it certain."""
+    """B10: if an earlier attempt may be stored, a refused retry leaves the append ambiguous."""
     met: dict[str, Any] = {"code": code, **UNDECIDED[code]}
     firsts = {
         "lost": LOST,
@@ -251,8 +251,8 @@ def test_doubt_outlives_what_decides_nothing(
 
 
 @pytest.mark.parametrize("code", UNDECIDED)
-def test_without_doubt_an_answer_stays_as_it_is(scripted: Script, code: str) -> None:
-    """B10: an append whose only attempt got a response is not ambiguous."""
+def test_a_refused_only_attempt_is_not_ambiguous(scripted: Script, code: str) -> None:
+    """B10: an append whose only attempt was refused reports that error, not an ambiguous one."""
     met: dict[str, Any] = {"code": code, **UNDECIDED[code]}
     [outcome] = sent(scripted, append_results(refused_part(**met)))
 
@@ -264,15 +264,15 @@ def test_without_doubt_an_answer_stays_as_it_is(scripted: Script, code: str) -> 
 @pytest.mark.parametrize(
     "code", ["event_sequence_invalid", "idempotency_conflict", "invalid_event", "conflict"]
 )
-def test_a_decision_ends_all_doubt(scripted: Script, code: str) -> None:
-    """B10: a decision of the log also covers the earlier attempt."""
+def test_a_decision_of_the_log_ends_ambiguity(scripted: Script, code: str) -> None:
+    """B10: when the log refuses the retry by its rules, the append is not ambiguous."""
     [outcome] = sent(scripted, LOST, append_results(refused_part(409, code, retryable=False)))
 
     assert isinstance(outcome, seriatim.SeriatimError)
     assert (outcome.code, outcome.details) == (code, {})
 
 
-def test_doubt_is_each_append_s_own(scripted: Script) -> None:
+def test_ambiguity_is_per_append(scripted: Script) -> None:
     """B10: of several appends in one request, only those that may be stored are ambiguous."""
     unclear = refused_part(503, "backend_failure", ambiguous=True)
     busy = refused_part(429, "limit_exceeded", retry_after_s=0.01)
@@ -291,8 +291,8 @@ def test_doubt_is_each_append_s_own(scripted: Script) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 502, 504, 599])
-def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> None:
-    """B10: an append is sent again, and is ambiguous if no attempt gets a decision."""
+def test_a_gateway_error_is_ambiguous(scripted: Script, status: int) -> None:
+    """B10: after a gateway error an append is repeated, and is ambiguous if never decided."""
     nonsense = (status, HTML, b"<html>")
     [stored] = sent(scripted, nonsense, append_results(accepted_part()))
     [unknown] = sent(scripted, (status, {**HTML, "retry-after": "3600"}, b""))
@@ -303,8 +303,8 @@ def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> No
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"outcomes":[]}', b'{"outcomes":[{}]}'])
-def test_an_answer_in_another_shape_may_be_a_receipt(scripted: Script, body: bytes) -> None:
-    """B10: an unreadable response shows only that the request was received."""
+def test_an_unreadable_response_is_ambiguous(scripted: Script, body: bytes) -> None:
+    """B10: an append with an unreadable response is ambiguous."""
     busy = problem_response(503, "backend_failure", retry_after_s=3600)
     [outcome] = sent(scripted, (200, JSON, body), busy)
 
@@ -312,10 +312,10 @@ def test_an_answer_in_another_shape_may_be_a_receipt(scripted: Script, body: byt
     assert outcome.ambiguous
 
 
-def test_the_shortest_time_is_one_that_services_take(scripted: Script) -> None:
-    """B13: a remaining time below a millisecond is not sent as zero."""
+def test_the_shortest_timeout_sent_is_a_millisecond(scripted: Script) -> None:
+    """B13: a remaining time below a millisecond is sent as a millisecond, not as zero."""
     url, script = scripted
-    script.answers[:] = [(200, JSON, b"{}")]
+    script.replies[:] = [(200, JSON, b"{}")]
     http = HttpClient(url, token="x")
     http.post("/v1/x", {}, timeout_s=1e-3)  # so that it is connected
     for _ in range(20):
@@ -344,8 +344,10 @@ def _append_marked(log: Log, how: dict[str, Any]) -> AppendResult:
 
 
 @pytest.mark.parametrize("how", OWN)
-def test_own_attempt_is_no_replay(quick: RunningService, tenant: str, how: str) -> None:
-    """B10: an append that the call's own lost attempt stored is no replay."""
+def test_a_retry_of_the_same_call_is_no_replay(
+    quick: RunningService, tenant: str, how: str
+) -> None:
+    """B10: an append stored by a lost attempt of the same call is not reported as a replay."""
     token = quick.token(tenant_id=tenant)
     with TcpProxy(quick.url) as proxy, seriatim.open(proxy.url, token=token) as log:
         fault = proxy.drop_replies_after(b'"marked"', ends=b"")
@@ -360,10 +362,10 @@ def test_own_attempt_is_no_replay(quick: RunningService, tenant: str, how: str) 
 
 @pytest.mark.parametrize("opened", ["before", "after"])
 @pytest.mark.parametrize("how", [how for how in OWN if how != "nothing given"])
-def test_earlier_append_stays_a_replay(
+def test_a_repeat_of_an_earlier_call_is_a_replay(
     quick: RunningService, tenant: str, how: str, opened: str
 ) -> None:
-    """B10: an append that an earlier call stored is a replay, also when an attempt was lost."""
+    """B10: an append stored by an earlier call is a replay, also when an attempt was lost."""
     token = quick.token(tenant_id=tenant)
     with ExitStack() as stack:
         first = stack.enter_context(seriatim.open(quick.url, token=token))

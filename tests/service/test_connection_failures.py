@@ -1,4 +1,4 @@
-"""Errors of an unreachable service or database name the address, the cause and the cure."""
+"""Errors of an unreachable service or database name the address, the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ TOKEN = "srt_0000_a-secret-of-a-token"
 
 
 def refusal(url: str, settings: Settings = QUICK, **options: str) -> BackendFailure:
-    """Return why a log in a service cannot be opened."""
+    """Return the error of opening a log in a service."""
     with pytest.raises(BackendFailure) as caught:
         seriatim.open(url, token=TOKEN, settings=settings, **options)  # type: ignore[arg-type]
     assert TOKEN not in str(caught.value)
     return caught.value
 
 
-def test_nothing_listens() -> None:
-    """L2: host, port, the reason and how a service is started."""
+def test_a_closed_port() -> None:
+    """L2: the error names host and port and the command that starts a service."""
     port = free_port()
     error = refusal(f"http://127.0.0.1:{port}")
 
@@ -42,33 +42,33 @@ def test_nothing_listens() -> None:
     assert error.retryable
 
 
-def test_unknown_host() -> None:
-    """L2: a name that cannot be resolved is called so."""
+def test_an_unknown_host() -> None:
+    """L2: the error says that the host name cannot be resolved."""
     error = refusal("http://no-such-host.invalid:8420")
 
     assert "no-such-host.invalid:8420" in error.message
     assert "cannot be resolved" in error.message
 
 
-def test_a_certificate_that_does_not_verify(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    """L2: it fails at once and names the option that helps; it is not retried."""
+def test_an_untrusted_certificate(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    """L2: the error names the `verify=` option, and is not retried."""
     cert, key = certificate
     url = f"sqlite:///{tmp_path}/log.db"
-    with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as one:
-        at = f"https://127.0.0.1:{one.port}"
+    with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as service:
+        at = f"https://127.0.0.1:{service.port}"
         error = refusal(at, Settings(timeout_s=600))
-        token = one.caller().token
+        token = service.caller().token
         with seriatim.open(at, token=token, verify=str(cert)) as log:
             assert log.head() == 0
 
-    assert f"127.0.0.1:{one.port}" in error.message
+    assert f"127.0.0.1:{service.port}" in error.message
     assert "certificate" in error.message
     assert "verify=" in error.message
     assert not error.retryable
 
 
-def test_a_port_that_speaks_no_tls(tmp_path: Path) -> None:
-    """L2: https:// to a plain port names the mistake at once."""
+def test_https_to_a_plain_port(tmp_path: Path) -> None:
+    """L2: the error of https:// at a plain port suggests http://, and is not retried."""
     with run_service(f"sqlite:///{tmp_path}/log.db") as service:
         at = f"127.0.0.1:{service.port}"
         error = refusal(f"https://{at}", Settings(timeout_s=600))
@@ -79,7 +79,7 @@ def test_a_port_that_speaks_no_tls(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
-    """L3: `seriatim serve` names the address that another process has, and the option."""
+    """L3: `seriatim serve` names the occupied address and the `--port` option."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "seriatim", "serve", "--port", str(port)]
@@ -98,24 +98,24 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_callers_do_not_learn_where_the_database_is(
+def test_responses_do_not_reveal_the_address_of_the_database(
     own_postgres: Callable[..., PostgresServer],
 ) -> None:
-    """L2, K2: without its database a service answers 503; host and port are in its log alone."""
+    """L2, K2: without its database a service answers 503, without host or port."""
     server = own_postgres(fsync=False)
-    with run_service(server.url()) as one:
-        caller = Caller(one.port, one.token())
+    with run_service(server.url()) as service:
+        caller = Caller(service.port, service.token())
         assert caller("GET", "/v1/log").status == 200
         server.stop(immediate=True)
-        answer = caller("GET", "/v1/events")
+        response = caller("GET", "/v1/events")
 
-    assert answer.status == 503
-    assert str(server.port) not in answer.body.decode()
-    assert "127.0.0.1" not in answer.body.decode()
+    assert response.status == 503
+    assert str(server.port) not in response.body.decode()
+    assert "127.0.0.1" not in response.body.decode()
 
 
-def test_displayed_addresses_hide_secrets() -> None:
-    """L2: wherever a URL contains its password, it is not displayed."""
+def test_redacted_urls_contain_no_secrets() -> None:
+    """L2: passwords and key files are removed from a redacted URL."""
     shown = redact_url("postgresql://u:p%40ss@h:1/d?password=abc&passfile=/x&sslkey=y&schema=s")
 
     assert "p%40ss" not in shown

@@ -20,7 +20,7 @@ from tests.service.conftest import sqlite_in
 from tests.service.http_calls import Caller, ServiceResponse, make_caller
 
 OURS, THEIRS = "acme", "glob"
-# What stands at the positions of the log below.
+# The positions of the events of the log below.
 SHOWN, HIDDEN, FOREIGN, LAST = 1, 2, 3, 4
 
 _names = itertools.count(1)
@@ -29,23 +29,23 @@ _names = itertools.count(1)
 @pytest.fixture(scope="module")
 def service(shared_url: str) -> Iterator[RunningService]:
     """A service with events of two tenants."""
-    with run_service(shared_url) as one:
+    with run_service(shared_url) as service:
         for tenant, name in ((OURS, "shown"), (OURS, "hidden"), (THEIRS, "x"), (OURS, "last")):
-            made = NewEvent(name, {}, event_id=f"{tenant}-{name}")
-            one.service.view(tenant).append([made])
-        yield one
+            event = NewEvent(name, {}, event_id=f"{tenant}-{name}")
+            service.service.view(tenant).append([event])
+        yield service
 
 
 @pytest.fixture(params=["whole", "scoped"])
-def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
-    """A service of ours, for all event types or for one."""
+def caller(service: RunningService, request: pytest.FixtureRequest) -> Caller:
+    """A caller of one tenant, for all event types or for one."""
     if request.param == "whole":
         return make_caller(service, tenant_id=OURS)
     return make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
 
 
 def put(
-    service: RunningService, who: Caller, position: int, event_id: str, **more: Any
+    service: RunningService, caller: Caller, position: int, event_id: str, **more: Any
 ) -> ServiceResponse:
     """Put a cursor."""
     identity = service.service.log.identity()
@@ -57,71 +57,75 @@ def put(
         "epoch": identity.epoch,
         "last_event_id": event_id,
     }
-    return who("POST", "/v1/cursors", body | more)
+    return caller("POST", "/v1/cursors", body | more)
 
 
-def event_id_at(who: Caller, position: int) -> str:
+def event_id_at(caller: Caller, position: int) -> str:
     """Return the id, or the opaque value, that a caller receives for a position."""
-    found: str = who("GET", "/v1/last-event-id", position=position).json["last_event_id"]
+    found: str = caller("GET", "/v1/last-event-id", position=position).json["last_event_id"]
     return found
 
 
-# -- what they show
+# -- opaque ids
 
 
 @pytest.mark.parametrize("how", ["plain", "only_new", "again", "reset", "leased"])
 @pytest.mark.parametrize("position", [SHOWN, HIDDEN, FOREIGN])
 def test_an_opaque_id_sent_back_is_returned_again(
-    service: RunningService, who: Caller, how: str, position: int
+    service: RunningService, caller: Caller, how: str, position: int
 ) -> None:
     """K2: however a cursor is stored, every response returns the value that was sent."""
-    name, event_id = f"mark-{next(_names)}", event_id_at(who, position)
+    name, event_id = f"mark-{next(_names)}", event_id_at(caller, position)
     more: dict[str, Any] = {"name": name}
     if how == "leased":
         lease = {"name": name, "owner": "me", "seconds": 60}
-        more["lease"] = who("POST", "/v1/leases", lease).json["lease"]
+        more["lease"] = caller("POST", "/v1/leases", lease).json["lease"]
     elif how in ("only_new", "reset"):
         more[how] = True
     if how == "again":
-        put(service, who, position, event_id, **more)
+        put(service, caller, position, event_id, **more)
         more["only_new"] = True
 
-    answer = put(service, who, position, event_id, **more)
-    read = who("GET", "/v1/cursors", purpose="subscription", name=name)
-    every = who("GET", "/v1/cursors", purpose="subscription")
+    response = put(service, caller, position, event_id, **more)
+    read = caller("GET", "/v1/cursors", purpose="subscription", name=name)
+    every = caller("GET", "/v1/cursors", purpose="subscription")
 
-    assert answer.status == 200, answer
-    assert answer.json["cursor"]["last_event_id"] == event_id
+    assert response.status == 200, response
+    assert response.json["cursor"]["last_event_id"] == event_id
     assert read.json["cursors"][0]["last_event_id"] == event_id
-    assert {one["name"]: one["last_event_id"] for one in every.json["cursors"]}[name] == event_id
+    assert {cursor["name"]: cursor["last_event_id"] for cursor in every.json["cursors"]}[
+        name
+    ] == event_id
     stored = service.service.log.store.cursor(OURS, "subscription", name)
     assert stored is not None
     assert stored.last_event_id == service.service.log.store.event_id_at(position)
-    for answered in (answer, read, every):
+    for answered in (response, read, every):
         assert b"glob-x" not in answered.body
 
 
-def test_a_guessed_id_is_refused_like_any_other(service: RunningService, who: Caller) -> None:
+def test_guessed_ids_are_refused_alike(service: RunningService, caller: Caller) -> None:
     """K2: only the value of a position is accepted; foreign and absent ids fail alike."""
     theirs = make_caller(service, tenant_id=THEIRS)
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
     wrong = [
-        (FOREIGN, f"{THEIRS}-x"),  # the very event
+        (FOREIGN, f"{THEIRS}-x"),  # the event itself
         (FOREIGN, f"{THEIRS}-y"),
-        (FOREIGN, f"{OURS}-shown"),  # one's own, elsewhere
-        (FOREIGN, event_id_at(scoped, HIDDEN)),  # a mark of another position
-        (FOREIGN, event_id_at(theirs, HIDDEN)),  # a mark for another tenant
+        (FOREIGN, f"{OURS}-shown"),  # an event of the own tenant at another position
+        (FOREIGN, event_id_at(scoped, HIDDEN)),  # the opaque id of another position
+        (FOREIGN, event_id_at(theirs, HIDDEN)),  # the opaque id for another tenant
         (HIDDEN, event_id_at(theirs, HIDDEN)),
         (FOREIGN, "opaque:" + "0" * 32),
         (99, f"{THEIRS}-x"),
         (0, f"{THEIRS}-x"),
     ]
-    answers = [put(service, who, *one, name="guess") for one in wrong]
-    answers += [put(service, who, *one, name="guess", only_new=True) for one in wrong]
-    known = who("GET", "/v1/cursors", purpose="subscription", name="guess")
+    responses = [put(service, caller, *one, name="guess") for one in wrong]
+    responses += [put(service, caller, *one, name="guess", only_new=True) for one in wrong]
+    known = caller("GET", "/v1/cursors", purpose="subscription", name="guess")
 
-    assert {(one.status, one.code) for one in answers} == {(400, "invalid_argument")}
-    assert len({repr(one.comparable) for one in answers}) == 1
+    assert {(response.status, response.code) for response in responses} == {
+        (400, "invalid_argument")
+    }
+    assert len({repr(response.comparable) for response in responses}) == 1
     assert known.json == {"cursors": []}
 
 
@@ -136,7 +140,7 @@ def test_opaque_ids_are_specific_to_tenant_and_position(service: RunningService)
 
 
 def test_a_hidden_id_is_refused(service: RunningService) -> None:
-    """K4: a caller that may not read an event's type cannot find out where it is."""
+    """K4: a caller that may not read an event's type cannot find its position by its id."""
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
     hidden = put(service, scoped, HIDDEN, f"{OURS}-hidden")
     absent = put(service, scoped, HIDDEN, f"{OURS}-nothing")
@@ -145,18 +149,18 @@ def test_a_hidden_id_is_refused(service: RunningService) -> None:
     assert hidden.comparable == absent.comparable
 
 
-def test_a_cursor_needs_no_last_event_id(service: RunningService, who: Caller) -> None:
-    """F8: without one it stores only the position."""
-    answer = put(service, who, FOREIGN, "")
+def test_a_cursor_needs_no_last_event_id(service: RunningService, caller: Caller) -> None:
+    """F8: a cursor may be stored without a last event id."""
+    response = put(service, caller, FOREIGN, "")
 
-    assert answer.json["cursor"]["last_event_id"] == ""
+    assert response.json["cursor"]["last_event_id"] == ""
 
 
-# -- subscriptions on them
+# -- subscriptions
 
 
 def follow(service: RunningService, token: str) -> list[str]:
-    """Handle the stored events, and return them."""
+    """Run a subscription over the stored events and return their ids."""
     seen: list[str] = []
     with seriatim.open(service.url, token=token) as log:
         subscription = log.subscribe("reader", idle_timeout=0.05, poll_s=0.05)
@@ -165,7 +169,7 @@ def follow(service: RunningService, token: str) -> list[str]:
 
 
 def test_a_subscription_continues_after_foreign_events(shared_url: str, tmp_path: Path) -> None:
-    """E5: also if its cursor is at another tenant's event, and after a restart of the service."""
+    """E5: a cursor at another tenant's event continues, also after a restart of the service."""
     url = sqlite_in(tmp_path) if shared_url.startswith("sqlite") else shared_url
     tenants = ("sub-ours", "sub-theirs")
     with run_service(url) as first:
@@ -188,8 +192,8 @@ def test_a_subscription_continues_after_foreign_events(shared_url: str, tmp_path
 
 
 @pytest.mark.parametrize("at", ["own", "foreign"])
-def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
-    """F8: a cursor whose position holds another event stops its consumer."""
+def test_a_replaced_log_stops_a_subscription(tmp_path: Path, at: str) -> None:
+    """F8: a subscription whose cursor has another event id at its position fails."""
     url = sqlite_in(tmp_path)
     with run_service(url) as service:
         token = service.token(tenant_id=OURS)
@@ -207,10 +211,10 @@ def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
 
 
 def test_a_cursor_is_not_moved_over_a_replaced_log(service: RunningService) -> None:
-    """F8: a consumer that saw another event at a position fails, and nothing is stored."""
+    """F8: a cursor with another event id at its position is refused, and nothing is stored."""
     with seriatim.open(service.url, token=service.token(tenant_id=OURS)) as log:
-        made = make_cursor(log.store, OURS, "subscription", "moved", SHOWN)
-        log.store.put_cursor(made, lease=None, reset=False)
+        cursor = make_cursor(log.store, OURS, "subscription", "moved", SHOWN)
+        log.store.put_cursor(cursor, lease=None, reset=False)
         other = make_cursor(log.store, OURS, "subscription", "moved", LAST)
         seen = msgspec.structs.replace(other, last_event_id="other")
         with pytest.raises(InvalidArgument, match="restored or replaced"):
@@ -221,41 +225,41 @@ def test_a_cursor_is_not_moved_over_a_replaced_log(service: RunningService) -> N
     assert stored.position == SHOWN
 
 
-# -- how many
+# -- bounds
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def bounded(
     request: pytest.FixtureRequest, serving: Callable[..., RunningService]
 ) -> RunningService:
-    """A service on each backend that allows three of each."""
+    """A service on each backend that allows three cursors and three leases per tenant."""
     url = {"memory": "memory:", "sqlite": None}.get(request.param)
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
     return serving(url, tenant_cursors=3, tenant_leases=3)
 
 
-def test_a_tenant_has_so_many_cursors(bounded: RunningService) -> None:
-    """K3: per purpose; existing cursors still move, and other tenants have their own bound."""
-    who, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
+def test_cursors_of_a_tenant_are_bounded(bounded: RunningService) -> None:
+    """K3: new cursors over the bound of a purpose are refused; stored ones still move."""
+    caller, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
     for name in ("a", "b", "c"):
-        assert put(bounded, who, 0, "", name=name).status == 200
-    refused = [put(bounded, who, 0, "", only_new=new) for new in (True, False)]
+        assert put(bounded, caller, 0, "", name=name).status == 200
+    refused = [put(bounded, caller, 0, "", only_new=new) for new in (True, False)]
 
-    for answer in refused:
-        assert (answer.status, answer.code) == (413, "limit_exceeded")
-        assert answer.json["details"]["limit"] == "tenant_cursors"
-        assert answer.json["details"]["bound"] == 3
-    assert put(bounded, who, 5, "", name="b").status == 200
-    assert put(bounded, who, 0, "", purpose="projection").status == 200
+    for response in refused:
+        assert (response.status, response.code) == (413, "limit_exceeded")
+        assert response.json["details"]["limit"] == "tenant_cursors"
+        assert response.json["details"]["bound"] == 3
+    assert put(bounded, caller, 5, "", name="b").status == 200
+    assert put(bounded, caller, 0, "", purpose="projection").status == 200
     assert put(bounded, other, 0, "").status == 200
 
 
-def test_a_tenant_has_so_many_leases(bounded: RunningService) -> None:
-    """K3: released leases do not count, and cannot be renewed."""
-    who, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
+def test_leases_of_a_tenant_are_bounded(bounded: RunningService) -> None:
+    """K3: released leases do not count towards the bound, and cannot be renewed."""
+    caller, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
 
-    def claim(name: str, by: Caller = who) -> ServiceResponse:
+    def claim(name: str, by: Caller = caller) -> ServiceResponse:
         return by("POST", "/v1/leases", {"name": name, "owner": "me", "seconds": 60})
 
     first = [claim(name).json["lease"] for name in ("a", "b", "c")]
@@ -265,29 +269,29 @@ def test_a_tenant_has_so_many_leases(bounded: RunningService) -> None:
     assert claim("b").status == 200
     assert claim("d", other).status == 200
 
-    who("POST", "/v1/leases/release", {"lease": first[0]})
+    caller("POST", "/v1/leases/release", {"lease": first[0]})
     assert claim("d").json["lease"]["name"] == "d"
     assert claim("a").status == 413
-    who("POST", "/v1/leases/release", {"lease": first[2]})
+    caller("POST", "/v1/leases/release", {"lease": first[2]})
     again = claim("a").json["lease"]
-    held = who("POST", "/v1/leases/renew", {"lease": first[0], "seconds": 60})
+    held = caller("POST", "/v1/leases/renew", {"lease": first[0], "seconds": 60})
     assert again["token"] > first[0]["token"]
     assert held.json == {"held": False}
 
 
 def test_the_query_of_a_cursor_is_bounded(service: RunningService) -> None:
-    """K3: 256 KiB, whatever characters they are."""
-    who = make_caller(service, tenant_id=OURS)
-    assert put(service, who, 0, "", query="é" * 128 * 1024).status == 200
-    answer = put(service, who, 0, "", query="é" * 128 * 1024 + "x")
+    """K3: the query of a cursor has at most 256 KiB of characters."""
+    caller = make_caller(service, tenant_id=OURS)
+    assert put(service, caller, 0, "", query="é" * 128 * 1024).status == 200
+    response = put(service, caller, 0, "", query="é" * 128 * 1024 + "x")
 
-    assert (answer.status, answer.code) == (413, "limit_exceeded")
-    assert answer.json["details"]["limit"] == "cursor_query_bytes"
+    assert (response.status, response.code) == (413, "limit_exceeded")
+    assert response.json["details"]["limit"] == "cursor_query_bytes"
 
 
-def test_cursors_come_in_pages(service: RunningService) -> None:
-    """K3: by name, a hundred at most; the client gets them all."""
-    who, store = make_caller(service, tenant_id="paged"), service.service.log.store
+def test_cursors_are_listed_in_pages(service: RunningService) -> None:
+    """K3: cursors are listed by name, at most 100 per page; the client requests all pages."""
+    caller, store = make_caller(service, tenant_id="paged"), service.service.log.store
     identity = store.identity()
     names = sorted(f"{prefix}{number:04}" for number in range(60) for prefix in ("a", "é"))
     for name in names:
@@ -305,13 +309,13 @@ def test_cursors_come_in_pages(service: RunningService) -> None:
         )
 
     def page(**params: Any) -> list[str]:
-        answer = who("GET", "/v1/cursors", purpose="projection", **params)
-        return [one["name"] for one in answer.json["cursors"]]
+        response = caller("GET", "/v1/cursors", purpose="projection", **params)
+        return [cursor["name"] for cursor in response.json["cursors"]]
 
     assert page() == names[:100]
     assert page(after=names[99]) == names[100:]
     assert page(after=names[3], limit=2) == names[4:6]
     for wrong in ({"limit": 0}, {"limit": 101}, {"after": ""}):
-        assert who("GET", "/v1/cursors", purpose="projection", **wrong).status == 400
-    with seriatim.open(service.url, token=who.token) as log:
-        assert [one.name for one in log.store.cursors("paged", "projection")] == names
+        assert caller("GET", "/v1/cursors", purpose="projection", **wrong).status == 400
+    with seriatim.open(service.url, token=caller.token) as log:
+        assert [cursor.name for cursor in log.store.cursors("paged", "projection")] == names

@@ -25,16 +25,16 @@ MANY = {"all": True, "expected_count": 0, "reason": "seen"}
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service with two tenants' events."""
-    with run_service(sqlite_in(tmp_path)) as one:
+    with run_service(sqlite_in(tmp_path)) as service:
         for tenant in (OURS, THEIRS):
             for name in ("one", "dead"):
-                made = NewEvent("x", {}, event_id=f"{tenant}-{name}")
-                one.service.view(tenant).append([made])
-        yield one
+                event = NewEvent("x", {}, event_id=f"{tenant}-{name}")
+                service.service.view(tenant).append([event])
+        yield service
 
 
 def stop(service: RunningService, tmp_path: Path, *tenants: str) -> None:
-    """Let a handler fail on an event of each tenant; the last one stops it."""
+    """Let a handler fail on an event of each tenant; the failure of the last one stops it."""
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         for tenant in tenants:
             registry.declare(MAILER)
@@ -43,24 +43,24 @@ def stop(service: RunningService, tmp_path: Path, *tenants: str) -> None:
 
 
 def known(tmp_path: Path) -> DeclaredHandler:
-    """Return the handler as it is stored."""
+    """Return the stored declaration of the handler."""
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         [one] = registry.handlers()
         return one
 
 
-def shown(who: Caller) -> tuple[str, str]:
-    """Return the handler as a caller sees it."""
-    answer = who("GET", "/v1/registry")
-    [one] = answer.json["handlers"]
+def shown(caller: Caller) -> tuple[str, str]:
+    """Return status and reason of the handler as a caller reads them."""
+    response = caller("GET", "/v1/registry")
+    [one] = response.json["handlers"]
     return one["status"], one["reason"]
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_a_handler_goes_on_when_its_own_stop_is_dealt_with(
+def test_a_stopped_handler_resumes_when_its_event_is_resolved(
     service: RunningService, tmp_path: Path, act: str
 ) -> None:
-    """K2: only resolving the event that stopped a handler lets it run again."""
+    """K2: a stopped handler is ready again only when the event that stopped it is resolved."""
     stop(service, tmp_path, OURS, THEIRS)
     ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
     body = {"all": True, "expected_count": 1, "reason": "seen"}
@@ -72,10 +72,10 @@ def test_a_handler_goes_on_when_its_own_stop_is_dealt_with(
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_who_is_for_all_tenants_lets_any_handler_go_on(
+def test_an_operator_of_all_tenants_resumes_any_handler(
     service: RunningService, tmp_path: Path, act: str
 ) -> None:
-    """G5: an operator of all tenants resolves one event, and the handler runs."""
+    """G5: when an operator of all tenants resolves one event, the stopped handler is ready."""
     stop(service, tmp_path, OURS, THEIRS)
     whole = Caller(service.port, service.token(), OURS)
 
@@ -104,16 +104,18 @@ def test_no_response_reveals_the_address_of_a_registry(
     service: RunningService, tmp_path: Path, path: str
 ) -> None:
     """K2: a missing registry is reported without an address or a path."""
-    answer = make_caller(service, tenant_id=OURS)("GET", path)
+    response = make_caller(service, tenant_id=OURS)("GET", path)
 
-    assert (answer.status, answer.code) == (404, "not_found")
-    assert answer.json["detail"] == "there is no registry next to this log"
-    assert str(tmp_path).encode() not in answer.body
+    assert (response.status, response.code) == (404, "not_found")
+    assert response.json["detail"] == "there is no registry next to this log"
+    assert str(tmp_path).encode() not in response.body
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_a_named_event_that_is_not_there(service: RunningService, tmp_path: Path, act: str) -> None:
-    """L3: an act on one event is 404 when there is none, absent or foreign; a filter counts 0."""
+def test_an_action_on_an_absent_event_is_not_found(
+    service: RunningService, tmp_path: Path, act: str
+) -> None:
+    """L3: an action on an absent or foreign event is 404; one on a filter counts 0."""
     stop(service, tmp_path, OURS, THEIRS)
     ours = make_caller(service, tenant_id=OURS)
     path = f"/v1/dead-letters/{act}"
@@ -122,14 +124,16 @@ def test_a_named_event_that_is_not_there(service: RunningService, tmp_path: Path
         for name in ("nobody", f"{THEIRS}-dead", f"{OURS}-one")
     )
 
-    for answer in (absent, foreign, done):
-        assert (answer.status, answer.code) == (404, "not_found")
+    for response in (absent, foreign, done):
+        assert (response.status, response.code) == (404, "not_found")
     none = ours("POST", path, {**MANY, "event_type": "nothing.*"})
     assert (none.status, none.json) == (200, {"count": 0})
 
 
-def test_dead_letters_by_a_pattern(service: RunningService, tmp_path: Path) -> None:
-    """E7: types are named over HTTP as in a read; a pattern that matches nothing is refused."""
+def test_dead_letters_are_filtered_by_a_type_pattern(
+    service: RunningService, tmp_path: Path
+) -> None:
+    """E7: type patterns mean the same as in a read; a malformed one is refused."""
     stop(service, tmp_path, OURS)
     ours = make_caller(service, tenant_id=OURS)
     found = {
@@ -145,8 +149,8 @@ def test_dead_letters_by_a_pattern(service: RunningService, tmp_path: Path) -> N
     assert retried.json == {"count": 1}
 
 
-def test_skip_takes_what_the_command_takes(service: RunningService, tmp_path: Path) -> None:
-    """G5: over HTTP anything unfinished can be skipped, a claimed event and a blocked one too."""
+def test_any_unfinished_event_can_be_skipped(service: RunningService, tmp_path: Path) -> None:
+    """G5: a claimed and a blocked event can be skipped over HTTP."""
     stop(service, tmp_path, OURS)
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         registry.set_status(MAILER.name, "ready")
@@ -165,10 +169,10 @@ def test_skip_takes_what_the_command_takes(service: RunningService, tmp_path: Pa
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_many_events_need_their_count_and_a_reason(
+def test_actions_on_many_events_need_their_count_and_a_reason(
     service: RunningService, tmp_path: Path, act: str
 ) -> None:
-    """N4: an act on all that match states their number; another one is refused with the actual."""
+    """N4: an action on a filter needs the right count of events and a reason."""
     stop(service, tmp_path, OURS, THEIRS)
     ours = make_caller(service, tenant_id=OURS)
     path = f"/v1/dead-letters/{act}"
@@ -186,14 +190,14 @@ def test_many_events_need_their_count_and_a_reason(
     assert ours("POST", path, body).json == {"count": 1}
 
 
-def test_entries_by_status(service: RunningService, tmp_path: Path) -> None:
+def test_registry_entries_are_filtered_by_status(service: RunningService, tmp_path: Path) -> None:
     """G5, K2: unfinished events are listed by status, with attempts, times and the last error."""
     stop(service, tmp_path, OURS, THEIRS)
     ours = make_caller(service, tenant_id=OURS)
     [dead] = ours("GET", "/v1/registry/entries", status="dead").json["entries"]
-    [one] = ours("GET", "/v1/registry/entries", event_id=f"{OURS}-dead").json["entries"]
+    [entry] = ours("GET", "/v1/registry/entries", event_id=f"{OURS}-dead").json["entries"]
 
-    assert dead == one
+    assert dead == entry
     assert (dead["event_id"], dead["attempts"], dead["error"]) == (f"{OURS}-dead", 1, f"no {OURS}")
     assert dead["first_at"] <= dead["updated_at"]
     assert ours("GET", "/v1/registry/entries", status="blocked").json == {"entries": []}

@@ -8,18 +8,18 @@ from tests.service.http_calls import make_caller
 
 
 def test_an_operator_of_all_tenants_reads_the_checks(service: RunningService) -> None:
-    """L3: the findings of `doctor`, without paths of files."""
-    answer = make_caller(service)("GET", "/v1/doctor")
+    """L3: an operator of all tenants reads the findings of `doctor`, without paths of files."""
+    response = make_caller(service)("GET", "/v1/doctor")
 
-    assert answer.status == 200
-    checks = {one["check"] for one in answer.json["findings"]}
+    assert response.status == 200
+    checks = {finding["check"] for finding in response.json["findings"]}
     assert "schema" in checks
     directory = service.service.data_directory
-    assert not directory or directory not in answer.body.decode()
+    assert not directory or directory not in response.body.decode()
 
 
-def test_the_checks_run_once_for_many_requests(quick: RunningService) -> None:
-    """L3: a page that refreshes itself does not run the checks each time."""
+def test_findings_are_cached_between_requests(quick: RunningService) -> None:
+    """L3: three requests in a row run the checks once."""
     runs: list[int] = []
     diagnose = quick.service.diagnose
     read = diagnose._read
@@ -29,22 +29,22 @@ def test_the_checks_run_once_for_many_requests(quick: RunningService) -> None:
         return read()
 
     diagnose._read = read_once
-    who = make_caller(quick)
-    answers = [who("GET", "/v1/doctor").json for _ in range(3)]
+    caller = make_caller(quick)
+    responses = [caller("GET", "/v1/doctor").json for _ in range(3)]
 
     assert len(runs) == 1
-    assert answers[0] == answers[2]
+    assert responses[0] == responses[2]
 
 
-def test_checks_and_places_are_for_operators_of_all_tenants(quick: RunningService) -> None:
-    """K2: they describe the database of all tenants."""
+def test_checks_and_storage_need_an_operator_of_all_tenants(quick: RunningService) -> None:
+    """K2: other tokens get 403 for the checks and the storage of pipelines."""
     for path in ("/v1/doctor", "/v1/storage"):
         for token in ({"tenant_id": "acme"}, {"rights": ["read"]}):
             assert make_caller(quick, **token)("GET", path).status == 403
 
 
-def test_without_places_there_is_nothing_to_display(quick: RunningService) -> None:
-    """N1: a service that was started without places has neither publishers nor archives."""
-    answer = make_caller(quick)("GET", "/v1/storage")
+def test_storage_is_empty_without_configured_locations(quick: RunningService) -> None:
+    """N1: a service without configured storage reports neither publishers nor archives."""
+    response = make_caller(quick)("GET", "/v1/storage")
 
-    assert answer.json == {"publishers": [], "archives": []}
+    assert response.json == {"publishers": [], "archives": []}

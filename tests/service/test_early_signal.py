@@ -20,7 +20,7 @@ serve(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_sigterm_during_the_start_ends_the_service(tmp_path: Path, processes: int) -> None:
-    """K3: SIGTERM is not lost before the server has installed its own handlers."""
+    """K3: SIGTERM that arrives while the service starts ends it with exit code 0."""
     command = [sys.executable, "-c", _PROGRAM, f"sqlite:///{tmp_path}/log.db", str(processes)]
     ended = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True)
 

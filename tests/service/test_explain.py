@@ -14,12 +14,14 @@ def explain(caller: Caller, *events: dict[str, Any], **more: Any) -> ServiceResp
     return caller("POST", "/v1/explain", {"events": list(events), **more}, headers=headers)
 
 
-def decisive(answer: ServiceResponse) -> list[str]:
-    """Return the step that decided."""
-    return [one["step"] for one in answer.json["steps"] if one["result"] in ("refused", "replayed")]
+def decisive(response: ServiceResponse) -> list[str]:
+    """Return the steps that refused or replayed the append."""
+    return [
+        step["step"] for step in response.json["steps"] if step["result"] in ("refused", "replayed")
+    ]
 
 
-def test_events_are_shown_to_readers_only(service: RunningService) -> None:
+def test_explanations_contain_events_only_for_readers(service: RunningService) -> None:
     """K2, K4: a token without the right to read sees neither events nor differing fields."""
     reader = make_caller(service, tenant_id="t", rights=["append", "read"])
     writer = make_caller(service, tenant_id="t", rights=["append"])
@@ -30,17 +32,17 @@ def test_events_are_shown_to_readers_only(service: RunningService) -> None:
     unseen = explain(writer, make_event("a", event_id="e"))
     other = explain(confined, make_event("b", event_id="e"))
 
-    assert [one["event_id"] for one in seen.json["events"]] == ["e"]
+    assert [event["event_id"] for event in seen.json["events"]] == ["e"]
     assert seen.json["problem"]["details"]["fields"] == ["payload"]
-    for answer in (unseen, other):
-        assert (answer.status, decisive(answer)) == (200, ["idempotency"])
-        assert "events" not in answer.json
-        assert answer.json["problem"]["details"] == {"index": 0}
-        assert b"zebra" not in answer.body
+    for response in (unseen, other):
+        assert (response.status, decisive(response)) == (200, ["idempotency"])
+        assert "events" not in response.json
+        assert response.json["problem"]["details"] == {"index": 0}
+        assert b"zebra" not in response.body
 
 
-def test_rights_are_those_of_an_append(service: RunningService) -> None:
-    """K4: an explanation needs the rights of the append."""
+def test_an_explanation_needs_the_rights_of_the_append(service: RunningService) -> None:
+    """K4: an explanation needs the rights that the append needs."""
     read_only = make_caller(service, tenant_id="t", rights=["read"])
     confined = make_caller(service, tenant_id="t", rights=["append"], types=["b"])
     named = make_event(actor_type="user", actor_id="ann")
@@ -55,7 +57,7 @@ def test_rights_are_those_of_an_append(service: RunningService) -> None:
 
 
 def test_the_header_names_the_command_of_an_append(service: RunningService) -> None:
-    """C5: with the header of a stored append, the explanation is its replay."""
+    """C5: an explanation with the header of a stored append is its replay."""
     caller = make_caller(service, tenant_id="t", rights=["append", "read"])
     body = {"events": [make_event("a")]}
     header = {"idempotency-key": "explained-1"}
@@ -73,7 +75,7 @@ def test_the_header_names_the_command_of_an_append(service: RunningService) -> N
 def test_an_invalid_event_is_explained_and_a_malformed_request_refused(
     service: RunningService,
 ) -> None:
-    """L3: problems of events are part of the explanation; those of the request are not."""
+    """L3: an explanation contains the problem of an event; a malformed request is refused."""
     caller = make_caller(service, tenant_id="t", rights=["append", "read"])
     unknown = explain(caller, {"event_type": "a", "colour": "red"})
     secret = explain(caller, make_event("a", payload={"password": "hunter2"}))

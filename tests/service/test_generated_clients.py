@@ -31,7 +31,7 @@ assert [one.event_type for one in page.records] == ["made.by.client"], page
 
 @pytest.fixture(scope="module")
 def described(quick: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The description of a service, in a file."""
+    """The OpenAPI document of a service, in a file."""
     found = tmp_path_factory.mktemp("described") / "openapi.json"
     found.write_bytes(make_caller(quick)("GET", "/v1/openapi.json").body)
     return found

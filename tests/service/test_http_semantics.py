@@ -19,7 +19,7 @@ GETS = [route.path for route in ROUTES if route.method == "GET"]
 
 
 @pytest.fixture(scope="module")
-def who(quick: RunningService) -> Caller:
+def caller(quick: RunningService) -> Caller:
     """A caller with every right, and some events."""
     made = make_caller(quick)
     for n in range(20):
@@ -28,23 +28,23 @@ def who(quick: RunningService) -> Caller:
 
 
 @pytest.mark.parametrize("path", sorted({route.path for route in ROUTES} | {"/health", "/ready"}))
-def test_a_wrong_method_is_named(who: Caller, path: str) -> None:
-    """L1: 405, and Allow names what works."""
-    answer = who("DELETE", path)
-    allowed = answer.headers["allow"].split(", ")
+def test_a_wrong_method_is_refused_with_allow(caller: Caller, path: str) -> None:
+    """L1: a method that a path does not have is 405, and Allow names those it has."""
+    response = caller("DELETE", path)
+    allowed = response.headers["allow"].split(", ")
 
-    assert (answer.status, answer.code) == (405, "invalid_argument")
-    assert answer.json["status"] == 405
+    assert (response.status, response.code) == (405, "invalid_argument")
+    assert response.json["status"] == 405
     known = {route.method for route in ROUTES if route.path == path} or {"GET"}
     assert set(allowed) == known | ({"HEAD"} if "GET" in known else set())
 
 
 @pytest.mark.parametrize("method", ["BREW", "get", "X" * 40])
 @pytest.mark.parametrize("path", ["/v1/query", "/v1/log?after=1", "/health", "/nowhere"])
-def test_a_method_unknown_to_the_parser_is_named(
+def test_an_unknown_method_is_refused_with_allow(
     quick: RunningService, method: str, path: str
 ) -> None:
-    """L1: a method that HTTP does not have is 405 too, not a malformed request."""
+    """L1: a method that HTTP does not define is 405 with Allow, not a malformed request."""
     sent = f"{method} {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
     head, _, body = raw(quick.port, sent).partition(b"\r\n\r\n")
     allowed = {"/v1/query": b"POST", "/nowhere": b"GET, HEAD, POST"}.get(path, b"GET, HEAD")
@@ -56,16 +56,16 @@ def test_a_method_unknown_to_the_parser_is_named(
 
 
 @pytest.mark.parametrize("path", [*GETS, "/health", "/ready", "/metrics", "/v1/openapi.json"])
-def test_head_is_get_without_a_body(who: Caller, path: str) -> None:
-    """L1: the same status and type, and nothing else."""
-    head = who("HEAD", path)
+def test_head_is_get_without_a_body(caller: Caller, path: str) -> None:
+    """L1: HEAD has the status and content type of GET and no body."""
+    head = caller("HEAD", path)
     assert head.body == b""
     if path == "/v1/tail":
         assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
         assert head.headers["cache-control"] == "no-store"
         assert "content-length" not in head.headers  # GET has none
         return
-    get = who("GET", path)
+    get = caller("GET", path)
     assert (head.status, head.headers["content-type"]) == (get.status, get.headers["content-type"])
 
 
@@ -84,10 +84,10 @@ def test_a_head_over_its_bound_is_a_problem(
     quick: RunningService, sent: bytes, status: bytes
 ) -> None:
     """K3: a request line or head that is too long is refused with a problem."""
-    answer = raw(quick.port, sent)
-    head, _, body = answer.partition(b"\r\n\r\n")
+    response = raw(quick.port, sent)
+    head, _, body = response.partition(b"\r\n\r\n")
 
-    assert head.split(b" ", 2)[1] == status, answer[:200]
+    assert head.split(b" ", 2)[1] == status, response[:200]
     assert b"content-type: application/problem+json" in head
     assert json.loads(body)["status"] == int(status)
 
@@ -100,88 +100,90 @@ def test_a_head_over_its_bound_is_a_problem(
         b"2;extension=" + b"a" * 1_000_000,
     ],
 )
-def test_trailers_are_bounded_as_heads_are(quick: RunningService, who: Caller, sent: bytes) -> None:
-    """K3: chunk extensions and trailers are bounded like heads."""
-    answer = raw(quick.port, chunked(who, "chunked"), sent)
-    head, _, body = answer.partition(b"\r\n\r\n")
+def test_trailers_are_bounded(quick: RunningService, caller: Caller, sent: bytes) -> None:
+    """K3: chunk extensions and trailers over their bound are refused with 431."""
+    response = raw(quick.port, chunked(caller, "chunked"), sent)
+    head, _, body = response.partition(b"\r\n\r\n")
 
-    assert head.split(b" ", 2)[1] == b"431", answer[:200]
+    assert head.split(b" ", 2)[1] == b"431", response[:200]
     assert json.loads(body)["details"]["limit"] == "trailer_bytes"
 
 
-def test_small_trailers_are_taken(quick: RunningService, who: Caller) -> None:
-    """L1: a body in chunks may end with trailers."""
-    answer = raw(quick.port, chunked(who, "chunked"), b"1;e=1\r\n{\r\n1\r\n}\r\n0\r\nx: y\r\n\r\n")
+def test_small_trailers_are_accepted(quick: RunningService, caller: Caller) -> None:
+    """L1: a chunked body may end with trailers."""
+    response = raw(
+        quick.port, chunked(caller, "chunked"), b"1;e=1\r\n{\r\n1\r\n}\r\n0\r\nx: y\r\n\r\n"
+    )
 
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["details"]["argument"] == "events"
+    assert json.loads(response.partition(b"\r\n\r\n")[2])["details"]["argument"] == "events"
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "deflate, chunked"])
 def test_a_transfer_coding_is_refused_by_name(
-    quick: RunningService, who: Caller, coding: str
+    quick: RunningService, caller: Caller, coding: str
 ) -> None:
     """L1: a compressed transfer coding is refused with 501 before the body arrives."""
-    head, _, body = raw(quick.port, chunked(who, coding)).partition(b"\r\n\r\n")
+    head, _, body = raw(quick.port, chunked(caller, coding)).partition(b"\r\n\r\n")
 
     assert head.split(b" ", 2)[1] == b"501", head
     assert coding in json.loads(body)["detail"]
 
 
-def chunked(who: Caller, coding: str) -> bytes:
+def chunked(caller: Caller, coding: str) -> bytes:
     """Return the head of an append whose body comes in chunks."""
     return (
-        f"POST /v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {who.token}\r\n"
+        f"POST /v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {caller.token}\r\n"
         f"content-type: application/json\r\ntransfer-encoding: {coding}\r\n\r\n"
     ).encode()
 
 
-def test_a_gzip_body_is_understood(who: Caller) -> None:
-    """L1: a gzip body is decoded, also with several members."""
+def test_a_gzip_body_is_decoded(caller: Caller) -> None:
+    """L1: a gzip body is decoded, also with several members; a broken one is refused."""
     body = json.dumps({"events": [make_event("packed", {"a": "x" * 5000})]}).encode()
     coded = {"content-encoding": "gzip"}
     large = gzip.compress(body[:-1] + b" " * 1_000_000) + gzip.compress(body[-1:])
     parts = gzip.compress(body[:20]) + gzip.compress(body[20:])
     for packed in (gzip.compress(body), parts, large):
-        assert who("POST", "/v1/events", packed, headers=coded).status == 201
+        assert caller("POST", "/v1/events", packed, headers=coded).status == 201
     for broken in (b"no gzip", gzip.compress(body)[:-9], b""):
-        answer = who("POST", "/v1/events", broken, headers=coded)
-        assert (answer.status, answer.code) == (400, "invalid_argument"), answer
+        response = caller("POST", "/v1/events", broken, headers=coded)
+        assert (response.status, response.code) == (400, "invalid_argument"), response
 
 
-def test_a_gzip_bomb_is_refused(who: Caller) -> None:
-    """K3: a small body that would be large is over the bound of bodies."""
+def test_a_gzip_bomb_is_refused(caller: Caller) -> None:
+    """K3: a small gzip body that decodes to 200 MiB is refused with 413."""
     bomb = gzip.compress(b" " * (200 * 1024 * 1024))
-    answer = who("POST", "/v1/events", bomb, headers={"content-encoding": "gzip"})
+    response = caller("POST", "/v1/events", bomb, headers={"content-encoding": "gzip"})
 
-    assert (answer.status, answer.json["details"]["limit"]) == (413, "request_bytes")
+    assert (response.status, response.json["details"]["limit"]) == (413, "request_bytes")
 
 
-def test_members_of_a_gzip_body_are_bounded(who: Caller) -> None:
-    """K3: each member costs time, however little it holds."""
+def test_members_of_a_gzip_body_are_bounded(caller: Caller) -> None:
+    """K3: a gzip body has at most 1024 members."""
     coded = {"content-encoding": "gzip"}
     packed = gzip.compress(json.dumps({"events": [make_event("packed")]}).encode())
-    many = who("POST", "/v1/events", gzip.compress(b"") * 1023 + packed, headers=coded)
-    too_many = who("POST", "/v1/events", gzip.compress(b"") * 1024 + packed, headers=coded)
+    many = caller("POST", "/v1/events", gzip.compress(b"") * 1023 + packed, headers=coded)
+    too_many = caller("POST", "/v1/events", gzip.compress(b"") * 1024 + packed, headers=coded)
 
     assert many.status == 201
     assert (too_many.status, too_many.json["details"]["limit"]) == (413, "gzip_members")
 
 
 @pytest.mark.parametrize("coding", ["br", "deflate", "gzip, br", "zstd"])
-def test_another_coding_is_refused_by_name(who: Caller, coding: str) -> None:
-    """L1: 415, with the supported codings."""
-    answer = who("POST", "/v1/query", b"{}", headers={"content-encoding": coding})
+def test_an_unsupported_content_coding_is_refused(caller: Caller, coding: str) -> None:
+    """L1: an unsupported content coding is 415, with the supported one in Accept-Encoding."""
+    response = caller("POST", "/v1/query", b"{}", headers={"content-encoding": coding})
 
-    assert (answer.status, answer.code) == (415, "invalid_argument")
-    assert coding in answer.json["detail"]
-    assert answer.headers["accept-encoding"] == "gzip"
+    assert (response.status, response.code) == (415, "invalid_argument")
+    assert coding in response.json["detail"]
+    assert response.headers["accept-encoding"] == "gzip"
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/openapi.json", "/metrics"])
-def test_responses_are_compressed_on_request(who: Caller, path: str) -> None:
-    """L1: gzip if the client accepts it, uncompressed otherwise."""
-    packed = who("GET", path, headers={"accept-encoding": "br, gzip"})
-    plain = who("GET", path, headers={"accept-encoding": "gzip;q=0"})
+def test_responses_are_compressed_on_request(caller: Caller, path: str) -> None:
+    """L1: responses are compressed if the client accepts gzip, and plain otherwise."""
+    packed = caller("GET", path, headers={"accept-encoding": "br, gzip"})
+    plain = caller("GET", path, headers={"accept-encoding": "gzip;q=0"})
 
     assert packed.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers
@@ -190,7 +192,8 @@ def test_responses_are_compressed_on_request(who: Caller, path: str) -> None:
     if path != "/metrics":
         assert gzip.decompress(packed.body) == plain.body
     assert (
-        "content-encoding" not in who("GET", "/health", headers={"accept-encoding": "gzip"}).headers
+        "content-encoding"
+        not in caller("GET", "/health", headers={"accept-encoding": "gzip"}).headers
     )
 
 
@@ -207,16 +210,16 @@ def test_responses_are_compressed_on_request(who: Caller, path: str) -> None:
     ],
 )
 def test_named_codings_override_the_wildcard(
-    who: Caller, accepted: str, coding: str | None
+    caller: Caller, accepted: str, coding: str | None
 ) -> None:
-    """L1: `*` stands for codings that are not named."""
-    answer = who("GET", "/v1/events", headers={"accept-encoding": accepted})
+    """L1: `*` in Accept-Encoding applies to codings that are not named."""
+    response = caller("GET", "/v1/events", headers={"accept-encoding": accepted})
 
-    assert answer.headers.get("content-encoding") == coding
+    assert response.headers.get("content-encoding") == coding
 
 
-def test_a_large_answer_is_compressed(who: Caller, quick: RunningService) -> None:
-    """L1: also a response that is compressed outside of the event loop."""
+def test_a_large_response_is_compressed(caller: Caller, quick: RunningService) -> None:
+    """L1: a response of a megabyte, compressed outside of the event loop, is valid gzip."""
     large = make_caller(quick, tenant_id="large")
     large.append(*[make_event(payload={"a": "x" * 100_000}) for _ in range(10)])
     packed = large("GET", "/v1/events", headers={"accept-encoding": "gzip"})
@@ -226,32 +229,35 @@ def test_a_large_answer_is_compressed(who: Caller, quick: RunningService) -> Non
 
 @pytest.mark.parametrize("name", ["limit", "until", "since_seq"])
 @pytest.mark.parametrize("value", ["null", "NULL", "none", ""])
-def test_a_null_parameter_is_refused(who: Caller, name: str, value: str) -> None:
-    """L1: a number is given, or left out."""
-    answer = who("GET", f"/v1/events?{name}={value}")
+def test_a_null_parameter_is_refused(caller: Caller, name: str, value: str) -> None:
+    """L1: an empty or null numeric parameter is refused, with its name."""
+    response = caller("GET", f"/v1/events?{name}={value}")
 
-    assert (answer.status, answer.json["details"]["argument"]) == (400, name)
+    assert (response.status, response.json["details"]["argument"]) == (400, name)
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/log", "/v1/log?after=0"])
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "61"])
-def test_a_wait_outside_its_bounds_is_refused(who: Caller, path: str, seconds: str) -> None:
-    """L1: also where there is nothing to wait for."""
-    answer = who("GET", f"{path}{'&' if '?' in path else '?'}wait_s={seconds}")
+def test_a_wait_outside_its_bounds_is_refused(caller: Caller, path: str, seconds: str) -> None:
+    """L1: `wait_s` outside 0 to 60 is refused, also where it has no effect."""
+    response = caller("GET", f"{path}{'&' if '?' in path else '?'}wait_s={seconds}")
 
-    assert (answer.status, answer.json["details"]["argument"]) == (400, "wait_s")
-
-
-def test_a_text_may_be_called_null(who: Caller) -> None:
-    """L1: where any text is valid, "null" is one."""
-    assert who("GET", "/v1/event", event_id="null").status == 404
-    assert who("GET", "/v1/events", types=["null"]).status == 200
+    assert (response.status, response.json["details"]["argument"]) == (400, "wait_s")
 
 
-def test_bounds_are_described(who: Caller) -> None:
+def test_null_is_a_valid_text_parameter(caller: Caller) -> None:
+    """L1: the text "null" is a valid event id and event type."""
+    assert caller("GET", "/v1/event", event_id="null").status == 404
+    assert caller("GET", "/v1/events", types=["null"]).status == 200
+
+
+def test_the_openapi_document_contains_bounds(caller: Caller) -> None:
     """K3: the OpenAPI document contains the bounds of parameters and bodies."""
-    found: Any = who("GET", "/v1/openapi.json").json
-    page = {one["name"]: one["schema"] for one in found["paths"]["/v1/events"]["get"]["parameters"]}
+    found: Any = caller("GET", "/v1/openapi.json").json
+    page = {
+        parameter["name"]: parameter["schema"]
+        for parameter in found["paths"]["/v1/events"]["get"]["parameters"]
+    }
     body = found["components"]["schemas"]["AppendBody"]["properties"]
 
     assert (page["limit"]["minimum"], page["limit"]["maximum"]) == (1, DEFAULT_LIMITS.page)
@@ -264,7 +270,7 @@ def test_bounds_are_described(who: Caller) -> None:
 
 
 def schemas(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a description."""
+    """Yield every object of an OpenAPI document."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value:

@@ -37,9 +37,9 @@ _keys = itertools.count(1)
 @pytest.fixture(scope="module")
 def service(shared_url: str) -> Iterator[RunningService]:
     """A service with data of two tenants."""
-    with run_service(shared_url) as one:
-        fill(one, shared_url)
-        yield one
+    with run_service(shared_url) as service:
+        fill(service, shared_url)
+        yield service
 
 
 def key() -> dict[str, str]:
@@ -72,29 +72,31 @@ def test_concurrent_duplicates_of_an_append_are_one_append(
     service: RunningService, path: str
 ) -> None:
     """C5: 64 concurrent duplicates are stored once, and all receive the same bytes."""
-    who, headers = make_caller(service, tenant_id="duplicates"), key()
+    caller, headers = make_caller(service, tenant_id="duplicates"), key()
     body = body_of(path, make_event("paid", {"path": path}), make_event("sent"))
-    before = who("GET", "/v1/log").json["head"]
+    before = caller("GET", "/v1/log").json["head"]
 
-    answers = at_once(DUPLICATES, lambda _: who("POST", path, body, headers=headers))
+    responses = at_once(DUPLICATES, lambda _: caller("POST", path, body, headers=headers))
     stored = 4 if path == "/v1/appends" else 2
 
-    assert len({answer.body for answer in answers}) == 1, {answer.body for answer in answers}
-    assert {answer.status for answer in answers} == {200 if path == "/v1/appends" else 201}
-    assert who("GET", "/v1/log").json["head"] == before + stored
+    assert len({response.body for response in responses}) == 1, {
+        response.body for response in responses
+    }
+    assert {response.status for response in responses} == {200 if path == "/v1/appends" else 201}
+    assert caller("GET", "/v1/log").json["head"] == before + stored
     if path != "/v1/appends":
-        first = [one for one in answers if "seriatim-replayed" not in one.headers]
+        first = [response for response in responses if "seriatim-replayed" not in response.headers]
         assert len(first) == 1
 
 
 @pytest.mark.parametrize("path", APPENDS)
 def test_another_body_is_refused(service: RunningService, path: str) -> None:
     """C5: a key belongs to one request; other spellings of the same JSON are the same request."""
-    who, headers = make_caller(service, tenant_id="duplicates"), key()
+    caller, headers = make_caller(service, tenant_id="duplicates"), key()
     body = body_of(path, make_event("paid", {"a": 1, "b": 2}))
-    first = who("POST", path, body, headers=headers)
-    other = who("POST", path, body_of(path, make_event("paid", {"a": 2})), headers=headers)
-    respelled = who("POST", path, _respelled(body), headers=headers)
+    first = caller("POST", path, body, headers=headers)
+    other = caller("POST", path, body_of(path, make_event("paid", {"a": 2})), headers=headers)
+    respelled = caller("POST", path, _respelled(body), headers=headers)
 
     assert respelled.body == first.body
     assert respelled.headers["seriatim-replayed"] == "true"
@@ -103,27 +105,29 @@ def test_another_body_is_refused(service: RunningService, path: str) -> None:
 
 def test_several_appends_under_a_key_are_one_request(service: RunningService) -> None:
     """C5: one append more or fewer makes another request, of which nothing is stored."""
-    who, headers = make_caller(service, tenant_id="duplicates"), key()
+    caller, headers = make_caller(service, tenant_id="duplicates"), key()
     one, two, three = ({"events": [make_event("paid", {"n": n})]} for n in range(3))
-    first = who("POST", "/v1/appends", {"appends": [one, two]}, headers=headers)
-    head = who("GET", "/v1/log").json["head"]
-    more = who("POST", "/v1/appends", {"appends": [one, two, three]}, headers=headers)
-    fewer = who("POST", "/v1/appends", {"appends": [one]}, headers=headers)
+    first = caller("POST", "/v1/appends", {"appends": [one, two]}, headers=headers)
+    head = caller("GET", "/v1/log").json["head"]
+    more = caller("POST", "/v1/appends", {"appends": [one, two, three]}, headers=headers)
+    fewer = caller("POST", "/v1/appends", {"appends": [one]}, headers=headers)
 
     assert first.status == 200
-    assert [answer.code for answer in (more, fewer)] == ["idempotency_key_reuse"] * 2
-    assert who("GET", "/v1/log").json["head"] == head
+    assert [response.code for response in (more, fewer)] == ["idempotency_key_reuse"] * 2
+    assert caller("GET", "/v1/log").json["head"] == head
 
 
-def test_refused_appends_of_several_may_be_corrected(service: RunningService) -> None:
-    """C5: if nothing was stored the key is free; an unpaired surrogate is reported as such."""
-    who, headers = make_caller(service, tenant_id="duplicates"), key()
-    wrong = who("POST", "/v1/appends", {"appends": [{"events": [make_event("")]}]}, headers=headers)
-    right = who(
+def test_a_key_is_free_if_no_append_of_several_was_stored(service: RunningService) -> None:
+    """C5: a key stays free if no append of the request was stored; a lone surrogate is an error."""
+    caller, headers = make_caller(service, tenant_id="duplicates"), key()
+    wrong = caller(
+        "POST", "/v1/appends", {"appends": [{"events": [make_event("")]}]}, headers=headers
+    )
+    right = caller(
         "POST", "/v1/appends", {"appends": [{"events": [make_event("x")]}]}, headers=headers
     )
     half = b'{"appends": [{"events": [{"event_type": "a", "payload": {"a": "\\ud800"}}]}]}'
-    broken = who("POST", "/v1/appends", half, headers=key())
+    broken = caller("POST", "/v1/appends", half, headers=key())
 
     assert wrong.json["outcomes"][0]["problem"]["code"] == "invalid_event"
     assert right.json["outcomes"][0]["receipt"]
@@ -136,7 +140,7 @@ def _respelled(value: Any) -> bytes:
     return json.dumps(json.loads(json.dumps(value, sort_keys=True)), indent=2).encode()
 
 
-def test_a_key_is_one_callers_on_one_path(service: RunningService) -> None:
+def test_a_key_belongs_to_one_caller_and_endpoint(service: RunningService) -> None:
     """C5: another actor, tenant or endpoint has keys of its own."""
     headers = key()
     body = body_of("/v1/events", make_event("paid"))
@@ -146,42 +150,42 @@ def test_a_key_is_one_callers_on_one_path(service: RunningService) -> None:
         for tenant in ("a", "b")
     ]
 
-    answers = [who("POST", "/v1/events", body, headers=headers) for who in callers]
-    answers.append(
+    responses = [caller("POST", "/v1/events", body, headers=headers) for caller in callers]
+    responses.append(
         callers[0]("POST", "/v1/append-if", body_of("/v1/append-if", make_event()), headers=headers)
     )
 
-    assert not any("seriatim-replayed" in answer.headers for answer in answers)
-    assert {answer.status for answer in answers} == {201}
+    assert not any("seriatim-replayed" in response.headers for response in responses)
+    assert {response.status for response in responses} == {201}
 
 
 def test_a_refused_request_leaves_its_key_free(service: RunningService) -> None:
     """C5: a request that failed may be corrected and sent again with the same key."""
-    who, headers = make_caller(service, tenant_id="duplicates"), key()
-    wrong = who("POST", "/v1/events", {"events": [make_event("")]}, headers=headers)
-    right = who("POST", "/v1/events", {"events": [make_event("x")]}, headers=headers)
+    caller, headers = make_caller(service, tenant_id="duplicates"), key()
+    wrong = caller("POST", "/v1/events", {"events": [make_event("")]}, headers=headers)
+    right = caller("POST", "/v1/events", {"events": [make_event("x")]}, headers=headers)
     lease = {"name": "l", "owner": "o", "seconds": -1}
-    refused = who("POST", "/v1/leases", lease, headers=headers)
-    held = who("POST", "/v1/leases", {**lease, "seconds": 1}, headers=headers)
+    refused = caller("POST", "/v1/leases", lease, headers=headers)
+    held = caller("POST", "/v1/leases", {**lease, "seconds": 1}, headers=headers)
 
     assert [one.status for one in (wrong, right, refused, held)] == [400, 201, 400, 200]
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 201, " "])
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/leases"])
-def test_a_key_has_a_shape(service: RunningService, path: str, bad: str) -> None:
-    """C1: 1 to 200 bytes."""
+def test_malformed_keys_are_refused(service: RunningService, path: str, bad: str) -> None:
+    """C1: an empty, blank or too long key is `invalid_argument`."""
     body = {"events": [make_event()], "name": "l", "owner": "o", "seconds": 1}
     wanted = {k: v for k, v in body.items() if (k == "events") == (path == "/v1/events")}
-    answer = make_caller(service)("POST", path, wanted, headers={"idempotency-key": bad})
+    response = make_caller(service)("POST", path, wanted, headers={"idempotency-key": bad})
 
-    assert (answer.status, answer.code) == (400, "invalid_argument")
+    assert (response.status, response.code) == (400, "invalid_argument")
 
 
 @pytest.mark.parametrize("route", OTHERS, ids=lambda route: route.endpoint)
 def test_duplicates_of_every_other_write_run_once(service: RunningService, route: Route) -> None:
     """C5: leases, cursors, declarations and operator requests run once, with one response."""
-    who = Caller(service.port, service.token(), "acme")
+    caller = Caller(service.port, service.token(), "acme")
     wanted, headers = REQUESTS[route.endpoint](service, "acme"), key()
     if route.path == "/v1/tokens/revoke":
         wanted.body["token_id"] = service.token().split("_")[1]
@@ -189,32 +193,32 @@ def test_duplicates_of_every_other_write_run_once(service: RunningService, route
         wanted.body["projection"] = "activity"
     epoch = service.service.log.identity().epoch
 
-    answers = at_once(8, lambda _: who(route.method, route.path, wanted.body, headers=headers))
+    responses = at_once(8, lambda _: caller(route.method, route.path, wanted.body, headers=headers))
     other = {**wanted.body, "x": 1}
-    refused = who(route.method, route.path, other, headers=headers)
+    refused = caller(route.method, route.path, other, headers=headers)
 
-    assert {answer.status for answer in answers} == {route.status}, answers[0]
-    assert len({answer.body for answer in answers}) == 1
-    assert sum("seriatim-replayed" not in answer.headers for answer in answers) == 1
-    assert refused.status in (400, 409)  # where an unknown field is refused first
+    assert {response.status for response in responses} == {route.status}, responses[0]
+    assert len({response.body for response in responses}) == 1
+    assert sum("seriatim-replayed" not in response.headers for response in responses) == 1
+    assert refused.status in (400, 409)  # 400 where an unknown field is refused first
     if route.path == "/v1/log/epoch":
         assert service.service.log.identity().epoch == epoch + 1
 
 
-def lease(who: Caller, name: str, headers: dict[str, str]) -> ServiceResponse:
+def lease(caller: Caller, name: str, headers: dict[str, str]) -> ServiceResponse:
     """Claim a lease."""
     body = {"name": name, "owner": "me", "seconds": 60}
-    return who("POST", "/v1/leases", body, headers=headers)
+    return caller("POST", "/v1/leases", body, headers=headers)
 
 
-def test_a_tenant_has_so_many_answers(serving: Callable[..., RunningService]) -> None:
-    """C5: beyond that a new key is refused with a delay; old keys and other tenants are served."""
+def test_stored_responses_of_a_tenant_are_bounded(serving: Callable[..., RunningService]) -> None:
+    """C5: over the bound new keys get 429, while known keys and other tenants are served."""
     bounded = serving(tenant_answers=25)
-    who, other = (make_caller(bounded, tenant_id=tenant) for tenant in ("a", "b"))
+    caller, other = (make_caller(bounded, tenant_id=tenant) for tenant in ("a", "b"))
     keys = [key() for _ in range(25)]
     for number, one in enumerate(keys):
-        assert lease(who, f"l{number}", one).status == 200
-    refused = lease(who, "more", key())
+        assert lease(caller, f"l{number}", one).status == 200
+    refused = lease(caller, "more", key())
     details = refused.json["details"]
 
     assert (refused.status, refused.code, refused.json["retryable"]) == (
@@ -223,21 +227,21 @@ def test_a_tenant_has_so_many_answers(serving: Callable[..., RunningService]) ->
         True,
     )
     assert (details["limit"], details["bound"]) == ("tenant_answers", 25)
-    assert lease(who, "l7", keys[7]).headers["seriatim-replayed"] == "true"
-    assert lease(who, "more", {}).status == 200
+    assert lease(caller, "l7", keys[7]).headers["seriatim-replayed"] == "true"
+    assert lease(caller, "more", {}).status == 200
     assert lease(other, "more", key()).status == 200
     assert bounded.service.access.purge_responses(-1) == 26
-    wait_until(lambda: lease(who, "more", key()).status == 200, "room again", within_s=3.0)
+    wait_until(lambda: lease(caller, "more", key()).status == 200, "free again", within_s=3.0)
 
 
-def test_a_large_answer_is_not_kept(serving: Callable[..., RunningService]) -> None:
-    """C5: responses up to 64 KiB are stored; a duplicate of a larger one runs again."""
-    who = make_caller(serving(answer_bytes=5000))
+def test_a_large_response_is_not_stored(serving: Callable[..., RunningService]) -> None:
+    """C5: a response over the bound is not stored, and its duplicate runs again."""
+    caller = make_caller(serving(answer_bytes=5000))
     small, large = key(), key()
     kinds = [{"name": f"kind-{n}"} for n in range(100)]
 
     def declare(headers: dict[str, str], count: int) -> ServiceResponse:
-        return who("POST", "/v1/declarations", {"kinds": kinds[:count]}, headers=headers)
+        return caller("POST", "/v1/declarations", {"kinds": kinds[:count]}, headers=headers)
 
     first, again = declare(small, 1), declare(small, 1)
     larger = [declare(large, 100) for _ in range(2)]
@@ -248,8 +252,8 @@ def test_a_large_answer_is_not_kept(serving: Callable[..., RunningService]) -> N
     assert not any("seriatim-replayed" in one.headers for one in larger)
 
 
-def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
-    """K4: while responses of one tenant cannot be stored, tokens of others are looked up."""
+def test_blocked_commands_do_not_delay_authentication(tmp_path: Path) -> None:
+    """K4: while the access store is locked, tokens of other tenants are still authenticated."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service(url) as service:
         loud = make_caller(service, tenant_id="loud")
@@ -261,9 +265,9 @@ def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
         ):
             db.execute("begin immediate")
             waiting = [pool.submit(lease, loud, f"l{n}", key()) for n in range(8)]
-            time.sleep(0.5)  # until they wait for the file
+            time.sleep(0.5)  # until they wait for the lock of the file
             began = time.monotonic()
-            statuses = {who("GET", "/v1/log").status for who in calm}
+            statuses = {caller("GET", "/v1/log").status for caller in calm}
             took = time.monotonic() - began
             assert not any(one.done() for one in waiting)
             db.execute("rollback")
@@ -274,7 +278,7 @@ def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
 
 
 def test_a_waiting_duplicate_writes_nothing(quick: RunningService) -> None:
-    """C5: duplicates wait for the stored response, or until the first request has failed."""
+    """C5: a duplicate of a running command gets no reservation until the command has failed."""
     access, command = quick.service.access, IdempotentCommand("t", "key", "hash")
     first = access.reserve(command, 10)
     assert isinstance(first, Reservation)
@@ -292,7 +296,7 @@ def test_a_waiting_duplicate_writes_nothing(quick: RunningService) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_a_killed_process_leaves_its_answer_to_another(
+def test_another_process_returns_the_response_of_a_killed_one(
     request: pytest.FixtureRequest, tmp_path: Any, backend: str
 ) -> None:
     """C5: if a process is killed before it responds, another one returns the stored response."""
@@ -308,19 +312,19 @@ def test_a_killed_process_leaves_its_answer_to_another(
         swallowed.wait()
         first.kill9()
     with run_service(url) as second:
-        who = Caller(second.port, token)
-        answers = [who("POST", "/v1/events", body, headers=headers) for _ in range(3)]
-        page = who("GET", "/v1/events").json["records"]
+        caller = Caller(second.port, token)
+        responses = [caller("POST", "/v1/events", body, headers=headers) for _ in range(3)]
+        page = caller("GET", "/v1/events").json["records"]
 
     assert [record["position"] for record in page] == [1, 2]
-    assert {answer.status for answer in answers} == {201}
-    assert len({answer.body for answer in answers}) == 1
-    assert all(answer.headers["seriatim-replayed"] == "true" for answer in answers)
-    assert [one["position"] for one in answers[0].json["events"]] == [1, 2]
+    assert {response.status for response in responses} == {201}
+    assert len({response.body for response in responses}) == 1
+    assert all(response.headers["seriatim-replayed"] == "true" for response in responses)
+    assert [event["position"] for event in responses[0].json["events"]] == [1, 2]
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_duplicates_in_several_processes_are_one(
+def test_duplicates_in_several_processes_are_stored_once(
     request: pytest.FixtureRequest, tmp_path: Any, backend: str
 ) -> None:
     """C5: two processes at one address, and a third at another, store one append."""
@@ -329,15 +333,15 @@ def test_duplicates_in_several_processes_are_one(
         url = request.getfixturevalue("postgres_url")
     body, headers = body_of("/v1/events", make_event("paid")), key()
     with run_service_process(url, "--processes", "2") as both, run_service(url) as third:
-        whos = [both.caller(tenant_id="t"), make_caller(third, tenant_id="t")]
-        answers = at_once(
-            DUPLICATES, lambda n: whos[n % 2]("POST", "/v1/events", body, headers=headers)
+        callers = [both.caller(tenant_id="t"), make_caller(third, tenant_id="t")]
+        responses = at_once(
+            DUPLICATES, lambda n: callers[n % 2]("POST", "/v1/events", body, headers=headers)
         )
         lease = {"name": "l", "owner": "o", "seconds": 60}
-        claims = at_once(16, lambda n: whos[n % 2]("POST", "/v1/leases", lease, headers=headers))
-        head = whos[0]("GET", "/v1/log").json["head"]
+        claims = at_once(16, lambda n: callers[n % 2]("POST", "/v1/leases", lease, headers=headers))
+        head = callers[0]("GET", "/v1/log").json["head"]
 
-    assert len({answer.body for answer in answers}) == 1
-    assert {answer.status for answer in answers} == {201}
-    assert len({answer.body for answer in claims}) == 1
+    assert len({response.body for response in responses}) == 1
+    assert {response.status for response in responses} == {201}
+    assert len({response.body for response in claims}) == 1
     assert head == 1

@@ -1,4 +1,4 @@
-"""One tenant cannot stop the service: memory, processor time, quotas and shutdown."""
+"""One tenant cannot stop the service by its use of memory, processor time, quotas or shutdown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SLACK = 64 * MIB
 
 
 def rss(service: ServiceProcess) -> int:
-    """Return the resident memory of a service's process."""
+    """Return the resident memory of a service process."""
     return psutil.Process(service.process.pid).memory_info().rss
 
 
@@ -59,12 +59,12 @@ def many_links(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A service in a separate process, whose memory is its own."""
+    """A service in a separate process, whose memory can be measured."""
     folder = tmp_path_factory.mktemp("apart")
     access = f"sqlite:///{folder}/access.db"
     url = "memory:" if request.param == "memory" else f"sqlite:///{folder}/log.db"
-    with run_service_process(url, "--access", access, access=access) as one:
-        yield one
+    with run_service_process(url, "--access", access, access=access) as service:
+        yield service
 
 
 # -- memory
@@ -75,7 +75,7 @@ def test_unfinished_bodies_are_bounded(apart: ServiceProcess) -> None:
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-bodies", "calm"))
     assert loud.append(make_event()).status == calm.append(make_event()).status == 201
     before = rss(apart)
-    answers: list[bytes] = []
+    responses: list[bytes] = []
     sent = head(loud, "/v1/events", f"content-length: {BODY}")
     filler = b" " * MIB
 
@@ -89,20 +89,20 @@ def test_unfinished_bodies_are_bounded(apart: ServiceProcess) -> None:
 
     with many_links(apart.port, 100) as links:
         senders = [threading.Thread(target=send, args=(link,)) for link in links]
-        for one in senders:
-            one.start()
-        for one in senders:
-            one.join(120)
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join(120)
         grown = rss(apart) - before
         other = calm.append(make_event())
         refused = loud.append(make_event())
         for link in links:
             link.settimeout(0.05)
             try:
-                answers.append(link.recv(4096))
+                responses.append(link.recv(4096))
             except OSError:
                 continue
-    refusals = [one for one in answers if one]
+    refusals = [response for response in responses if response]
 
     assert other.status == 201
     assert grown <= BUDGET + SLACK, grown / MIB
@@ -116,8 +116,8 @@ def test_unfinished_bodies_are_bounded(apart: ServiceProcess) -> None:
     wait_until(lambda: loud.append(make_event()).status == 201, "served again", within_s=60)
 
 
-def test_readers_that_take_nothing_are_bounded(apart: ServiceProcess) -> None:
-    """K3: eighty clients of one tenant that do not read use only its budget; others are served."""
+def test_memory_for_clients_that_do_not_read_is_bounded(apart: ServiceProcess) -> None:
+    """K3: eighty clients that do not read use at most their tenant's budget; others are served."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-reads", "calm"))
     filler = "x" * 1_000_000
     for n in range(40):
@@ -139,8 +139,8 @@ def test_readers_that_take_nothing_are_bounded(apart: ServiceProcess) -> None:
     wait_until(lambda: loud("GET", "/v1/events").status == 200, "served again", within_s=60)
 
 
-def test_tails_of_large_events_after_small_ones_are_bounded(apart: ServiceProcess) -> None:
-    """K3: eighty tails that do not read use only the budget, also if a page exceeds its size."""
+def test_memory_for_tails_of_large_events_is_bounded(apart: ServiceProcess) -> None:
+    """K3: eighty tails that do not read use at most the budget, also if a page exceeds its size."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-tails", "calm"))
     for _ in range(3):
         assert loud.append(*[make_event("small")] * 64).status == 201
@@ -166,65 +166,67 @@ def test_tails_of_large_events_after_small_ones_are_bounded(apart: ServiceProces
 def test_a_stalled_response_is_aborted(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: the stall limit applies to every response, and its memory is released."""
+    """K3: a response that its client does not read is aborted, and its memory is released."""
     monkeypatch.setattr(app_module, "STALLED_CLIENT_S", 0.5)
     service = serving()
-    who = make_caller(service, tenant_id="t")
+    caller = make_caller(service, tenant_id="t")
     for n in range(8):
-        who.append(make_event("big", {"n": n, "a": "x" * 1_000_000}))
+        caller.append(make_event("big", {"n": n, "a": "x" * 1_000_000}))
     memory = service.service.memory
     with many_links(service.port, 3) as links:
         for link in links:
-            link.sendall(head(who, method="GET"))
-        wait_until(lambda: memory.used("t") > 0, "an answer is held")
-        wait_until(lambda: not memory.used("t"), "all are let go", within_s=30)
+            link.sendall(head(caller, method="GET"))
+        wait_until(lambda: memory.used("t") > 0, "a response is counted")
+        wait_until(lambda: not memory.used("t"), "all are aborted", within_s=30)
         wait_until(lambda: not service._server.server_state.connections, "closed", within_s=30)
     metrics = make_caller(service)("GET", "/metrics").body
 
     assert b'seriatim_http_bounds_met_total{limit="stalled_s",tenant="t"} 3.0' in metrics
 
 
-def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., RunningService]) -> None:
-    """K3: after all kinds of requests, no byte is counted any more."""
+def test_no_memory_is_counted_after_requests_have_ended(
+    serving: Callable[..., RunningService],
+) -> None:
+    """K3: no byte of the memory budget is in use after requests of all kinds have ended."""
     service = serving(tenant_memory_bytes=4 * MIB)
-    who = make_caller(service, tenant_id="t")
+    caller = make_caller(service, tenant_id="t")
     big = {"events": [make_event(payload={"a": "x" * 900_000}) for _ in range(3)]}
-    assert who("POST", "/v1/events", big).status == 201
-    assert who("POST", "/v1/events", {"events": 3}).status == 400
+    assert caller("POST", "/v1/events", big).status == 201
+    assert caller("POST", "/v1/events", {"events": 3}).status == 400
     zipped = gzip.compress(json.dumps(big).encode())
-    assert who("POST", "/v1/events", zipped, headers={"content-encoding": "gzip"}).status == 201
-    with open_tail(who, after=0) as tail:
+    assert caller("POST", "/v1/events", zipped, headers={"content-encoding": "gzip"}).status == 201
+    with open_tail(caller, after=0) as tail:
         assert len([next(tail.lines()) for _ in range(3)]) == 3
-        who.append(make_event())
+        caller.append(make_event())
         next(tail.lines())
-    raw(service.port, head(who, "/v1/events", "content-length: 9"), b"{}", timeout_s=0.2)
+    raw(service.port, head(caller, "/v1/events", "content-length: 9"), b"{}", timeout_s=0.2)
 
-    wait_until(lambda: not service.service.memory._tenants, "nothing is held", within_s=40)
-
-
-def texts_kept() -> int:
-    """Return the number of encoded appends that the tails of this process hold."""
-    return sum(1 for one in gc.get_objects() if type(one) is TailChunk and one.records)
+    wait_until(lambda: not service.service.memory._tenants, "no memory is counted", within_s=40)
 
 
-def test_a_tail_keeps_nothing_that_was_sent(serving: Callable[..., RunningService]) -> None:
-    """K3: a tail that has sent everything holds no text, because it is no longer counted."""
-    who = make_caller(serving(), tenant_id="t")
-    who.append(make_event(payload={"a": "x" * 100_000}))
-    with open_tail(who, after=0, keep_alive_s=60) as tail:
+def count_retained_chunks() -> int:
+    """Return the number of encoded appends that the tails of this process retain."""
+    return sum(1 for object_ in gc.get_objects() if type(object_) is TailChunk and object_.records)
+
+
+def test_a_tail_retains_no_sent_events(serving: Callable[..., RunningService]) -> None:
+    """K3: a tail that has sent everything retains no encoded append."""
+    caller = make_caller(serving(), tenant_id="t")
+    caller.append(make_event(payload={"a": "x" * 100_000}))
+    with open_tail(caller, after=0, keep_alive_s=60) as tail:
         assert len([next(tail.lines()) for _ in range(2)]) == 2
-        wait_until(lambda: not texts_kept(), "the past is kept no longer")
-        who.append(make_event(payload={"a": "x" * 100_000}))
+        wait_until(lambda: not count_retained_chunks(), "the stored events are released")
+        caller.append(make_event(payload={"a": "x" * 100_000}))
         next(tail.lines())
-        wait_until(lambda: not texts_kept(), "the last append is kept no longer")
+        wait_until(lambda: not count_retained_chunks(), "the last append is released")
 
 
-async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: a tail releases the page that it has sent before it waits for the next one."""
+async def test_a_tail_releases_a_page_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K3: a tail releases the page that it has sent before it reads the next one."""
     kept: list[int] = []
 
     async def read(*_: Any) -> Any:
-        kept.append(texts_kept())
+        kept.append(count_retained_chunks())
         return (
             [TailChunk(one, b"{}") for one in (2 * len(kept) - 1, 2 * len(kept))],
             2 * len(kept),
@@ -251,19 +253,19 @@ async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.Mo
 
 
 def test_unauthenticated_connections_are_bounded(serving: Callable[..., RunningService]) -> None:
-    """K3: connections without a token are few, and those with one are served."""
+    """K3: connections without a token are bounded in number and bytes, and others are served."""
     service = serving(unauthenticated_connections=20, unauthenticated_bytes=MIB)
-    who = make_caller(service, tenant_id="t")
+    caller = make_caller(service, tenant_id="t")
     app: Any = service._config.loaded_app
     with many_links(service.port, 60) as links:
         wait_until(lambda: len(app.unauthenticated) <= 20, "bounded")
-        assert who.append(make_event()).status == 201
+        assert caller.append(make_event()).status == 201
         for link in links:
             try:
                 link.sendall(b"POST /v1/events HTTP/1.1\r\nx: " + b"a" * 90_000)
             except OSError:
                 continue
-        assert who.append(make_event()).status == 201
+        assert caller.append(make_event()).status == 201
         wait_until(lambda: app.unauthenticated.bytes <= MIB, "bounded bytes")
     metrics = make_caller(service)("GET", "/metrics").body
 
@@ -271,7 +273,7 @@ def test_unauthenticated_connections_are_bounded(serving: Callable[..., RunningS
         assert b'seriatim_http_bounds_met_total{limit="%b",tenant=""}' % limit in metrics
 
 
-def test_a_request_without_a_token_is_refused_by_its_head(
+def test_a_request_without_a_token_is_refused_before_its_body(
     serving: Callable[..., RunningService],
 ) -> None:
     """K3: a request without a valid token is refused before its body arrives."""
@@ -303,41 +305,41 @@ def test_a_request_without_a_token_is_refused_by_its_head(
 def test_refused_appends_are_charged(
     serving: Callable[..., RunningService], body: dict[str, Any], status: int
 ) -> None:
-    """K4: bytes are charged when they arrive, stored or not; then the response is 429."""
+    """K4: refused appends are charged to the quota, until the response is 429."""
     service = serving(bytes_per_s=50_000.0)
-    who = make_caller(service, tenant_id="t")
-    assert who.append(make_event(event_id="e-1", payload={"a": 1})).status == 201
-    answers = [who("POST", "/v1/events", body) for _ in range(6)]
-    statuses = [one.status for one in answers]
+    caller = make_caller(service, tenant_id="t")
+    assert caller.append(make_event(event_id="e-1", payload={"a": 1})).status == 201
+    responses = [caller("POST", "/v1/events", body) for _ in range(6)]
+    statuses = [response.status for response in responses]
 
-    assert statuses[0] == status, answers[0]
+    assert statuses[0] == status, responses[0]
     assert 429 in statuses
-    assert statuses.count(status) <= 3  # two seconds of the quota, and one that goes into debt
-    late = next(one for one in answers if one.status == 429)
+    assert statuses.count(status) <= 3  # two seconds of the quota, and one append into debt
+    late = next(response for response in responses if response.status == 429)
     assert late.json["details"]["limit"] == "bytes_per_s"
     assert int(late.headers["retry-after"]) >= 1
     assert make_caller(service, tenant_id="other").append(make_event()).status == 201
 
 
-def test_over_its_quota_a_body_is_not_read(serving: Callable[..., RunningService]) -> None:
-    """K4: the response is sent before the body arrives."""
+def test_a_body_over_the_quota_is_not_read(serving: Callable[..., RunningService]) -> None:
+    """K4: a tenant over its quota gets 429 before its body has arrived."""
     service = serving(bytes_per_s=1000.0)
-    who = make_caller(service, tenant_id="t")
-    assert who.append(make_event(payload={"a": "x" * 10_000})).status == 201
-    answer = raw(service.port, head(who, "/v1/events", "content-length: 1000000"), b"{")
+    caller = make_caller(service, tenant_id="t")
+    assert caller.append(make_event(payload={"a": "x" * 10_000})).status == 201
+    response = raw(service.port, head(caller, "/v1/events", "content-length: 1000000"), b"{")
 
-    assert answer.startswith(b"HTTP/1.1 429"), answer[:200]
+    assert response.startswith(b"HTTP/1.1 429"), response[:200]
 
 
-def test_a_body_that_never_came_is_not_charged(serving: Callable[..., RunningService]) -> None:
+def test_a_body_that_did_not_arrive_is_not_charged(serving: Callable[..., RunningService]) -> None:
     """K4: declared bytes that did not arrive are not charged."""
     service = serving(bytes_per_s=100_000.0, body_timeout_s=0.2)
-    who = make_caller(service, tenant_id="t")
+    caller = make_caller(service, tenant_id="t")
     for _ in range(5):
-        late = raw(service.port, head(who, "/v1/events", "content-length: 900000"), b"{")
+        late = raw(service.port, head(caller, "/v1/events", "content-length: 900000"), b"{")
         assert late.startswith(b"HTTP/1.1 504"), late[:100]
 
-    assert who.append(make_event()).status == 201
+    assert caller.append(make_event()).status == 201
 
 
 # -- processor time
@@ -351,7 +353,7 @@ def hostile(values: int) -> dict[str, Any]:
 def test_requests_of_tenants_are_queued(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: every request of a tenant is started by the queue; a health check is not."""
+    """K3: requests of a tenant pass through the request queue; a health check does not."""
     queued: list[str] = []
     charged: list[tuple[str, float]] = []
     run, charge = RequestQueue.run, RequestQueue.charge
@@ -378,12 +380,12 @@ def test_requests_of_tenants_are_queued(
     assert sum(seconds for _, seconds in charged) > 0
 
 
-def test_a_tail_is_matched_off_the_loop(
+def test_a_tail_is_matched_outside_the_event_loop(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3, A1: while a tail's predicates are evaluated, `/health` is answered."""
+    """K3, A1: while a tail's predicates are evaluated, `/health` and other appends are served."""
     service = serving()
-    who = make_caller(service, tenant_id="t")
+    caller = make_caller(service, tenant_id="t")
     begun, go = threading.Event(), threading.Event()
     real = tail_matcher._matches
 
@@ -393,9 +395,9 @@ def test_a_tail_is_matched_off_the_loop(
         return real(*given)
 
     monkeypatch.setattr(tail_matcher, "_matches", slow)
-    with open_tail(who, {"query": hostile(3)}) as tail:
+    with open_tail(caller, {"query": hostile(3)}) as tail:
         next(tail.lines())
-        who.append(make_event(payload={"a": ["v0", "v1", "v2"]}))
+        caller.append(make_event(payload={"a": ["v0", "v1", "v2"]}))
         assert begun.wait(30)
         assert Caller(service.port)("GET", "/health").status == 200
         assert make_caller(service, tenant_id="other").append(make_event()).status == 201
@@ -403,42 +405,42 @@ def test_a_tail_is_matched_off_the_loop(
         assert len(next(tail.lines())["records"]) == 1
 
 
-def test_a_tail_that_costs_too_much_ends(
+def test_a_tail_over_its_matching_time_ends(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: predicates beyond their budget end the tail with a problem that names it."""
+    """K3: a tail over its budget of matching time ends with a problem that names the limit."""
     monkeypatch.setattr(tail_matcher, "MATCH_BURST_S", -1.0)
     service = serving()
-    who = make_caller(service, tenant_id="t")
-    with open_tail(who, {"query": hostile(3)}) as tail:
+    caller = make_caller(service, tenant_id="t")
+    with open_tail(caller, {"query": hostile(3)}) as tail:
         lines = tail.lines()
         next(lines)
-        who.append(make_event(payload={"a": ["v0"]}))
-        problem = next(one["problem"] for one in lines if "problem" in one)
+        caller.append(make_event(payload={"a": ["v0"]}))
+        problem = next(line["problem"] for line in lines if "problem" in line)
         assert next(lines, None) is None
 
     assert (problem["code"], problem["details"]["limit"]) == ("limit_exceeded", "tail_match_s")
     assert not service.service.hub._channels
 
 
-def test_a_tail_over_the_bound_of_comparisons_ends_alone(
+def test_a_tail_over_the_bound_of_match_steps_ends_alone(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K3: a tail whose predicates no index can tell apart ends; other tails of its tenant go on."""
+    """K3: a tail over the bound of match steps ends; other tails of its tenant continue."""
     service = serving()
-    who = make_caller(service, tenant_id="t")
+    caller = make_caller(service, tenant_id="t")
     terms = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(400))}
     alike = [{**terms, "n": n} for n in range(200)] + [{**terms, "x": [{"p": 1, "q": 1}]}]
     wanted = [{"x": [{"p": 1, "q": 1}], "z": [n]} for n in range(400)]
     costly = {"filters": [{"payload": [{"a": wanted}]}]}
-    with open_tail(who, {"query": costly}) as tail, open_tail(who, {}) as other:
+    with open_tail(caller, {"query": costly}) as tail, open_tail(caller, {}) as other:
         lines, others = tail.lines(), other.lines()
         next(lines)
         next(others)
-        assert who.append(make_event(payload={"a": alike})).status == 201
-        problem = next(one["problem"] for one in lines if "problem" in one)
+        assert caller.append(make_event(payload={"a": alike})).status == 201
+        problem = next(line["problem"] for line in lines if "problem" in line)
         assert next(lines, None) is None
-        assert who.append(make_event(payload={"n": 2})).status == 201
+        assert caller.append(make_event(payload={"n": 2})).status == 201
         received: list[Any] = []
         while len(received) < 2:
             received += next(others).get("records", [])
@@ -448,31 +450,31 @@ def test_a_tail_over_the_bound_of_comparisons_ends_alone(
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_work_ends_with_its_request(
+def test_a_read_ends_with_its_request(
     serving: Callable[..., RunningService], tmp_path: Path, backend: str
 ) -> None:
-    """K3, B13: a read whose client has disconnected or received 504 does not continue."""
+    """K3, B13: a read stops when its client has disconnected or its time is over."""
     url = "memory:" if backend == "memory" else f"sqlite:///{tmp_path}/log.db"
     service = serving(url, request_timeout_s=1.0)
-    who = make_caller(service, tenant_id="t")
+    caller = make_caller(service, tenant_id="t")
     # One event costs about a millisecond; the whole scan would take minutes.
     payload = {"a": [f"w{n}" for n in range(2000)]}
     for _ in range(40):
-        who.append(*[make_event(payload=payload) for _ in range(100)])
+        caller.append(*[make_event(payload=payload) for _ in range(100)])
     predicates = [{"a": [{"b": [n, "w1"]}]} for n in range(60)]
     query = {"query": {"filters": [{"payload": predicates}]}}
     threads = service.service._threads
-    answer = who("POST", "/v1/query", query)
-    assert answer.status in (200, 504), answer
+    response = caller("POST", "/v1/query", query)
+    assert response.status in (200, 504), response
     wait_until(lambda: not threads.busy, "the thread has ended", within_s=10)
     body = json.dumps(query).encode()
     with socket.create_connection(("127.0.0.1", service.port)) as link:
-        link.sendall(head(who, "/v1/query", f"content-length: {len(body)}") + body)
+        link.sendall(head(caller, "/v1/query", f"content-length: {len(body)}") + body)
         wait_until(lambda: threads.busy == 1, "it runs", within_s=10)
     wait_until(lambda: not threads.busy, "it has ended", within_s=10)
 
 
-# -- the end
+# -- shutdown
 
 STUCK = """
 import sys, threading, time
@@ -488,17 +490,17 @@ main()
 """
 
 
-def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> None:
-    """K3: responses that are not read are aborted soon after SIGTERM, long before the deadline."""
+def test_unread_responses_do_not_delay_the_shutdown(tmp_path: Path) -> None:
+    """K3: after SIGTERM unread responses are aborted long before the grace period is over."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--grace-s", "60") as service:
-        who = service.caller(tenant_id="t")
+        caller = service.caller(tenant_id="t")
         for n in range(12):
-            assert who.append(make_event("large", {"n": n, "a": "x" * 1_000_000})).status == 201
+            assert caller.append(make_event("large", {"n": n, "a": "x" * 1_000_000})).status == 201
         with many_links(service.port, 6) as links:
             for number, link in enumerate(links):
                 path = ("/v1/events", "/v1/tail?after=0")[number % 2]
-                link.sendall(head(who, path, method="GET"))
+                link.sendall(head(caller, path, method="GET"))
             for link in links:
                 assert link.recv(1)
             began = time.monotonic()
@@ -510,30 +512,33 @@ def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> No
     assert not any("Exception in ASGI" in line for line in service.text)
 
 
-def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
+def test_a_stuck_thread_does_not_prevent_the_shutdown(tmp_path: Path) -> None:
     """K3: SIGTERM ends the process within the grace period even if a thread hangs."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--grace-s", "4", script=STUCK) as service:
-        who = service.caller(tenant_id="t")
-        who.append(make_event())
+        caller = service.caller(tenant_id="t")
+        caller.append(make_event())
         with socket.create_connection(("127.0.0.1", service.port)) as link:
-            link.sendall(head(who, method="GET"))
+            link.sendall(head(caller, method="GET"))
             time.sleep(1.0)
             began = time.monotonic()
             service.process.send_signal(signal.SIGTERM)
             service.process.wait(25)
             took = time.monotonic() - began
-        wait_until(lambda: any("ending the process" in line for line in service.text), "it says so")
+        wait_until(
+            lambda: any("ending the process" in line for line in service.text),
+            "the forced end is logged",
+        )
 
     assert took < 20  # without a deadline it never ends
 
 
-def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
-    """K3: of several processes, one that cannot react is killed when the grace period is over."""
+def test_a_suspended_process_is_killed_after_the_grace_period(tmp_path: Path) -> None:
+    """K3: a suspended process of several is killed when the grace period is over."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(url, "--grace-s", "4", "--processes", "2") as service:
-        who = service.caller(tenant_id="t")
-        wait_until(lambda: who.append(make_event()).status == 201, "served")
+        caller = service.caller(tenant_id="t")
+        wait_until(lambda: caller.append(make_event()).status == 201, "served")
         workers = workers_of(service.process.pid)
         psutil.Process(workers[0]).suspend()
         service.process.send_signal(signal.SIGTERM)
@@ -550,10 +555,10 @@ def own_server(own_postgres: Callable[..., PostgresServer]) -> PostgresServer:
     return own_postgres(fsync=False)
 
 
-def test_ready_answers_with_the_database_away(
+def test_readiness_without_a_database(
     own_server: PostgresServer, serving: Callable[..., RunningService]
 ) -> None:
-    """F5: within a second it is 503, whether the server hangs or refuses; then 200 again."""
+    """F5: `/ready` is 503 within seconds while the database hangs or is stopped, then 200 again."""
     service = serving(own_server.create_database("log"))
     anybody = Caller(service.port)
     assert anybody("GET", "/ready").status == 200
@@ -561,9 +566,9 @@ def test_ready_answers_with_the_database_away(
     def check() -> None:
         for _ in range(3):
             began = time.monotonic()
-            answer = anybody("GET", "/ready")
+            response = anybody("GET", "/ready")
             took = time.monotonic() - began
-            assert (answer.status, answer.code) == (503, "backend_failure")
+            assert (response.status, response.code) == (503, "backend_failure")
             assert took < 3  # a second, on a machine that is not busy; it was ten
             assert anybody("HEAD", "/health").status == 200
 

@@ -26,35 +26,35 @@ SPARK_S = 240.0  # one start of Spark, on a busy machine
 ACTIVITY = {"kind": "verify", "projection": "activity", "reason": "as every week"}
 
 
-def start(who: Caller, **more: Any) -> ServiceResponse:
+def start(caller: Caller, **more: Any) -> ServiceResponse:
     """Start a job."""
-    return who("POST", "/v1/jobs", {**ACTIVITY, **more})
+    return caller("POST", "/v1/jobs", {**ACTIVITY, **more})
 
 
-def get(who: Caller, job_id: str) -> dict[str, Any]:
+def get(caller: Caller, job_id: str) -> dict[str, Any]:
     """Return the state of a job."""
-    found: dict[str, Any] = who("GET", "/v1/jobs/one", id=job_id).json["job"]
+    found: dict[str, Any] = caller("GET", "/v1/jobs/one", id=job_id).json["job"]
     return found
 
 
-def finish(who: Caller, answer: ServiceResponse) -> dict[str, Any]:
+def finish(caller: Caller, response: ServiceResponse) -> dict[str, Any]:
     """Wait until a job has ended, and return it."""
-    assert answer.status == 201, answer
-    job_id = answer.json["job"]["job_id"]
+    assert response.status == 201, response
+    job_id = response.json["job"]["job_id"]
     done = ("succeeded", "failed")
-    wait_until(lambda: get(who, job_id)["status"] in done, "finished", within_s=SPARK_S)
-    return get(who, job_id)
+    wait_until(lambda: get(caller, job_id)["status"] in done, "finished", within_s=SPARK_S)
+    return get(caller, job_id)
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """The URL of the log."""
+    """The URL of a log."""
     return sqlite_in(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def jobs(request: pytest.FixtureRequest, url: str) -> Iterator[JobStore]:
-    """The jobs beside a log, without a service."""
+    """The job store of a log, without a service."""
     at = url if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     with closing(open_access(access_url(at))) as access, closing(access.open_jobs()) as store:
         yield store
@@ -81,7 +81,9 @@ def test_a_projection_is_rebuilt_and_verified(url: str) -> None:
         entries = ops("GET", "/v1/operations").json["operations"]
     assert [one["kind"] for one in listed] == ["verify", "rebuild"]
     assert listed[0]["started_at"] <= listed[0]["finished_at"]
-    assert [(one["action"], one["actor_id"], one["reason"]) for one in reversed(entries)] == [
+    assert [
+        (entry["action"], entry["actor_id"], entry["reason"]) for entry in reversed(entries)
+    ] == [
         ("projection_job_started", "ops", "as every week"),
         ("projection_rebuilt", entries[1]["actor_id"], f"job {rebuilt['job_id']}"),
         ("projection_job_started", "ops", "as every week"),
@@ -89,7 +91,7 @@ def test_a_projection_is_rebuilt_and_verified(url: str) -> None:
 
 
 def test_a_job_ends_with_its_service(url: str) -> None:
-    """K3: a running job ends within the grace period, with its processes, and is failed."""
+    """K3: jobs of a stopped service fail within the grace period, and their processes end."""
     with run_service(url) as service:
         ops = make_caller(service)
         running, queued = (
@@ -98,7 +100,7 @@ def test_a_job_ends_with_its_service(url: str) -> None:
         )
         wait_until(lambda: get(ops, running)["status"] == "running", "running", within_s=30)
         twice = start(ops, kind="rebuild")
-        pids = [one.pid for one in service.service.jobs._processes.values()]
+        pids = [process.pid for process in service.service.jobs._processes.values()]
     assert (twice.status, twice.code) == (409, "conflict")
     assert pids
     for pid in pids:
@@ -110,7 +112,7 @@ def test_a_job_ends_with_its_service(url: str) -> None:
 
 
 def test_a_job_has_a_time_limit(url: str) -> None:
-    """K3: a job that takes too long is ended and says so."""
+    """K3: a job over its time limit fails with an error that names the limit."""
     with run_service(url, job_timeout_s=0.01) as service:
         ops = make_caller(service)
         done = finish(ops, start(ops))
@@ -119,7 +121,7 @@ def test_a_job_has_a_time_limit(url: str) -> None:
 
 
 def test_a_failing_command_is_reported(url: str) -> None:
-    """L2: the error of the command is the error of the job."""
+    """L2: the error of a failed command is the error of its job."""
     with run_service(url, projections=("nowhere_at_all:seats",)) as service:
         ops = make_caller(service)
         done = finish(ops, start(ops, projection="seats"))
@@ -130,14 +132,14 @@ def test_a_failing_command_is_reported(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["os:system", "nobody", "tests.integration:seats"])
 def test_only_projections_of_the_service_are_run(quick: RunningService, name: str) -> None:
-    """K2: a request never names a module: what the service was not given is not found."""
+    """K2: a projection that the service was not started with is not found."""
     refused = start(make_caller(quick), projection=name)
 
     assert (refused.status, refused.code) == (404, "not_found")
     assert make_caller(quick)("GET", "/v1/jobs").json == {"jobs": []}
 
 
-def test_malformed_requests(quick: RunningService) -> None:
+def test_malformed_job_requests_are_refused(quick: RunningService) -> None:
     """L3: malformed fields are refused, and a job that does not exist is not found."""
     ops = make_caller(quick)
 
@@ -150,7 +152,7 @@ def test_malformed_requests(quick: RunningService) -> None:
 def test_without_spark_a_job_is_refused(
     quick: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J2: without the extra a job is refused with the command that installs it."""
+    """J2: without PySpark a job is refused with the extra that installs it."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *a: None if name == "pyspark" else find(name, *a)
@@ -162,7 +164,7 @@ def test_without_spark_a_job_is_refused(
 
 
 def test_unfinished_jobs_of_a_process_are_bounded(quick: RunningService) -> None:
-    """K3: a process accepts no more jobs than it can queue."""
+    """K3: a process refuses a job when its queue is full."""
     runner = quick.service.jobs
     runner._open = {str(number) for number in range(QUEUED_MAX)}
     try:
@@ -186,8 +188,8 @@ def set_beat(jobs: JobStore, seconds_ago: int) -> None:
         session.run(f"update {table} set beat_us = beat_us - :us", values)
 
 
-def test_a_job_of_a_killed_process_is_lost(jobs: JobStore) -> None:
-    """L2: a job that nobody updates fails after a minute, and its projection is free again."""
+def test_a_job_without_updates_fails(jobs: JobStore) -> None:
+    """L2: a job without updates for a minute fails, and its projection can be verified again."""
     first = add(jobs)
     assert jobs.update(first, ("starting",))
     set_beat(jobs, 50)
@@ -204,7 +206,7 @@ def test_a_job_of_a_killed_process_is_lost(jobs: JobStore) -> None:
 
 
 def test_old_jobs_are_pruned(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: finished jobs over the bound are deleted, the oldest first, and no unfinished one."""
+    """K3: the oldest finished jobs over the bound are deleted, unfinished ones are kept."""
     assert JOBS_MAX == 1000
     monkeypatch.setattr("seriatim.access.jobs.JOBS_MAX", 2)
     waiting = add(jobs, "waiting")

@@ -13,21 +13,21 @@ def lags(operator: Caller) -> dict[tuple[str, str], float]:
     """Return the lag of every consumer, by its tenant and name."""
     text = operator("GET", "/metrics").body.decode()
     return {
-        (one.labels["tenant"], one.labels["consumer"]): one.value
+        (sample.labels["tenant"], sample.labels["consumer"]): sample.value
         for family in text_string_to_metric_families(text)
-        for one in family.samples
-        if one.name == "seriatim_consumer_lag_events"
+        for sample in family.samples
+        if sample.name == "seriatim_consumer_lag_events"
     }
 
 
-def test_the_lag_of_every_tenant_is_shown(service: RunningService) -> None:
-    """M2: consumers of any tenant have a lag, not only those of the default one."""
+def test_lag_metrics_cover_all_tenants(service: RunningService) -> None:
+    """M2: the metrics contain the lag of consumers of every tenant."""
     store, identity = service.service.log.store, service.service.log.identity()
     head = 0
     for tenant in ("default", "acme", "zeta"):
-        answer = make_caller(service, tenant_id=tenant).append(make_event(), make_event())
-        head = answer.json["last_position"]
-        made = Cursor(
+        response = make_caller(service, tenant_id=tenant).append(make_event(), make_event())
+        head = response.json["last_position"]
+        cursor = Cursor(
             tenant_id=tenant,
             purpose="subscription",
             name=f"mailer-{tenant}",
@@ -35,7 +35,7 @@ def test_the_lag_of_every_tenant_is_shown(service: RunningService) -> None:
             log_id=identity.log_id,
             epoch=identity.epoch,
         )
-        store.put_cursor(made, lease=None, reset=False)
+        store.put_cursor(cursor, lease=None, reset=False)
 
     assert lags(make_caller(service)) == {
         (tenant, f"mailer-{tenant}"): head - 1 for tenant in ("default", "acme", "zeta")

@@ -1,4 +1,4 @@
-"""An append whose response is lost and whose service is gone is reported as ambiguous."""
+"""An append whose response is lost and whose service is unreachable is reported as ambiguous."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from seriatim.store.port import Deferred
 from tests.faults.event_loops import gather_outcomes, make_event
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.service import RunningService
-from tests.service.scripted_server import ScriptedResponse, problem_response, refused_part
-from tests.service.scripted_server import append_results as answered
+from tests.service.scripted_server import (
+    ScriptedResponse,
+    append_results,
+    problem_response,
+    refused_part,
+)
 from tests.service.test_client_async_appends import APPENDS, stored, warm_up
 
 
 def leave_one_connection(log: seriatim.Log) -> None:
-    """Close all idle connections but one, and let new ones meet a port that nobody listens on."""
+    """Close all idle connections but one, and direct new ones to a closed port."""
     used = cast("HttpStore", log.store).http._connections
     while len(used._idle) > 1:
         used._idle.pop().close()
@@ -34,7 +38,7 @@ def leave_one_connection(log: seriatim.Log) -> None:
 
 
 def test_an_unanswered_append_of_a_loop_stays_ambiguous(quick: RunningService) -> None:
-    """B10: later attempts that reach no service do not show that nothing was stored."""
+    """B10: an append without a response stays ambiguous when its retries reach no service."""
 
     async def act() -> tuple[list[Any], list[Any]]:
         settings = Settings(timeout_s=2.0, connect_timeout_s=1.0)
@@ -57,9 +61,9 @@ def test_an_unanswered_append_of_a_loop_stays_ambiguous(quick: RunningService) -
     assert (type(never), never.ambiguous) == (BackendFailure, False)
 
 
-async def _deferred(answer: ScriptedResponse) -> list[Any]:
-    """Let an append of a loop get this response; return what is sent again."""
-    status, headers, body = answer
+async def _deferred(response: ScriptedResponse) -> list[Any]:
+    """Let an append of a loop receive a response; return the appends that are sent again."""
+    status, headers, body = response
     with seriatim.open("memory:") as log:
         request = log.appender.prepare_request(log.draft(LOG_PROFILE, [NewEvent("sent", {})]))
     ours, theirs = socket.socketpair()
@@ -83,13 +87,13 @@ async def _deferred(answer: ScriptedResponse) -> list[Any]:
 
 @pytest.mark.parametrize("ambiguous", [True, False])
 @pytest.mark.parametrize("whole", [True, False], ids=["all of them", "one of them"])
-def test_what_a_loop_sends_again_keeps_its_doubt(*, whole: bool, ambiguous: bool) -> None:
+def test_a_deferred_append_remembers_an_ambiguous_response(*, whole: bool, ambiguous: bool) -> None:
     """B10: an ambiguous response is remembered by later attempts of the same append."""
     details = {"ambiguous": ambiguous}
     if whole:
-        answer = problem_response(503, "backend_failure", **details)
+        response = problem_response(503, "backend_failure", **details)
     else:
-        answer = answered(refused_part(503, "backend_failure", **details))
-    [packed] = asyncio.run(_deferred(answer))
+        response = append_results(refused_part(503, "backend_failure", **details))
+    [packed] = asyncio.run(_deferred(response))
 
     assert packed.maybe_stored is ambiguous

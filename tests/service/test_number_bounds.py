@@ -28,7 +28,7 @@ def service(filled: RunningService) -> RunningService:
 
 
 @pytest.fixture(scope="module")
-def who(service: RunningService) -> Caller:
+def caller(service: RunningService) -> Caller:
     """A caller with every right."""
     return Caller(service.port, service.token(), OURS)
 
@@ -53,22 +53,22 @@ def cases(kind: type[Any]) -> list[Any]:
     ]
 
 
-def ask(service: RunningService, who: Caller, route: Route, name: str, value: Any) -> int:
+def ask(service: RunningService, caller: Caller, route: Route, name: str, value: Any) -> int:
     """Send a request to a route, with one number changed."""
     wanted = REQUESTS[route.endpoint](service, OURS)
     if route.params is not None:
         params = wanted.params | WAITING.get(route.endpoint, {}) | {name: value}
-        return who(route.method, route.path, **params).status
-    return who(route.method, route.path, {**wanted.body, name: value}).status
+        return caller(route.method, route.path, **params).status
+    return caller(route.method, route.path, {**wanted.body, name: value}).status
 
 
 @pytest.mark.parametrize("value", LARGE, ids=["2^63", "below", "2^64", "10^400"])
 @pytest.mark.parametrize(("route", "name"), cases(msgspec.inspect.IntType))
-def test_a_whole_number_beyond_64_bits_is_refused(
-    service: RunningService, who: Caller, route: Route, name: str, value: int
+def test_an_integer_beyond_64_bits_is_refused(
+    service: RunningService, caller: Caller, route: Route, name: str, value: int
 ) -> None:
-    """L2: every parameter and every field of a body is checked before a database sees it."""
-    status = ask(service, who, route, name, value)
+    """L2: every integer parameter and body field is checked before it reaches a database."""
+    status = ask(service, caller, route, name, value)
 
     # The epoch of another log is reported as such.
     assert status == 400 or (status == 409 and name == "epoch"), (name, value)
@@ -77,11 +77,11 @@ def test_a_whole_number_beyond_64_bits_is_refused(
 @pytest.mark.parametrize("value", SECONDS)
 @pytest.mark.parametrize(("route", "name"), cases(msgspec.inspect.FloatType))
 def test_a_time_is_bounded(
-    service: RunningService, who: Caller, route: Route, name: str, value: str
+    service: RunningService, caller: Caller, route: Route, name: str, value: str
 ) -> None:
-    """K3: seconds and hours have their bounds, and are numbers."""
+    """K3: durations that are negative, too long or not finite are refused."""
     given = float(value) if route.body is not None else value
-    status = ask(service, who, route, name, given)
+    status = ask(service, caller, route, name, given)
 
     assert status == 400, (name, value)
 
@@ -105,15 +105,15 @@ LEASE: Any = {"tenant_id": OURS, "name": f"{OURS}-lease", "token": 0}
     ],
     ids=lambda one: None if isinstance(one, dict) else str(one),
 )
-def test_a_number_inside_is_refused(
+def test_a_nested_integer_beyond_64_bits_is_refused(
     service: RunningService,
-    who: Caller,
+    caller: Caller,
     path: str,
     body: dict[str, Any],
     place: tuple[Any, ...],
     value: int,
 ) -> None:
-    """L2: so is every number within the parts of a body."""
+    """L2: an integer within the parts of a body is checked before it reaches a database."""
     wanted = copy.deepcopy(body)
     if path == "/v1/cursors":
         wanted |= REQUESTS["POST /v1/cursors"](service, OURS).body
@@ -127,7 +127,7 @@ def test_a_number_inside_is_refused(
         )
     if place[-1] == "stream_seq":
         inner |= {"stream_type": "order", "stream_id": "x"}
-    answer = who("POST", path, wanted)
+    response = caller("POST", path, wanted)
 
-    assert answer.status in (400, 409), answer
-    assert answer.code != "backend_failure"
+    assert response.status in (400, 409), response
+    assert response.code != "backend_failure"

@@ -42,22 +42,22 @@ PLAIN = [route for route in ROUTES if not route.stream]
 @pytest.fixture(scope="module")
 def service(shared_url: str) -> Iterator[RunningService]:
     """A service with a short maximum wait."""
-    with run_service(shared_url, wait_max_s=0.05) as one:
-        fill(one, shared_url)
-        yield one
+    with run_service(shared_url, wait_max_s=0.05) as service:
+        fill(service, shared_url)
+        yield service
 
 
 @pytest.fixture(scope="module")
 def described(service: RunningService) -> Any:
-    """The OpenAPI document of the service, for a generator of requests."""
-    answer = make_caller(service)("GET", "/v1/openapi.json")
-    assert answer.headers["content-type"] == "application/json"
-    return schemathesis.openapi.from_dict(answer.json)
+    """A loaded OpenAPI document of the service, as the source of generated requests."""
+    response = make_caller(service)("GET", "/v1/openapi.json")
+    assert response.headers["content-type"] == "application/json"
+    return schemathesis.openapi.from_dict(response.json)
 
 
 @pytest.fixture(scope="module")
 def session(service: RunningService) -> Iterator[requests.Session]:
-    """A client with every right."""
+    """An HTTP session whose token has every right."""
     with requests.Session() as one:
         one.trust_env = False
         one.headers["authorization"] = f"Bearer {service.token()}"
@@ -69,8 +69,10 @@ def generated(described: Any, route: Route, mode: GenerationMode) -> Any:
     return described[route.path][route.method].as_strategy(generation_mode=mode)
 
 
-def held(service: RunningService, session: requests.Session, strategy: Any, count: int) -> None:
-    """Send generated requests, and check each response against the document."""
+def check_generated_requests(
+    service: RunningService, session: requests.Session, strategy: Any, count: int
+) -> None:
+    """Send generated requests and check each response against the document."""
 
     @settings(
         max_examples=count,
@@ -81,16 +83,16 @@ def held(service: RunningService, session: requests.Session, strategy: Any, coun
     )
     @given(case=strategy)
     def ask(case: Any) -> None:
-        answer = case.call(base_url=service.url, session=session, timeout=30)
-        case.validate_response(answer, checks=CHECKS)
+        response = case.call(base_url=service.url, session=session, timeout=30)
+        case.validate_response(response, checks=CHECKS)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the generator's own
         ask()
 
 
-def test_the_description_is_openapi(service: RunningService) -> None:
-    """L1: it names every route, its rights, its problems; each schema is JSON Schema 2020-12."""
+def test_the_document_is_openapi(service: RunningService) -> None:
+    """L1: the document names every route, and each of its schemas is JSON Schema 2020-12."""
     found = make_openapi()
 
     assert found["openapi"] == "3.1.0"
@@ -118,32 +120,34 @@ def _references(value: Any) -> Iterator[str]:
             yield from _references(inner)
 
 
-def test_a_tail_is_as_described(service: RunningService) -> None:
-    """L1: both content types of the stream, and a problem for a bad question."""
-    who = make_caller(service)
+def test_a_tail_follows_the_document(service: RunningService) -> None:
+    """L1: a tail has both content types, and answers malformed requests with a problem."""
+    caller = make_caller(service)
     for lines, kind in ((True, "application/x-ndjson"), (False, "text/event-stream")):
-        with open_tail(who, lines=lines) as tail:
+        with open_tail(caller, lines=lines) as tail:
             assert (tail.status, tail.headers["content-type"]) == (200, kind)
             assert tail.response.readline()
     for wrong in ({"after": -1}, {"query": "{"}, {"query": "[]"}, {"after": 10**9}, {"x": 1}):
-        with open_tail(who, **wrong) as tail:
+        with open_tail(caller, **wrong) as tail:
             assert tail.status == 400
             assert tail.headers["content-type"] == "application/problem+json"
     bodies: list[Any] = [{"after": -1}, {"query": "{}"}, {"query": {"filters": 1}}, {"x": 1}, []]
     for body in (*bodies, {"after": 10**9}, {"types": ["a"], "query": {}}):
-        with open_tail(who, body) as tail:
+        with open_tail(caller, body) as tail:
             assert tail.status == 400, body
             assert tail.headers["content-type"] == "application/problem+json"
-    with open_tail(who, {}) as tail:
+    with open_tail(caller, {}) as tail:
         assert (tail.status, tail.headers["content-type"]) == (200, "application/x-ndjson")
-    with open_tail(who, {}, headers={"content-type": "text/plain"}) as tail:
+    with open_tail(caller, {}, headers={"content-type": "text/plain"}) as tail:
         assert tail.status == 400
     for last_id in ("x", "-1", "1.5", "９", "1" * 5000):
-        with open_tail(who, headers={"last-event-id": last_id.encode().decode("latin-1")}) as tail:
+        with open_tail(
+            caller, headers={"last-event-id": last_id.encode().decode("latin-1")}
+        ) as tail:
             assert tail.status == 400
 
 
-# -- text that no database takes
+# -- text that databases refuse
 
 
 def _spoiled(value: Any, bad: str) -> Iterator[Any]:
@@ -162,25 +166,25 @@ def _spoiled(value: Any, bad: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("bad", ["\0", "\ud800", "\x1f"], ids=["nul", "surrogate", "control"])
 @pytest.mark.parametrize("route", PLAIN, ids=lambda route: route.endpoint)
-def test_text_that_no_database_takes_is_no_fault(
+def test_text_that_databases_refuse_is_no_server_error(
     service: RunningService, route: Route, bad: str
 ) -> None:
-    """L2: wherever it occurs it is refused or matches nothing; it is never a server error."""
-    who = Caller(service.port, service.token(), "acme")
+    """L1: NUL, a surrogate or a control character in any text is never a server error."""
+    caller = Caller(service.port, service.token(), "acme")
     wanted = REQUESTS[route.endpoint](service, "acme")
     asked = [RequestParts(wanted.params, body) for body in _spoiled(wanted.body, bad)]
     if bad != "\ud800":  # a query string cannot say it
         asked += [RequestParts(params, wanted.body) for params in _spoiled(wanted.params, bad)]
     for one in asked:
-        answer = who(route.method, route.path, one.body, **one.params)
-        assert answer.status < 500, (one, answer.body)
+        response = caller(route.method, route.path, one.body, **one.params)
+        assert response.status < 500, (one, response.body)
 
 
-# -- every problem, provoked
+# -- a request for every error code
 
 
 def appended(**more: Any) -> dict[str, Any]:
-    """Return a request that appends."""
+    """Return an append request."""
     return {"method": "POST", "path": "/v1/events", "body": {"events": [make_event()], **more}}
 
 
@@ -251,14 +255,14 @@ PROVOKED: dict[str, dict[str, Any]] = {
     "log_identity_changed": _asked("/v1/tail", log_id="another"),
 }
 ELSEWHERE = {
-    "timeout": "test_hard_times.py: a body that does not come, a store that is locked",
-    "backend_failure": "test_hard_times.py: a store that is away",
-    "projection_failed": "only who runs a projection meets it",
+    "timeout": "test_service_faults.py: an incomplete body, a locked database",
+    "backend_failure": "test_service_faults.py: a closed log",
+    "projection_failed": "raised only where a projection runs",
 }
 
 
-def test_every_problem_is_provoked() -> None:
-    """L1: a new code needs a request that provokes it."""
+def test_every_error_code_is_provoked() -> None:
+    """L1: every error code has a request that provokes it, or a test elsewhere."""
     assert (
         set(PROVOKED) | set(ELSEWHERE) == {kind.code for kind in ALL_ERRORS} == set(STATUS_BY_CODE)
     )
@@ -266,62 +270,62 @@ def test_every_problem_is_provoked() -> None:
 
 @pytest.mark.parametrize("code", PROVOKED)
 def test_a_problem_has_its_code_and_status(service: RunningService, code: str) -> None:
-    """L1: each code has one status, and the whole shape of RFC 9457."""
+    """L1: each error code has one status, and its problem has every field of RFC 9457."""
     token = service.token(tenant_id="acme" if code != "conflict" else "*")
-    who = Caller(service.port, token)
-    who("POST", "/v1/events", {"events": [make_event("x")]}, headers={"idempotency-key": "used"})
+    caller = Caller(service.port, token)
+    caller("POST", "/v1/events", {"events": [make_event("x")]}, headers={"idempotency-key": "used"})
     wanted = dict(PROVOKED[code])
     if code == "lease_lost":
         identity = service.service.log.identity()
         wanted["body"] = {**wanted["body"], "log_id": identity.log_id, "epoch": identity.epoch}
-    answer = who(wanted.pop("method"), wanted.pop("path"), wanted.pop("body", None), **wanted)
+    response = caller(wanted.pop("method"), wanted.pop("path"), wanted.pop("body", None), **wanted)
 
-    assert (answer.code, answer.status) == (code, STATUS_BY_CODE[code]), answer.json
-    problem = answer.json
+    assert (response.code, response.status) == (code, STATUS_BY_CODE[code]), response.json
+    problem = response.json
     assert problem["type"] == f"urn:seriatim:problem:{code}"
-    assert problem["status"] == answer.status
+    assert problem["status"] == response.status
     assert problem["detail"]
-    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert problem["request_id"] == response.headers["x-request-id"]
     assert set(problem) == set(make_openapi()["components"]["schemas"]["Problem"]["properties"])
 
 
-# -- manners of HTTP
+# -- HTTP semantics
 
 
-def test_a_request_id_comes_back(service: RunningService) -> None:
-    """L1: the caller's own if it is one, else a new one; in problems too."""
-    who = make_caller(service)
+def test_a_request_id_is_returned(service: RunningService) -> None:
+    """L1: a valid request id is returned, an invalid one is replaced, also in problems."""
+    caller = make_caller(service)
     for own in ("abc-1", "x" * 128):
-        answer = who("GET", "/v1/log", headers={"x-request-id": own})
-        assert answer.headers["x-request-id"] == own
+        response = caller("GET", "/v1/log", headers={"x-request-id": own})
+        assert response.headers["x-request-id"] == own
     made = {
-        who("GET", "/nowhere", headers={"x-request-id": wrong}).json["request_id"]
+        caller("GET", "/nowhere", headers={"x-request-id": wrong}).json["request_id"]
         for wrong in ("", "x" * 129, "é", "a\tb")
     }
     assert len(made) == 4
     assert all(len(one) == 24 for one in made)
 
 
-def test_paths_and_methods_that_are_not_there(service: RunningService) -> None:
-    """L1: an unknown path is not found; another method of a known one is not allowed."""
-    who = make_caller(service)
+def test_unknown_paths_and_methods(service: RunningService) -> None:
+    """L1: an unknown path is 404, an unknown method of a known path 405."""
+    caller = make_caller(service)
 
-    assert who("GET", "/v1/nothing").code == "not_found"
-    assert who("GET", "/v1/events/").code == "not_found"
-    assert who("GET", "/v1//events").code == "not_found"
+    assert caller("GET", "/v1/nothing").code == "not_found"
+    assert caller("GET", "/v1/events/").code == "not_found"
+    assert caller("GET", "/v1//events").code == "not_found"
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
-        answer = who(method, "/v1/events")
-        assert (answer.status, answer.code) == (405, "invalid_argument")
-    head = who("HEAD", "/v1/log")
+        response = caller(method, "/v1/events")
+        assert (response.status, response.code) == (405, "invalid_argument")
+    head = caller("HEAD", "/v1/log")
     assert (head.status, head.body) == (200, b"")
 
 
-def test_pages_of_other_origins_are_let_in_only_when_allowed(
+def test_cors_allows_only_configured_origins(
     serving: Callable[..., RunningService],
 ) -> None:
     """K4: other origins get no CORS headers; an allowed one gets a preflight without a token."""
     service = serving(cors_origins=("https://app.example",))
-    anybody, who = Caller(service.port), make_caller(service)
+    anybody, caller = Caller(service.port), make_caller(service)
     good, evil = {"origin": "https://app.example"}, {"origin": "https://evil.example"}
     preflight = anybody("OPTIONS", "/v1/events", headers=good)
 
@@ -330,28 +334,28 @@ def test_pages_of_other_origins_are_let_in_only_when_allowed(
     assert "authorization" in preflight.headers["access-control-allow-headers"]
     assert anybody("OPTIONS", "/v1/events", headers=evil).status == 401
     assert anybody("GET", "/v1/log", headers=good).status == 401
-    assert who("GET", "/v1/log", headers=good).headers["vary"] == "origin"
-    answer = who("GET", "/v1/log", headers=evil)
-    assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert caller("GET", "/v1/log", headers=good).headers["vary"] == "origin"
+    response = caller("GET", "/v1/log", headers=evil)
+    assert not [name for name in response.headers if name.startswith("access-control")]
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/append-if", "/v1/appends"])
-def test_a_problem_may_quote_what_is_no_text(service: RunningService, path: str) -> None:
+def test_surrogates_in_names_are_refused(service: RunningService, path: str) -> None:
     """L2: an unpaired surrogate in a name or value is refused like other invalid text."""
-    who = make_caller(service)
+    caller = make_caller(service)
     for bad in ({"\ud800": 1}, {"events": [], "profile": "\ud800"}, {"events": [{"\ud800": 1}]}):
         body: Any = {**bad, "query": {}} if path == "/v1/append-if" else bad
-        answer = who("POST", path, {"appends": [body]} if path == "/v1/appends" else body)
-        assert answer.status in (200, 400), answer
-        assert answer.json
+        response = caller("POST", path, {"appends": [body]} if path == "/v1/appends" else body)
+        assert response.status in (200, 400), response
+        assert response.json
 
 
-# -- generated requests: at the end, for they leave nothing as it was
+# -- generated requests: at the end, because they change the data
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("route", PLAIN, ids=lambda route: route.endpoint)
-def test_generated_requests_get_what_is_described(
+def test_generated_requests_follow_the_document(
     service: RunningService,
     session: requests.Session,
     described: Any,
@@ -359,4 +363,4 @@ def test_generated_requests_get_what_is_described(
     mode: GenerationMode,
 ) -> None:
     """L1: statuses, content types and schemas match the document, and no server error occurs."""
-    held(service, session, generated(described, route, mode), CASES)
+    check_generated_requests(service, session, generated(described, route, mode), CASES)

@@ -38,23 +38,25 @@ KEY = "AKIAIOSFODNN7EXAMPLE"  # of the documentation of its vendor, not a secret
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """The URL of the log."""
+    """The URL of a log."""
     return sqlite_in(tmp_path)
 
 
 @pytest.fixture
 def service(url: str) -> Iterator[RunningService]:
     """A service with failures of a projection and a dead letter of each of two tenants."""
-    with run_service(url) as one:
+    with run_service(url) as service:
         for tenant in (OURS, THEIRS):
             for name in ("one", "dead"):
-                one.service.view(tenant).append([NewEvent("x", {}, event_id=f"{tenant}-{name}")])
+                service.service.view(tenant).append(
+                    [NewEvent("x", {}, event_id=f"{tenant}-{name}")]
+                )
         for tenant in (OURS, THEIRS):
-            project(one, url, tenant, failed=tenant)
+            project(service, url, tenant, failed=tenant)
         with closing(open_registry(registry_url(url))) as registry:
             for tenant in (OURS, THEIRS):
-                create_dead_letter(one, registry, MAILER, tenant)
-        yield one
+                create_dead_letter(service, registry, MAILER, tenant)
+        yield service
 
 
 def project(
@@ -74,15 +76,18 @@ def project(
         model.commit(seats, step, token=token or 0)
 
 
-def listed(who: Caller, **params: Any) -> list[tuple[str, str, int]]:
-    """Return the journal as a caller sees it: action, tenant and count."""
-    found = who("GET", "/v1/operations", **params)
+def read_actions(caller: Caller, **params: Any) -> list[tuple[str, str, int]]:
+    """Return action, tenant and count of each journal entry that a caller reads."""
+    found = caller("GET", "/v1/operations", **params)
     assert found.status == 200, found
-    return [(one["action"], one["tenant_id"], one["count"]) for one in found.json["operations"]]
+    return [
+        (operation["action"], operation["tenant_id"], operation["count"])
+        for operation in found.json["operations"]
+    ]
 
 
 def test_every_action_over_http_is_an_event(service: RunningService) -> None:
-    """N4: who, what, on what, why and when of each action is stored, newest first."""
+    """N4: actor, action, target, reason and time of each action are stored, newest first."""
     ours = make_caller(service, tenant_id=OURS, subject="anna")
     whole = Caller(service.port, service.token(subject="ops"), OURS)
     named = {"name": "seats", "reason": "deploying"}
@@ -95,13 +100,13 @@ def test_every_action_over_http_is_an_event(service: RunningService) -> None:
         ("dead-letters/retry", {"event_id": f"{OURS}-dead", "reason": "again"}),
         ("dead-letters/skip", {"event_id": f"{OURS}-dead", "reason": "given up"}),
     ):
-        answer = ours("POST", f"/v1/{path}", body)
-        assert (answer.status, answer.json.get("recorded")) == (200, None), answer
+        response = ours("POST", f"/v1/{path}", body)
+        assert (response.status, response.json.get("recorded")) == (200, None), response
     for act in ("pause", "resume"):
         body = {"handler": MAILER.name, "reason": "deploying"}
         assert whole("POST", f"/v1/handlers/{act}", body).json == {"count": 1}
 
-    assert listed(whole) == [
+    assert read_actions(whole) == [
         ("handler_resumed", "*", 1),
         ("handler_paused", "*", 1),
         ("events_skipped", OURS, 1),
@@ -134,19 +139,19 @@ def test_every_action_over_http_is_an_event(service: RunningService) -> None:
 
 
 def test_tenants_see_their_own_actions(service: RunningService) -> None:
-    """K2, N4: a tenant's operator sees actions on its tenant alone; an operator of all sees all."""
+    """K2, N4: a tenant's operator reads its tenant's actions, an operator of all reads all."""
     ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
     whole = make_caller(service)
-    for who in (ours, theirs, ours):
-        who("POST", "/v1/projections/pause", {"name": "seats"})
+    for caller in (ours, theirs, ours):
+        caller("POST", "/v1/projections/pause", {"name": "seats"})
     whole("POST", "/v1/handlers/pause", {"handler": MAILER.name})
     own = [("projection_paused", OURS, 1)] * 2
 
-    assert listed(ours) == listed(ours, tenant_id=OURS) == own
-    assert listed(theirs) == [("projection_paused", THEIRS, 1)]
-    assert len(listed(whole)) == 4
-    assert listed(whole, tenant_id=OURS) == own
-    assert listed(whole, tenant_id="*") == [("handler_paused", "*", 1)]
+    assert read_actions(ours) == read_actions(ours, tenant_id=OURS) == own
+    assert read_actions(theirs) == [("projection_paused", THEIRS, 1)]
+    assert len(read_actions(whole)) == 4
+    assert read_actions(whole, tenant_id=OURS) == own
+    assert read_actions(whole, tenant_id="*") == [("handler_paused", "*", 1)]
     assert ours("GET", "/v1/operations", tenant_id=THEIRS).status == 403
     assert ours("GET", "/v1/operations", tenant_id="*").status == 403
     reader = make_caller(service, tenant_id=OURS, rights=["read"])
@@ -154,7 +159,7 @@ def test_tenants_see_their_own_actions(service: RunningService) -> None:
 
 
 def test_the_journal_is_read_in_pages(service: RunningService) -> None:
-    """N4, K3: a page ends where the next begins, and its size is bounded."""
+    """N4, K3: pages of the journal continue without gaps, and their size is bounded."""
     whole = Caller(service.port, service.token(), OURS)
     for _ in range(3):
         whole("POST", "/v1/projections/pause", {"name": "seats"})
@@ -169,16 +174,16 @@ def test_the_journal_is_read_in_pages(service: RunningService) -> None:
         assert (refused.status, refused.code) == (400, "invalid_argument"), wrong
 
 
-def test_events_that_only_look_like_entries(service: RunningService) -> None:
+def test_malformed_entries_do_not_break_the_listing(service: RunningService) -> None:
     """N4, L2: an event of another writer with a journal's type does not break the listing."""
     whole = Caller(service.port, service.token(), INFRASTRUCTURE_TENANT)
     whole.append(make_event("operator.token_created", {"target": 1, "count": "many"}))
 
-    assert listed(whole) == [("token_created", "*", 0)]
+    assert read_actions(whole) == [("token_created", "*", 0)]
 
 
 def test_reasons_are_checked_before_the_action(service: RunningService) -> None:
-    """N4, K1: a secret, a long or an unprintable reason is refused, and nothing is done."""
+    """N4, K1: an action whose reason is a secret, too long or unprintable is not executed."""
     ours = make_caller(service, tenant_id=OURS)
     for reason in (f"key {KEY}", "x" * 501, "a\0b"):
         refused = ours("POST", "/v1/projections/pause", {"name": "seats", "reason": reason})
@@ -187,7 +192,7 @@ def test_reasons_are_checked_before_the_action(service: RunningService) -> None:
     [standing] = ours("GET", "/v1/projections").json["projections"]
 
     assert standing["status"] == "ready"
-    assert listed(ours) == []
+    assert read_actions(ours) == []
 
 
 def test_secrets_in_a_target_are_replaced(service: RunningService) -> None:
@@ -208,7 +213,7 @@ def test_secrets_in_a_target_are_replaced(service: RunningService) -> None:
 def test_an_unrecorded_action_is_reported(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """N4, L2: an action that cannot be recorded has succeeded, and the response says both."""
+    """N4, L2: an action that cannot be recorded succeeds and reports `recorded: false`."""
     append = BaseLog.append
 
     def fail(log: BaseLog, *args: Any, **more: Any) -> Any:
@@ -221,25 +226,25 @@ def test_an_unrecorded_action_is_reported(
     paused = ours("POST", "/v1/projections/pause", {"name": "seats"})
     retried = ours("POST", "/v1/dead-letters/retry", {"event_id": f"{OURS}-dead"})
 
-    for answer in (paused, retried):
-        assert (answer.status, answer.json) == (200, {"count": 1, "recorded": False})
+    for response in (paused, retried):
+        assert (response.status, response.json) == (200, {"count": 1, "recorded": False})
     assert ours("GET", "/v1/projections").json["projections"][0]["status"] == "paused"
     assert "projection_paused succeeded, but was not recorded" in caplog.text
 
 
-def test_an_action_on_nothing_is_not_recorded(service: RunningService) -> None:
-    """N4: a filter that matches nothing leaves no entry, nor does a refused action."""
+def test_an_action_without_effect_is_not_recorded(service: RunningService) -> None:
+    """N4: an action that matches nothing, or is refused, leaves no journal entry."""
     ours = make_caller(service, tenant_id=OURS)
     many = {"all": True, "event_type": "nothing", "expected_count": 0, "reason": "seen"}
 
     assert ours("POST", "/v1/dead-letters/retry", many).json == {"count": 0}
     assert ours("POST", "/v1/projections/pause", {"name": "nobody"}).status == 404
     assert ours("POST", "/v1/projections/skip", {"name": "seats", "position": 9}).status == 404
-    assert listed(ours) == []
+    assert read_actions(ours) == []
 
 
 def test_a_duplicate_is_recorded_once(service: RunningService) -> None:
-    """N4, C5: a repeated request with an idempotency key acts, and is recorded, once."""
+    """N4, C5: a request repeated with its idempotency key is executed and recorded once."""
     ours = make_caller(service, tenant_id=OURS)
     key = {"idempotency-key": "pause-1"}
     first, second = (
@@ -247,11 +252,11 @@ def test_a_duplicate_is_recorded_once(service: RunningService) -> None:
     )
 
     assert (first.status, second.status, first.body) == (200, 200, second.body)
-    assert len(listed(ours)) == 1
+    assert len(read_actions(ours)) == 1
 
 
-def test_all_failures_need_their_count_and_a_reason(service: RunningService) -> None:
-    """N4: a retry of all failures states their number; another one is refused with the actual."""
+def test_a_retry_of_all_failures_needs_their_count_and_a_reason(service: RunningService) -> None:
+    """N4: a retry of all failures needs their right number and a reason."""
     ours = make_caller(service, tenant_id=OURS)
     path = "/v1/projections/retry"
     uncounted = ours("POST", path, {"name": "seats", "reason": "fixed"})
@@ -265,7 +270,7 @@ def test_all_failures_need_their_count_and_a_reason(service: RunningService) -> 
     assert (negative.status, negative.code) == (400, "invalid_argument")
 
 
-def test_projections_of_all_tenants(service: RunningService, url: str) -> None:
+def test_operators_of_shared_projections_are_confined(service: RunningService, url: str) -> None:
     """K2: in a projection of all tenants a tenant's operator resolves its own failures only."""
     service.service.view("default").append([NewEvent("x")])
     project(service, url, "default", failed=THEIRS, owner="*")
@@ -285,7 +290,7 @@ def test_projections_of_all_tenants(service: RunningService, url: str) -> None:
     assert whole("POST", "/v1/projections/skip", skip).json == {"count": 1}
 
 
-def test_projections_in_python(service: RunningService, url: str) -> None:
+def test_projections_are_operated_in_python(service: RunningService, url: str) -> None:
     """N4, I7: `log.projections` acts and records alike on a database and through a service."""
     token = service.token(tenant_id=OURS, subject="anna")
     with (
@@ -295,7 +300,7 @@ def test_projections_in_python(service: RunningService, url: str) -> None:
         for log in (local, remote):
             projections = log.projections
             assert projections.pause("seats", reason="deploying")
-            assert [one.status for one in projections.status()] == ["paused"]
+            assert [status.status for status in projections.status()] == ["paused"]
             assert projections.resume("seats")
             assert projections.retry("seats", 1) == (1, True)
             assert projections.retry("seats", expected_count=2, reason="fixed") == (2, True)
@@ -306,12 +311,12 @@ def test_projections_in_python(service: RunningService, url: str) -> None:
         assert remote.projections.skip("seats", 1)
         assert local.projections.skip("seats", 2, reason="bad data")
         entries = read_journal(local, tenant_id=OURS)
-    assert [one.interface for one in entries] == ["python", *["http"] * 5, *["python"] * 4]
-    assert [one.actor_id for one in entries[:2]] == [local_operator().actor_id, "anna"]
+    assert [entry.interface for entry in entries] == ["python", *["http"] * 5, *["python"] * 4]
+    assert [entry.actor_id for entry in entries[:2]] == [local_operator().actor_id, "anna"]
 
 
-async def test_projections_in_asyncio(service: RunningService, url: str) -> None:
-    """N4, I7: the asyncio form acts and records as the other one."""
+async def test_projections_are_operated_in_asyncio(service: RunningService, url: str) -> None:
+    """N4, I7: `log.aio.projections` acts and records like the synchronous form."""
     with seriatim.open(url, tenant_id=OURS) as log:
         projections = log.aio.projections
         assert await projections.pause("seats", reason="deploying")
@@ -332,7 +337,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, url: str, *args: str) -> tuple[
 def test_commands_on_projections(
     service: RunningService, url: str, monkeypatch: pytest.MonkeyPatch, *, remote: bool
 ) -> None:
-    """N4, I7: the commands act on a database and through a service, with a reason."""
+    """N4, I7: `project` commands act on a database and through a service, and are recorded."""
     monkeypatch.setenv("SERIATIM_TOKEN", service.token(tenant_id=OURS, subject="anna"))
     at = service.url if remote else url
 
@@ -349,7 +354,7 @@ def test_commands_on_projections(
     assert (code, done["done"][:1], "recorded" in done) == (0, "2", False)
     assert run("project", "skip", "seats", "2", "--reason", "bad data")[0] == 0
     code, entries = run("operations")
-    found = [msgspec.convert(one, Operation) for one in entries]
+    found = [msgspec.convert(entry, Operation) for entry in entries]
     assert [(one.action, one.count, one.reason) for one in found] == [
         ("projection_failure_skipped", 1, "bad data"),
         ("projection_failures_retried", 2, "fixed"),
@@ -357,8 +362,8 @@ def test_commands_on_projections(
         ("projection_resumed", 1, ""),
         ("projection_paused", 1, "deploying"),
     ]
-    who = ("anna", "http") if remote else (local_operator().actor_id, "cli")
-    assert {(one.actor_id, one.interface) for one in found} == {who}
+    caller = ("anna", "http") if remote else (local_operator().actor_id, "cli")
+    assert {(one.actor_id, one.interface) for one in found} == {caller}
     if remote:
         assert run("project", "pause", "seats", "--target", url)[0] == 2
 
@@ -386,7 +391,7 @@ def test_commands_on_the_registry_tokens_and_quotas(
     run("quota", "remove", "--tenant", OURS)
     entries = [msgspec.convert(one, Operation) for one in run("operations")]
 
-    assert [(one.action, one.tenant_id, one.count) for one in reversed(entries)] == [
+    assert [(entry.action, entry.tenant_id, entry.count) for entry in reversed(entries)] == [
         ("events_retried", OURS, 1),
         ("events_skipped", "*", 2),
         ("handler_paused", "*", 1),
@@ -405,7 +410,7 @@ def test_commands_on_the_registry_tokens_and_quotas(
 
 
 def test_a_token_created_before_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N4: without a log there is no journal: the token is created, and the result says so."""
+    """N4: without a log a token is created, and the result says that it was not recorded."""
     url = sqlite_in(tmp_path)
     code, [token] = run_command(monkeypatch, url, "token", "create", "--service", "billing")
     plain = CliRunner().invoke(app, ["token", "create", "--service", "billing"])
@@ -417,7 +422,7 @@ def test_a_token_created_before_the_log(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_operator_of_one_tenant_is_confined(service: RunningService) -> None:
-    """K2: the operator of a request is confined to its tenant unless its token is for all."""
+    """K2: an operator confined to one tenant cannot pause a shared projection."""
     projections = service.service.view(OURS).projections
     confined = msgspec.structs.replace(local_operator(), confined=True)
 

@@ -1,4 +1,4 @@
-"""Several processes at one address report about all of them."""
+"""Several processes at one address report metrics of all of them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ OPEN = rb"seriatim_http_open_tails ([0-9.]+)"
 HEAD = rb"seriatim_log_head_position ([0-9.]+)"
 
 
-def shown(who: Caller, what: bytes) -> set[float]:
-    """Return the results of several requests, each over a new connection to any process."""
-    found = [re.findall(what, who("GET", "/metrics").body) for _ in range(12)]
+def scrape(caller: Caller, what: bytes) -> set[float]:
+    """Return the distinct values of a metric in several scrapes, each of any process."""
+    found = [re.findall(what, caller("GET", "/metrics").body) for _ in range(12)]
     assert all(len(values) == 1 for values in found), found
     return {float(values[0]) for values in found}
 
 
 def workers_of(process: int) -> list[int]:
-    """Return the processes that a service has started to serve."""
+    """Return the ids of the worker processes of a service."""
     tasks = Path(f"/proc/{process}/task").glob("*/children")
     found = [int(one) for task in tasks for one in task.read_text().split()]
     return [one for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
-def test_metrics_are_of_all_processes(tmp_path: Path) -> None:
-    """M2: every process reports the counts of all processes, including those that died."""
+def test_metrics_cover_all_processes(tmp_path: Path) -> None:
+    """M2: every process reports the counts of all processes, also of killed ones."""
     with (
         run_service_process(f"sqlite:///{tmp_path}/log.db", "--processes", "2") as both,
         ExitStack() as stack,
@@ -47,14 +47,14 @@ def test_metrics_are_of_all_processes(tmp_path: Path) -> None:
         for _ in range(TAILS):
             next(stack.enter_context(open_tail(writer)).lines())
 
-        assert shown(operator, STORED) == {APPENDS}
-        assert shown(operator, TOOK) == {APPENDS}
-        assert shown(operator, OPEN) == {TAILS}
-        assert shown(operator, HEAD) == {APPENDS}
+        assert scrape(operator, STORED) == {APPENDS}
+        assert scrape(operator, TOOK) == {APPENDS}
+        assert scrape(operator, OPEN) == {TAILS}
+        assert scrape(operator, HEAD) == {APPENDS}
         killed = {*workers_of(both.process.pid)}
         for one in killed:
             os.kill(one, signal.SIGKILL)
         wait_until(lambda: len({*workers_of(both.process.pid)} - killed) == 2, "started again")
 
-        assert shown(operator, STORED) == {APPENDS}
-        assert shown(operator, OPEN) == {0}
+        assert scrape(operator, STORED) == {APPENDS}
+        assert scrape(operator, OPEN) == {0}

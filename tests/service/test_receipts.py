@@ -17,7 +17,7 @@ def reader(service: RunningService, tenant_id: str = "t", **more: Any) -> Caller
     )
 
 
-def test_both_forms_return_the_first_receipt(service: RunningService) -> None:
+def test_receipts_are_found_by_key_and_by_command(service: RunningService) -> None:
     """C8, B10: a receipt has its events, response, time and actor, by key or by command."""
     caller = reader(service)
     command = {"actor": "shop", "endpoint": "POST /x", "key": "c", "response": {"ok": 1}}
@@ -31,21 +31,21 @@ def test_both_forms_return_the_first_receipt(service: RunningService) -> None:
     assert by_command["response"] == {"ok": 1}
     for found in (by_key, by_command):
         assert found["first_position"] == stored["first_position"]
-        assert [one["event_type"] for one in found["records"]] == ["a", "b"]
+        assert [record["event_type"] for record in found["records"]] == ["a", "b"]
         assert (found["actor_id"], found["recorded_at"]) == ("shop", stored["recorded_at"])
 
 
 def test_a_foreign_receipt_is_absent(service: RunningService) -> None:
-    """K2: other tenants, and tokens that may not read all events, get the answer for no receipt."""
+    """K2: foreign receipts, and those with unreadable events, get the response for absent ones."""
     command = {"actor": "shop", "endpoint": "POST /x", "key": "c"}
     reader(service).append(make_event("a"), idempotency_key="k", command=command)
     forms: list[dict[str, Any]] = [{"idempotency_key": "k"}, {"endpoint": "POST /x", "key": "c"}]
     for params in forms:
         absent: dict[str, Any] = {name: f"{value}-none" for name, value in params.items()}
         for caller in (reader(service, "other"), reader(service, types=["b"])):
-            answer = caller("GET", "/v1/receipts", **params)
-            assert answer.code == "not_found"
-            assert answer.comparable == caller("GET", "/v1/receipts", **absent).comparable
+            response = caller("GET", "/v1/receipts", **params)
+            assert response.code == "not_found"
+            assert response.comparable == caller("GET", "/v1/receipts", **absent).comparable
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,11 @@ def test_a_foreign_receipt_is_absent(service: RunningService) -> None:
         ({"idempotency_key": ""}, "idempotency_key"),
     ],
 )
-def test_malformed_requests(service: RunningService, params: dict[str, Any], argument: str) -> None:
-    """L3: exactly one form, complete."""
-    answer = reader(service)("GET", "/v1/receipts", **params)
+def test_malformed_receipt_requests_are_refused(
+    service: RunningService, params: dict[str, Any], argument: str
+) -> None:
+    """L3: a request needs exactly one complete form, by key or by command."""
+    response = reader(service)("GET", "/v1/receipts", **params)
 
-    assert answer.code == "invalid_argument"
-    assert answer.json["details"]["argument"] == argument
+    assert response.code == "invalid_argument"
+    assert response.json["details"]["argument"] == argument

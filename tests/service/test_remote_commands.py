@@ -30,18 +30,18 @@ MAILER = handler("mailer", effect="keyed", on_poison="park")(lambda _event, _con
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service with a dead letter of each of two tenants."""
-    with run_service(sqlite_in(tmp_path)) as one:
+    with run_service(sqlite_in(tmp_path)) as service:
         with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
             registry.declare(MAILER)
             for tenant in (OURS, THEIRS):
                 for name in ("one", "dead"):
-                    made = NewEvent("x", {"n": 1}, event_id=f"{tenant}-{name}")
-                    one.service.view(tenant).append([made])
-                create_dead_letter(one, registry, MAILER, tenant)
-        yield one
+                    event = NewEvent("x", {"n": 1}, event_id=f"{tenant}-{name}")
+                    service.service.view(tenant).append([event])
+                create_dead_letter(service, registry, MAILER, tenant)
+        yield service
 
 
-def ran(
+def run_command(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, *args: str, **token: Any
 ) -> tuple[int, list[Any]]:
     """Run a command as a tenant's operator; return its exit code and its lines of JSON."""
@@ -52,28 +52,30 @@ def ran(
     return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_dead_letters(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dlq_commands_act_on_the_tokens_tenant(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G5, K2: an operator lists, shows, retries and drops dead letters of the token's tenant."""
-    code, dead_letters = ran(service, monkeypatch, "dlq", "list")
-    assert (code, [one["event_id"] for one in dead_letters]) == (0, [f"{OURS}-dead"])
+    code, dead_letters = run_command(service, monkeypatch, "dlq", "list")
+    assert (code, [letter["event_id"] for letter in dead_letters]) == (0, [f"{OURS}-dead"])
     assert isinstance(dead_letters[0]["event"]["payload"], dict)
-    assert ran(service, monkeypatch, "dlq", "show", f"{OURS}-dead")[1] == dead_letters
-    assert ran(service, monkeypatch, "dlq", "show", f"{THEIRS}-dead")[0] != 0
+    assert run_command(service, monkeypatch, "dlq", "show", f"{OURS}-dead")[1] == dead_letters
+    assert run_command(service, monkeypatch, "dlq", "show", f"{THEIRS}-dead")[0] != 0
 
-    code, done = ran(service, monkeypatch, "dlq", "retry", f"{OURS}-dead")
+    code, done = run_command(service, monkeypatch, "dlq", "retry", f"{OURS}-dead")
     assert (code, done) == (0, [{"retried": 1}])
-    assert ran(service, monkeypatch, "dlq", "list") == (0, [])
-    code, done = ran(
+    assert run_command(service, monkeypatch, "dlq", "list") == (0, [])
+    code, done = run_command(
         service, monkeypatch, "dlq", "drop", "--all", "--yes", "--reason", "old", tenant_id=THEIRS
     )
     assert (code, done) == (0, [{"skipped": 1}])
 
 
 @pytest.mark.parametrize("act", [("retry",), ("drop", "--reason", "old")])
-def test_only_dead_letters_are_dealt_with(
+def test_dlq_commands_act_on_dead_letters_only(
     service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: tuple[str, ...]
 ) -> None:
-    """G5, L3: an event in work or backing off is no dead letter, whoever names it."""
+    """G5, L3: `dlq` commands find no claimed or failed event, and change none."""
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         identity = service.service.view(OURS).identity()
         open_events = [
@@ -83,55 +85,65 @@ def test_only_dead_letters_are_dealt_with(
         claims = registry.claim_all(MAILER, open_events)
         record_failure(registry, MAILER, claims[1], ValueError("no seat"))
         asked = EntryFilter(tenant_id=OURS, status=("claimed", "failed"))
-        before = [(one.event_id, one.status) for one in registry.entries(asked)]
+        before = [(entry.event_id, entry.status) for entry in registry.entries(asked)]
         codes = [
-            ran(service, monkeypatch, "dlq", act[0], name, *act[1:])[0]
+            run_command(service, monkeypatch, "dlq", act[0], name, *act[1:])[0]
             for name in ("claimed", "failed", "nobody", f"{THEIRS}-dead")
         ]
 
         assert codes == [3, 3, 3, 3]
         assert sorted(before) == [("claimed", "claimed"), ("failed", "failed")]
-        assert [(one.event_id, one.status) for one in registry.entries(asked)] == before
+        assert [(entry.event_id, entry.status) for entry in registry.entries(asked)] == before
 
 
-def test_registry(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G1, K2: counts are the tenant's; what the service has no route for is refused by name."""
-    code, [known] = ran(service, monkeypatch, "registry", "status")
+def test_registry_commands_act_on_the_tokens_tenant(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1, K2: counts cover the tenant; pausing needs all tenants; `prune` is refused remotely."""
+    code, [known] = run_command(service, monkeypatch, "registry", "status")
     assert code == 0
     assert [one["name"] for one in known["handlers"]] == ["mailer"]
-    assert [(one["status"], one["count"]) for one in known["counts"]] == [("dead", 1)]
-    assert ran(service, monkeypatch, "registry", "prune", "mailer", "--days", "1")[0] == 2
-    assert ran(service, monkeypatch, "registry", "pause", "mailer")[0] == 3
-    assert ran(service, monkeypatch, "registry", "pause", "mailer", tenant_id="*") == (0, [])
-    assert ran(service, monkeypatch, "registry", "resume", "mailer", tenant_id="*") == (0, [])
-    assert ran(service, monkeypatch, "registry", "waiting") == (0, [])
-    assert ran(service, monkeypatch, "registry", "retry", "--all", "--reason", "fixed")[0] == 2
-    code, done = ran(
+    assert [(count["status"], count["count"]) for count in known["counts"]] == [("dead", 1)]
+    assert run_command(service, monkeypatch, "registry", "prune", "mailer", "--days", "1")[0] == 2
+    assert run_command(service, monkeypatch, "registry", "pause", "mailer")[0] == 3
+    assert run_command(service, monkeypatch, "registry", "pause", "mailer", tenant_id="*") == (
+        0,
+        [],
+    )
+    assert run_command(service, monkeypatch, "registry", "resume", "mailer", tenant_id="*") == (
+        0,
+        [],
+    )
+    assert run_command(service, monkeypatch, "registry", "waiting") == (0, [])
+    assert (
+        run_command(service, monkeypatch, "registry", "retry", "--all", "--reason", "fixed")[0] == 2
+    )
+    code, done = run_command(
         service, monkeypatch, "registry", "retry", "--all", "--yes", "--reason", "fixed"
     )
     assert (code, done) == (0, [{"retried": 1}])
 
 
-def test_projections_and_subscriptions(
+def test_projections_and_subscriptions_are_listed(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I7, E5: both are listed for the token's tenant, and need its rights."""
+    """I7, E5: projections and subscriptions are listed for an operator of the token's tenant."""
     with seriatim.open(
         f"http://127.0.0.1:{service.port}",
         token=service.token(rights=["read", "operate"], tenant_id=OURS),
     ) as log:
         log.subscribe("mailer")
-    assert ran(service, monkeypatch, "project", "status") == (0, [[]])
-    code, [one] = ran(service, monkeypatch, "subscriptions")
+    assert run_command(service, monkeypatch, "project", "status") == (0, [[]])
+    code, [one] = run_command(service, monkeypatch, "subscriptions")
     assert (code, one["name"], one["lag_events"] > 0) == (0, "mailer", True)
-    assert ran(service, monkeypatch, "subscriptions", tenant_id=THEIRS) == (0, [])
-    assert ran(service, monkeypatch, "subscriptions", rights=["read"])[0] == 3
+    assert run_command(service, monkeypatch, "subscriptions", tenant_id=THEIRS) == (0, [])
+    assert run_command(service, monkeypatch, "subscriptions", rights=["read"])[0] == 3
 
 
-def test_a_hold_is_in_the_status(
+def test_the_status_contains_the_end_of_a_hold(
     service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I7: while a rebuild holds a projection, library, HTTP and command line report until when."""
+    """I7: the status of a held projection contains the end of the hold, in every interface."""
     token = service.token(rights=["read", "operate"], tenant_id=OURS)
     identity = service.service.view(OURS).identity()
     at = read_model_url(sqlite_in(tmp_path), OURS)
@@ -143,11 +155,11 @@ def test_a_hold_is_in_the_status(
             model.create_projection(seats, OURS, identity, shadow=shadow)
         lease = model.claim("seats", "verify", 60, shadow=True)
         assert lease is not None
-        assert [one.held_until for one in log.projections.status()] == [None]
+        assert [status.held_until for status in log.projections.status()] == [None]
         with model.hold("seats", lease):
             until = operations.get_progress(model, "seats").held_until
             [held] = log.projections.status()
-            _, [[shown]] = ran(service, monkeypatch, "project", "status")
+            _, [[shown]] = run_command(service, monkeypatch, "project", "status")
     assert until is not None
     assert (held.status, held.held_until) == ("ready", until)
     assert shown["status"] == f"held until {until}"

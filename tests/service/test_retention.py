@@ -1,4 +1,4 @@
-"""C5: command records and responses are kept for at least a day, and not for ever."""
+"""C5: command records and responses are kept for at least a day, and deleted afterwards."""
 
 import sqlite3
 from collections.abc import Callable
@@ -33,22 +33,26 @@ def count(file: Path, table: str) -> int:
 
 
 def test_old_records_are_deleted(serving: Callable[..., RunningService], tmp_path: Path) -> None:
-    """C5: the service deletes records older than a day by itself, and keeps the rest."""
+    """C5: the service deletes records older than a day and keeps younger ones."""
     service = serving(purge_every_s=0.0)
-    who = make_caller(service)
+    caller = make_caller(service)
     log, beside = tmp_path / "log.db", tmp_path / "log.service.db"
     lease = {"name": "job", "owner": "me", "seconds": 60}
     for key in ("a", "b"):
         headers = {"idempotency-key": key}
-        assert who("POST", "/v1/events", {"events": [make_event()]}, headers=headers).status == 201
-        assert who("POST", "/v1/leases", lease, headers=headers).status == 200
+        assert (
+            caller("POST", "/v1/events", {"events": [make_event()]}, headers=headers).status == 201
+        )
+        assert caller("POST", "/v1/leases", lease, headers=headers).status == 200
     assert (count(log, "commands"), count(beside, "seriatim_answers")) == (2, 2)
 
     age(log, "commands")
     age(beside, "seriatim_answers")
 
-    wait_until(lambda: count(log, "commands") == 1, "old command records are forgotten")
-    wait_until(lambda: count(beside, "seriatim_answers") == 1, "old answers are forgotten")
-    again = who("POST", "/v1/events", {"events": [make_event()]}, headers={"idempotency-key": "b"})
+    wait_until(lambda: count(log, "commands") == 1, "old command records are deleted")
+    wait_until(lambda: count(beside, "seriatim_answers") == 1, "old responses are deleted")
+    again = caller(
+        "POST", "/v1/events", {"events": [make_event()]}, headers={"idempotency-key": "b"}
+    )
     assert again.headers["seriatim-replayed"] == "true"
-    assert who("GET", "/v1/log").json["head"] == 2
+    assert caller("GET", "/v1/log").json["head"] == 2

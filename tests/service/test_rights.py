@@ -1,4 +1,4 @@
-"""Rights of tokens: who may append, as which actor, which types, for how long."""
+"""Rights of tokens: appends, actors, event types, tenants and expiry."""
 
 from __future__ import annotations
 
@@ -30,40 +30,42 @@ from tests.service.http_calls import Caller, make_caller, make_event, open_tail
 def scoped(
     service: RunningService, *types: str, rights: tuple[str, ...] = ("append", "read")
 ) -> Caller:
-    """Return a service that is confined to types."""
+    """Return a caller that is confined to event types."""
     return make_caller(service, tenant_id="scoped", rights=rights, types=types)
 
 
-# -- who appends, in whose name
+# -- appends and actors
 
 
-def test_a_tenant_cannot_be_given_more_than_reading(service: RunningService) -> None:
-    """K4: only a service's token appends; a tenant's with that right cannot even be made."""
+def test_a_tenants_token_may_only_read(service: RunningService) -> None:
+    """K4: a tenant's own token cannot append, and cannot be created with more than `read`."""
     for right in ("append", "operate", "act_as"):
         with pytest.raises(Exception, match="a tenant's token may only read"):
             service.token(subject=None, tenant_id="t", rights=[right])
-    answer = make_caller(service, subject=None, tenant_id="t", rights=["read"]).append(make_event())
+    response = make_caller(service, subject=None, tenant_id="t", rights=["read"]).append(
+        make_event()
+    )
 
-    assert (answer.status, answer.code) == (403, "forbidden")
+    assert (response.status, response.code) == (403, "forbidden")
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/appends", "/v1/append-if"])
 def test_the_actor_is_the_tokens_subject(service: RunningService, path: str) -> None:
-    """K4: events without an actor get the caller; another actor needs the right act_as."""
+    """K4: events without an actor get the token's subject; another actor needs `act_as`."""
     mail = make_caller(service, subject="mail", tenant_id="t", rights=["append", "read"])
     other = make_caller(
         service, subject="sales", tenant_id="t", rights=["append", "act_as", "read"]
     )
     named = make_event(actor_type="user", actor_id="ann")
 
-    def sent(who: Caller, given: dict[str, Any]) -> Any:
+    def sent(caller: Caller, given: dict[str, Any]) -> Any:
         body: dict[str, Any] = {"events": [given]}
         if path == "/v1/append-if":
             body |= {"query": {"filters": [{"types": ["never"]}]}}
-        answer = who("POST", path, {"appends": [body]} if path == "/v1/appends" else body)
+        response = caller("POST", path, {"appends": [body]} if path == "/v1/appends" else body)
         if path != "/v1/appends":
-            return answer.json
-        [outcome] = answer.json["outcomes"]
+            return response.json
+        [outcome] = response.json["outcomes"]
         return outcome.get("problem") or outcome["receipt"]
 
     own = sent(mail, make_event())
@@ -81,8 +83,8 @@ def test_the_actor_is_the_tokens_subject(service: RunningService, path: str) -> 
     assert actor(allowed) == ("user", "ann")
 
 
-def test_a_command_is_in_the_callers_own_name(service: RunningService) -> None:
-    """C5: the command of an append has the token's subject, unless another may be named."""
+def test_the_actor_of_a_command_is_the_tokens_subject(service: RunningService) -> None:
+    """C5: a command with another actor than the token's subject is refused without `act_as`."""
     mail = make_caller(service, subject="mail", tenant_id="t", rights=["append"])
     command = {"actor": "ann", "endpoint": "/x", "key": "k"}
 
@@ -93,55 +95,57 @@ def test_a_command_is_in_the_callers_own_name(service: RunningService) -> None:
 # -- event types
 
 
-def test_patterns_confine_appends(service: RunningService) -> None:
-    """K4: order.* takes order.paid and nothing else; a batch passes as a whole or not at all."""
-    who = scoped(service, "order.*", "noted", rights=("append",))
+def test_type_patterns_confine_appends(service: RunningService) -> None:
+    """K4: a token appends only types of its patterns; a batch is accepted whole or refused."""
+    caller = scoped(service, "order.*", "noted", rights=("append",))
 
-    assert who.append(make_event("order.paid"), make_event("noted")).status == 201
+    assert caller.append(make_event("order.paid"), make_event("noted")).status == 201
     for wrong in ("orders", "order", "ORDER.paid", "x"):
-        assert who.append(make_event("order.paid"), make_event(wrong)).code == "forbidden"
+        assert caller.append(make_event("order.paid"), make_event(wrong)).code == "forbidden"
     with pytest.raises(Exception, match="exact event types"):
         scoped(service, "order.*")
 
 
-def test_a_scope_confines_every_read(service: RunningService) -> None:
-    """K4: page, query, tail, event by id and conditions show the types of the scope alone."""
+def test_a_type_scope_confines_every_read(service: RunningService) -> None:
+    """K4: page, query, tail, event by id and conditions contain only the types of the scope."""
     all_types = make_caller(service, tenant_id="scoped")
     hidden = all_types.append(make_event("hidden", event_id=f"h{time.time_ns()}"))
     shown = all_types.append(make_event("shown", event_id=f"s{time.time_ns()}"))
     after = hidden.json["first_position"] - 1
-    who = scoped(service, "shown")
+    caller = scoped(service, "shown")
     every = {"query": {}, "after": after, "until": shown.json["last_position"], "limit": 10}
 
-    def types(answer: Any) -> list[str]:
-        return [record["event_type"] for record in answer.json["records"]]
+    def types(response: Any) -> list[str]:
+        return [record["event_type"] for record in response.json["records"]]
 
-    assert types(who("GET", "/v1/events", after=after)) == ["shown"]
-    assert types(who("GET", "/v1/events", after=after, types=["hidden"])) == []
-    assert types(who("GET", "/v1/events", after=after, types=["hidden", "shown"])) == ["shown"]
-    assert types(who("GET", "/v1/events", after=after, types=["*"])) == ["shown"]
-    assert types(who("GET", "/v1/events", after=after, types=["hidden.*"])) == []
+    assert types(caller("GET", "/v1/events", after=after)) == ["shown"]
+    assert types(caller("GET", "/v1/events", after=after, types=["hidden"])) == []
+    assert types(caller("GET", "/v1/events", after=after, types=["hidden", "shown"])) == ["shown"]
+    assert types(caller("GET", "/v1/events", after=after, types=["*"])) == ["shown"]
+    assert types(caller("GET", "/v1/events", after=after, types=["hidden.*"])) == []
     everything = {"filters": [{"types": ["*"]}], "min_position": after}
-    assert types(who("POST", "/v1/query", {"query": everything})) == ["shown"]
-    found = who("POST", "/v1/query", {"query": {"min_position": after}})
+    assert types(caller("POST", "/v1/query", {"query": everything})) == ["shown"]
+    found = caller("POST", "/v1/query", {"query": {"min_position": after}})
     assert types(found) == ["shown"]
     assert found.json["context_version"] == shown.json["last_position"]
     only_hidden = {"filters": [{"types": ["hidden"]}]}
-    assert who("POST", "/v1/query", {"query": only_hidden}).json["context_version"] is None
-    assert types(who("POST", "/v1/query/records", every)) == ["shown"]
-    assert who("POST", "/v1/query/records", {**every, "query": only_hidden}).json["records"] == []
+    assert caller("POST", "/v1/query", {"query": only_hidden}).json["context_version"] is None
+    assert types(caller("POST", "/v1/query/records", every)) == ["shown"]
+    assert (
+        caller("POST", "/v1/query/records", {**every, "query": only_hidden}).json["records"] == []
+    )
     version = {"query": only_hidden, "until": shown.json["last_position"]}
-    assert who("POST", "/v1/query/version", version).json["context_version"] is None
-    foreign = who("GET", "/v1/event", event_id=hidden.json["events"][0]["event_id"])
-    absent = who("GET", "/v1/event", event_id="h" + "0" * 19)
+    assert caller("POST", "/v1/query/version", version).json["context_version"] is None
+    foreign = caller("GET", "/v1/event", event_id=hidden.json["events"][0]["event_id"])
+    absent = caller("GET", "/v1/event", event_id="h" + "0" * 19)
     assert (foreign.status, absent.status) == (404, 404)
-    with open_tail(who, after=after) as tail:
+    with open_tail(caller, after=after) as tail:
         lines = tail.lines()
         assert next(lines)["records"][0]["event_type"] == "shown"
 
 
-def test_a_condition_asks_for_nothing_that_is_hidden(service: RunningService) -> None:
-    """K4: a context is the part of it that the token may read; without reading there is none."""
+def test_conditions_see_only_readable_events(service: RunningService) -> None:
+    """K4: a condition evaluates only readable events, and needs the right to read."""
     all_types = make_caller(service, tenant_id="scoped")
     all_types.append(make_event("hidden", {"room": "blue"}))
     query = {"filters": [{"types": ["hidden"]}]}
@@ -153,16 +157,16 @@ def test_a_condition_asks_for_nothing_that_is_hidden(service: RunningService) ->
     assert blind("POST", "/v1/append-if", body).json["details"] == {"right": "read"}
 
 
-def test_a_known_id_shows_nothing_that_may_not_be_read(service: RunningService) -> None:
-    """K4: taking a stored event for one's own (on_id_mismatch) is reading it."""
+def test_a_known_id_does_not_reveal_a_hidden_event(service: RunningService) -> None:
+    """K4: `on_id_mismatch: warn` needs the right to read the stored event."""
     name = f"id{time.time_ns()}"
     all_types = make_caller(service, tenant_id="scoped")
     all_types.append(make_event("hidden", {"a": "unseen"}, event_id=name))
     wanted = {"events": [make_event("shown", event_id=name)], "on_id_mismatch": "warn"}
 
-    for who in (scoped(service, "shown"), scoped(service, "shown", rights=("append",))):
-        one = who("POST", "/v1/events", wanted)
-        [several] = who("POST", "/v1/appends", {"appends": [wanted]}).json["outcomes"]
+    for caller in (scoped(service, "shown"), scoped(service, "shown", rights=("append",))):
+        one = caller("POST", "/v1/events", wanted)
+        [several] = caller("POST", "/v1/appends", {"appends": [wanted]}).json["outcomes"]
         assert one.code == several["problem"]["code"] == "forbidden"
         assert b"unseen" not in one.body
     assert all_types("POST", "/v1/events", wanted).status == 201
@@ -171,8 +175,8 @@ def test_a_known_id_shows_nothing_that_may_not_be_read(service: RunningService) 
 # -- tenants
 
 
-def test_a_command_shows_nothing_that_may_not_be_read(service: RunningService) -> None:
-    """K4: a duplicate with other events gets no record that its token may not read."""
+def test_a_repeated_command_does_not_reveal_hidden_events(service: RunningService) -> None:
+    """K4: a repeated command does not return records that its token may not read."""
     whole = make_caller(service, subject="svc", tenant_id="scoped", rights=["append", "read"])
     narrow = make_caller(
         service, subject="svc", tenant_id="scoped", rights=["append"], types=["ok"]
@@ -180,10 +184,10 @@ def test_a_command_shows_nothing_that_may_not_be_read(service: RunningService) -
     command = {"actor": "svc", "endpoint": "x", "key": "hidden-k"}
     hidden = make_event("hidden", {"salary": 5})
     assert whole.append(hidden, command=command).status == 201
-    answer = narrow.append(make_event("ok"), command=command)
+    response = narrow.append(make_event("ok"), command=command)
 
-    assert (answer.status, answer.code) == (403, "forbidden")
-    assert b"salary" not in answer.body
+    assert (response.status, response.code) == (403, "forbidden")
+    assert b"salary" not in response.body
     assert b"salary" in whole.append(hidden, command=command).body
     own = {**command, "key": "own-k"}
     first, again = (narrow.append(make_event("ok", {"n": 1}), command=own) for _ in range(2))
@@ -198,20 +202,20 @@ def test_a_conflict_reveals_contents_only_to_readers(service: RunningService) ->
     assert whole.append(make_event("hidden", {"salary": 5}, event_id="h-9")).status == 201
     guesses = [narrow.append(make_event("ok", {"salary": n}, event_id="h-9")) for n in (4, 5)]
 
-    assert [answer.code for answer in guesses] == ["idempotency_conflict"] * 2
+    assert [response.code for response in guesses] == ["idempotency_conflict"] * 2
     assert guesses[0].comparable == guesses[1].comparable
     details = whole.append(make_event("hidden", {"salary": 4}, event_id="h-9")).json["details"]
     assert details["fields"] == ["payload"]
 
 
-def test_a_service_is_no_person(service: RunningService) -> None:
-    """K4: also under its own id it may only use the actor types of a service."""
-    who = make_caller(service, subject="svc", tenant_id="t", rights=["append"])
+def test_a_service_may_not_use_the_actor_type_of_a_user(service: RunningService) -> None:
+    """K4: without `act_as` a service may use only the actor types of services."""
+    caller = make_caller(service, subject="svc", tenant_id="t", rights=["append"])
     for kind, status in (("service_principal", 201), ("system", 201), ("user", 403)):
-        assert who.append(make_event(actor_type=kind, actor_id="svc")).status == status
+        assert caller.append(make_event(actor_type=kind, actor_id="svc")).status == status
 
 
-def test_infrastructure_is_for_operators(service: RunningService) -> None:
+def test_the_infrastructure_tenant_is_for_operators(service: RunningService) -> None:
     """K2: only an operator of all tenants may name the reserved tenant."""
     ordinary = Caller(service.port, service.token(rights=["append", "read"]), INFRASTRUCTURE_TENANT)
     operator = Caller(service.port, service.token(), INFRASTRUCTURE_TENANT)
@@ -221,10 +225,10 @@ def test_infrastructure_is_for_operators(service: RunningService) -> None:
     assert operator("GET", "/v1/events").status == 200
 
 
-def test_a_token_for_infrastructure_is_an_operators(
+def test_a_token_for_infrastructure_needs_the_right_operate(
     service: RunningService,
 ) -> None:
-    """K2: a tenant's own token, or one without that right, cannot be created or used."""
+    """K2: a token of the infrastructure tenant without `operate` cannot be created or used."""
     for how in ({"subject": None, "rights": ["read"]}, {"rights": ["append", "read", "act_as"]}):
         with pytest.raises(InvalidArgument, match="right operate"):
             service.token(tenant_id=INFRASTRUCTURE_TENANT, **how)
@@ -235,20 +239,20 @@ def test_a_token_for_infrastructure_is_an_operators(
     assert operator("GET", "/v1/log").json["tenant_id"] == INFRASTRUCTURE_TENANT
 
 
-def test_no_tenant_is_called_as_all_are(service: RunningService) -> None:
-    """K2: * stands for all tenants: it is no tenant's name in a header, a token or a quota."""
-    answer = Caller(service.port, service.token(), "*")("GET", "/v1/log")
+def test_the_star_is_no_tenant_name(service: RunningService) -> None:
+    """K2: `*` is refused as the tenant of a request, a tenant's token or a quota."""
+    response = Caller(service.port, service.token(), "*")("GET", "/v1/log")
 
-    assert (answer.status, answer.code) == (400, "invalid_argument")
-    assert "all of them" in answer.json["detail"]
+    assert (response.status, response.code) == (400, "invalid_argument")
+    assert "all of them" in response.json["detail"]
     with pytest.raises(InvalidArgument, match="one tenant"):
         service.token(subject=None, tenant_id="*", rights=["read"])
     with pytest.raises(InvalidArgument, match="all of them"):
         service.service.access.set_quota(Quota(tenant_id="*", events_per_s=1))
 
 
-def test_a_token_has_as_many_types_as_a_query(service: RunningService) -> None:
-    """K3: one with more could not query; it is refused when it is made, with the bound."""
+def test_types_of_a_token_are_bounded_like_those_of_a_query(service: RunningService) -> None:
+    """K3: a token with more types than a query may name is refused with the bound."""
     types = [f"type-{n}" for n in range(65)]
     with pytest.raises(LimitExceeded, match="64 types") as caught:
         scoped(service, *types)
@@ -257,23 +261,23 @@ def test_a_token_has_as_many_types_as_a_query(service: RunningService) -> None:
     assert scoped(service, *types[:64])("POST", "/v1/query", {"query": {}}).status == 200
 
 
-def test_who_is_for_all_tenants_names_one(service: RunningService) -> None:
-    """K2: a token for all works on the tenant it names, by default on the default one."""
+def test_a_token_for_all_tenants_names_a_tenant(service: RunningService) -> None:
+    """K2: a token for all tenants works on the tenant of the request, else the default one."""
     token = service.token(rights=["append", "read"])
     for tenant in ("ünï çødé", "a" * 512, None):
         named = None if tenant is None else tenant.encode().decode("latin-1")
-        who = Caller(service.port, token, named)
-        record = who.append(make_event("x")).json["events"][0]["event_id"]
-        got = who("GET", "/v1/event", event_id=record).json["record"]["tenant_id"]
+        caller = Caller(service.port, token, named)
+        record = caller.append(make_event("x")).json["events"][0]["event_id"]
+        got = caller("GET", "/v1/event", event_id=record).json["record"]["tenant_id"]
         assert got == (tenant or "default")
     for wrong in ("", "a" * 513, "a\tb"):
         assert Caller(service.port, token, wrong)("GET", "/v1/log").status == 400
 
 
-# -- secrets, and their end
+# -- secrets and expiry
 
 
-def rows(url: str) -> str:
+def dump_access_store(url: str) -> str:
     """Return the whole access store as text."""
     at = access_url(url)
     if at.startswith("sqlite:"):
@@ -297,42 +301,44 @@ def test_tokens_are_stored_hashed_and_never_revealed(
     caplog.set_level(logging.DEBUG)
     token = service.token()
     secret = token.split("_", 2)[2]
-    who = Caller(service.port, token)
-    answers = [
-        who("GET", "/v1/log"),
-        who("GET", "/v1/event", event_id="x"),
-        who.append({"authorization": token}),
+    caller = Caller(service.port, token)
+    responses = [
+        caller("GET", "/v1/log"),
+        caller("GET", "/v1/event", event_id="x"),
+        caller.append({"authorization": token}),
         Caller(service.port, token + "x")("GET", "/v1/log"),
     ]
 
-    assert answers[0].status == 200
-    assert token.split("_")[1] in rows(shared_url)
-    assert secret not in rows(shared_url)
+    assert responses[0].status == 200
+    assert token.split("_")[1] in dump_access_store(shared_url)
+    assert secret not in dump_access_store(shared_url)
     assert secret not in caplog.text
-    assert not any(secret.encode() in answer.body for answer in answers)
+    assert not any(secret.encode() in response.body for response in responses)
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_a_token_ends_within_two_seconds(service: RunningService, how: str) -> None:
-    """K4: requests and an open tail alike, be it busy or quiet."""
+def test_a_revoked_or_expired_token_ends_within_two_seconds(
+    service: RunningService, how: str
+) -> None:
+    """K4: requests and an open tail end within seconds of the end of their token."""
     access = service.service.access
     lasts = 1.5 if how == "expired" else None
     text, made = access.create(subject="x", tenant_id="t", rights=["read"], expires_in_s=lasts)
-    who = Caller(service.port, text)
+    caller = Caller(service.port, text)
     busy = make_caller(service, tenant_id="t", rights=["append"])
-    with open_tail(who) as tail:
+    with open_tail(caller) as tail:
         lines = tail.lines()
         assert "position" in next(lines)
-        assert who("GET", "/v1/log").status == 200
+        assert caller("GET", "/v1/log").status == 200
         ended = time.monotonic() + (lasts or 0.0)
         if how == "revoked":
             access.revoke(made.token_id)
-        wait_until(lambda: who("GET", "/v1/log").status == 401, "refused", within_s=4.0)
+        wait_until(lambda: caller("GET", "/v1/log").status == 401, "refused", within_s=4.0)
         refused = time.monotonic() - ended
         last: dict[str, Any] = {}
         for line in lines:
             last = line
-            busy.append(make_event())  # a tail that is busy looks too
+            busy.append(make_event())  # a busy tail checks its token too
 
     assert last["problem"]["code"] == "unauthorized"
     assert refused < 2.5
@@ -343,7 +349,7 @@ def test_a_token_ends_within_two_seconds(service: RunningService, how: str) -> N
 def test_concurrent_requests_share_one_token_lookup(quick: RunningService, good: bool) -> None:
     """K4: an uncached token is looked up once for all concurrent requests."""
     service = quick.service
-    text = quick.token() if good else unknown()
+    text = quick.token() if good else make_unknown_token()
     asked: list[str] = []
     there = threading.Barrier(2)
     admit = service.access.authenticate
@@ -356,8 +362,8 @@ def test_concurrent_requests_share_one_token_lookup(quick: RunningService, good:
     async def many() -> list[Any]:
         head = {b"authorization": b"Bearer " + text.encode()}
         coming = [asyncio.ensure_future(service.authenticate(head)) for _ in range(16)]
-        await asyncio.sleep(0)  # all of them wait now
-        coming[0].cancel()  # the one that asked leaves; the others are answered
+        await asyncio.sleep(0)  # until all requests wait for the one lookup
+        coming[0].cancel()  # the first caller is cancelled; the others get the result
         await asyncio.to_thread(there.wait, 10)
         return await asyncio.gather(*coming, return_exceptions=True)
 
@@ -367,15 +373,15 @@ def test_concurrent_requests_share_one_token_lookup(quick: RunningService, good:
 
     assert asked == [text]
     assert isinstance(first, asyncio.CancelledError)
-    assert {type(one) for one in others} == ({Rights} if good else {Unauthorized})
+    assert {type(other) for other in others} == ({Rights} if good else {Unauthorized})
 
 
-def unknown() -> str:
+def make_unknown_token() -> str:
     """Make a well-formed token that does not exist."""
     return f"srt_{secrets.token_hex(8)}_{secrets.token_urlsafe(32)}"
 
 
-def test_a_refused_token_is_not_looked_up_again_and_again(
+def test_lookups_of_refused_tokens_are_limited(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K4: a malformed token is not looked up, and a wrong one at most once a second."""
@@ -389,35 +395,37 @@ def test_a_refused_token_is_not_looked_up_again_and_again(
         return admit(text)
 
     monkeypatch.setattr(access, "authenticate", counted)
-    good, wrong = service.token(), unknown()
+    good, wrong = service.token(), make_unknown_token()
     for text in (good[:-1], good + "x", good.upper(), f"srt_{'g' * 16}_{'a' * 43}", "srt_x_y"):
         assert Caller(service.port, text)("GET", "/v1/log").status == 401
     assert asked == []
-    answers = [Caller(service.port, wrong)("GET", "/v1/log") for _ in range(20)]
+    responses = [Caller(service.port, wrong)("GET", "/v1/log") for _ in range(20)]
 
-    assert {one.status for one in answers} == {401}
+    assert {response.status for response in responses} == {401}
     assert asked == [wrong]
 
 
-def test_a_token_that_comes_after_its_refusal_is_taken(
+def test_a_token_created_after_its_refusal_is_accepted(
     serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
-    """K4: refusals are cached for less than two seconds, as accepted tokens are."""
+    """K4: the refusal of a token is cached for less than two seconds."""
     url = sqlite_in(tmp_path)
     service, file = serving(url), urlsplit(access_url(url)).path
     text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])
-    who = Caller(service.port, text)
+    caller = Caller(service.port, text)
     rename = "update seriatim_tokens set token_id = ? where token_id = ?"
-    with sqlite3.connect(file) as db:  # as if it had not been made yet
+    with sqlite3.connect(file) as db:  # as if the token had not been created yet
         db.execute(rename, ["later", made.token_id])
-    assert who("GET", "/v1/log").status == 401
+    assert caller("GET", "/v1/log").status == 401
     with sqlite3.connect(file) as db:
         db.execute(rename, [made.token_id, "later"])
-    wait_until(lambda: who("GET", "/v1/log").status == 200, "taken", within_s=2.0)
+    wait_until(lambda: caller("GET", "/v1/log").status == 200, "accepted", within_s=2.0)
 
 
-def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., RunningService]) -> None:
-    """K4: tails without a token end once tokens are required."""
+def test_an_anonymous_tail_ends_when_tokens_are_required(
+    serving: Callable[..., RunningService],
+) -> None:
+    """K4: tails without a token end once a token is created."""
     service = serving(open_on_loopback=True)
     with open_tail(Caller(service.port)) as tail:
         lines = tail.lines()
@@ -431,12 +439,12 @@ def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., RunningServi
 def test_services_of_one_log_share_tokens(
     service: RunningService, shared_url: str, tmp_path: Path
 ) -> None:
-    """K4: a token created or revoked next to one process takes effect in another."""
+    """K4: a token created or revoked through one process takes effect in another."""
     from tests.fixtures.service import run_service
 
     text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])
     with run_service(shared_url) as other:
-        who = Caller(other.port, text)
-        assert who("GET", "/v1/log").status == 200
+        caller = Caller(other.port, text)
+        assert caller("GET", "/v1/log").status == 200
         service.service.access.revoke(made.token_id)
-        wait_until(lambda: who("GET", "/v1/log").status == 401, "refused", within_s=3.0)
+        wait_until(lambda: caller("GET", "/v1/log").status == 401, "refused", within_s=3.0)

@@ -1,4 +1,4 @@
-"""Logs of a service: only JSON if requested, and requests with their fields."""
+"""Logs of a service: JSON lines if requested, and a line with fields per request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.service.http_calls import Caller, make_caller, make_event
 from tests.service.service_process import ServiceProcess, run_service_process
 from tests.service.test_service_faults import raw
 
-# Warns, fails in a thread, and breaks in a request: none of it is to be seen as plain text.
+# Warns, and fails in a thread and in a request: none of it may be logged as plain text.
 NOISY = """
 import asyncio, logging, sys, threading, warnings
 
@@ -44,11 +44,11 @@ main()
 
 
 def parsed(service: ServiceProcess) -> list[dict[str, Any]]:
-    """Return every line as JSON."""
+    """Return every log line as JSON."""
     return [json.loads(line) for text in service.text for line in text.splitlines()]
 
 
-def test_json_logs_are_only_json(tmp_path: Path) -> None:
+def test_json_logs_contain_only_json(tmp_path: Path) -> None:
     """M2: banner, requests, warnings, other libraries' lines and errors are each a JSON object."""
     url = f"sqlite:///{tmp_path}/log.db"
     with run_service_process(
@@ -74,15 +74,15 @@ def test_json_logs_are_only_json(tmp_path: Path) -> None:
 
 
 def test_request_lines_have_fields(tmp_path: Path) -> None:
-    """M2: method, route, status, duration, tenant, caller and request id; in every process."""
+    """M2: a request line has method, route, status, duration, tenant, caller and request id."""
     url = f"sqlite:///{tmp_path}/log.db"
     args = ("--log-format", "json", "--log-requests", "--processes", "2")
     with run_service_process(url, *args) as service:
-        who = service.caller(tenant_id="acme", subject="shop")
-        assert who.append(make_event()).status == 201
-        assert who("GET", "/v1/nowhere", headers={"x-request-id": "r-7"}).status == 404
-        assert who("GET", "/v1/openapi.json").status == 200
-        assert who("DELETE", "/v1/streams").status == 405
+        caller = service.caller(tenant_id="acme", subject="shop")
+        assert caller.append(make_event()).status == 201
+        assert caller("GET", "/v1/nowhere", headers={"x-request-id": "r-7"}).status == 404
+        assert caller("GET", "/v1/openapi.json").status == 200
+        assert caller("DELETE", "/v1/streams").status == 405
         assert Caller(service.port)("GET", "/health").status == 200
 
         def found(route: str) -> list[dict[str, Any]]:
@@ -110,26 +110,26 @@ def test_request_lines_have_fields(tmp_path: Path) -> None:
 
 
 def test_the_last_use_of_a_token_is_stored(service: RunningService) -> None:
-    """K2: the last use is stored soon afterwards, but not at each request."""
-    who = make_caller(service, tenant_id="used")
+    """K2: the last use of a token is stored within seconds, but not at each request."""
+    caller = make_caller(service, tenant_id="used")
     access = service.service.access
-    token_id = who.token.split("_")[1] if who.token else ""
+    token_id = caller.token.split("_")[1] if caller.token else ""
     assert access.token(token_id).last_used_at is None
-    assert who.append(make_event()).status == 201
+    assert caller.append(make_event()).status == 201
     wait_until(lambda: access.token(token_id).last_used_at is not None, "kept", within_s=20)
     first = access.token(token_id)
     for _ in range(5):
-        assert who.append(make_event()).status == 201
+        assert caller.append(make_event()).status == 201
     service.run(service.service._authenticator.write_uses())
 
     assert access.token(token_id) == first
-    assert next(one for one in access.tokens() if one.token_id == token_id) == first
+    assert next(token for token in access.tokens() if token.token_id == token_id) == first
     assert first.last_used_at is not None
     assert first.last_used_at >= first.created_at
 
 
 def test_an_older_access_store_is_upgraded(shared_url: str) -> None:
-    """K2: a store made before tokens had a last use gets one when it is opened."""
+    """K2: an access store without the table of last uses gets it when it is opened."""
     url = access_url(shared_url)
     with closing(open_access(url)) as access:
         text, made = access.create(subject="s", tenant_id="t", rights=["read"])

@@ -23,8 +23,8 @@ from tests.service.http_calls import Caller, OpenTail, make_caller, make_event, 
 
 
 @pytest.fixture
-def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
-    """A caller of a tenant of this test only."""
+def caller(service: RunningService, request: pytest.FixtureRequest) -> Caller:
+    """A caller of a tenant that no other test uses."""
     return make_caller(service, tenant_id=request.node.name[:400])
 
 
@@ -40,8 +40,8 @@ def batches(count: int, seed: int) -> list[list[dict[str, Any]]]:
     ]
 
 
-def pieces(lines: Iterator[dict[str, Any]], last: int) -> list[list[int]]:
-    """Return the positions of each message, until a position is reached."""
+def positions_by_message(lines: Iterator[dict[str, Any]], last: int) -> list[list[int]]:
+    """Return the positions of each message, up to a position."""
     found = []
     for line in lines:
         if "records" in line:
@@ -51,8 +51,8 @@ def pieces(lines: Iterator[dict[str, Any]], last: int) -> list[list[int]]:
     raise AssertionError("the tail ended")
 
 
-def read(tail: OpenTail, seen: list[list[int]]) -> None:
-    """Record the positions of each message, until the last event arrives."""
+def collect_positions(tail: OpenTail, seen: list[list[int]]) -> None:
+    """Collect the positions of each message until the last event."""
     for line in tail.lines():
         if "records" in line:
             if line["records"][0]["event_type"] == "last":
@@ -61,17 +61,17 @@ def read(tail: OpenTail, seen: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_catching_up_and_live_meet_without_gap_or_duplicate(
-    service: RunningService, who: Caller, seed: int
+def test_catch_up_and_live_join_without_gap_or_duplicate(
+    service: RunningService, caller: Caller, seed: int
 ) -> None:
-    """E5: tails that start anywhere during appends receive each append once and whole."""
+    """E5: tails opened during appends receive each later append once and whole."""
     noise = make_caller(service, tenant_id="noise")
     expected: list[list[int]] = []
 
     def load(given: list[list[dict[str, Any]]]) -> None:
         for batch in given:
-            answer = who.append(*batch).json
-            expected.append(list(range(answer["first_position"], answer["last_position"] + 1)))
+            response = caller.append(*batch).json
+            expected.append(list(range(response["first_position"], response["last_position"] + 1)))
             if seed:
                 noise.append(make_event())
 
@@ -81,18 +81,18 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
     seen: dict[int, list[list[int]]] = {after: [] for after in starts}
 
     with (
-        open_tail(who, after=starts[0]) as first,
-        open_tail(who, after=starts[1]) as second,
-        open_tail(who, after=starts[2]) as third,
+        open_tail(caller, after=starts[0]) as first,
+        open_tail(caller, after=starts[1]) as second,
+        open_tail(caller, after=starts[2]) as third,
     ):
         readers = [
-            threading.Thread(target=read, args=(tail, seen[after]))
+            threading.Thread(target=collect_positions, args=(tail, seen[after]))
             for after, tail in zip(starts, (first, second, third), strict=True)
         ]
         for thread in (loader, *readers):
             thread.start()
         loader.join(60)
-        who.append(make_event("last"))
+        caller.append(make_event("last"))
         for thread in readers:
             thread.join(60)
 
@@ -100,31 +100,31 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
         assert seen[after] == [one for one in expected if one[0] > after]
 
 
-def test_server_sent_events_go_on_from_the_last_id(who: Caller) -> None:
-    """E5: an id is the position of an append's end; Last-Event-ID continues after it."""
-    ends = [who.append(*batch).json["last_position"] for batch in batches(4, 1)]
-    with open_tail(who, lines=False, after=ends[0] - 1) as tail:
+def test_server_sent_events_continue_after_the_last_id(caller: Caller) -> None:
+    """E5: an event's id is the last position of its append; Last-Event-ID continues after it."""
+    ends = [caller.append(*batch).json["last_position"] for batch in batches(4, 1)]
+    with open_tail(caller, lines=False, after=ends[0] - 1) as tail:
         events = [one for one, _ in zip(tail.events(), range(3), strict=False)]
-    assert [int(one["id"]) for one in events] == ends[:3]
-    assert {one["event"] for one in events} == {"append"}
+    assert [int(event["id"]) for event in events] == ends[:3]
+    assert {event["event"] for event in events} == {"append"}
     headers = {"last-event-id": events[1]["id"]}
-    with open_tail(who, lines=False, headers=headers, after=0) as tail:
+    with open_tail(caller, lines=False, headers=headers, after=0) as tail:
         again = [one for one, _ in zip(tail.events(), range(2), strict=False)]
 
     assert [int(one["id"]) for one in again] == ends[2:]
     assert json.loads(again[0]["data"])["position"] == ends[2]
 
 
-def test_an_append_is_one_piece_however_large(who: Caller) -> None:
-    """E5: an append larger than a page comes whole, from the past and live."""
+def test_a_large_append_is_one_message(caller: Caller) -> None:
+    """E5: an append larger than a page is one message, from the past and live."""
     size = PAGE_EVENTS + 500
-    with open_tail(who, after=0) as live:
+    with open_tail(caller, after=0) as live:
         lines = live.lines()
         next(lines)
-        last = who.append(*(make_event("big") for _ in range(size))).json["last_position"]
-        [while_there] = pieces(lines, last)
-    with open_tail(who, after=0) as late:
-        [afterwards] = pieces(late.lines(), last)
+        last = caller.append(*(make_event("big") for _ in range(size))).json["last_position"]
+        [while_there] = positions_by_message(lines, last)
+    with open_tail(caller, after=0) as late:
+        [afterwards] = positions_by_message(late.lines(), last)
 
     assert while_there == afterwards
     assert len(afterwards) == size
@@ -145,8 +145,8 @@ FILTERS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
 
 
 @pytest.mark.parametrize("kind", FILTERS)
-def test_a_tail_is_confined_by_filters_and_queries(who: Caller, kind: str) -> None:
-    """D2: stored and new events alike, by the rules of every query."""
+def test_a_tail_applies_filters_and_queries(caller: Caller, kind: str) -> None:
+    """D2: filters and queries apply to stored and new events alike."""
     params, wanted = FILTERS[kind]
     events = [
         make_event(
@@ -169,17 +169,21 @@ def test_a_tail_is_confined_by_filters_and_queries(who: Caller, kind: str) -> No
                     return found
         raise AssertionError("the tail ended")
 
-    with open_tail(who, after=0, **params) as live:
+    with open_tail(caller, after=0, **params) as live:
         lines = live.lines()
         next(lines)
         for one in events:
-            who.append(one)
-        who.append(make_event("a", {"n": 3}, **end))
+            caller.append(one)
+        caller.append(make_event("a", {"n": 3}, **end))
         while_there = until_end(lines)
-    with open_tail(who, after=0, **params) as late:
+    with open_tail(caller, after=0, **params) as late:
         afterwards = until_end(late.lines())
 
-    assert while_there == afterwards == [*(one["payload"]["n"] for one in events if wanted(one)), 3]
+    assert (
+        while_there
+        == afterwards
+        == [*(event["payload"]["n"] for event in events if wanted(event)), 3]
+    )
 
 
 LONG = Query(
@@ -190,11 +194,9 @@ LONG = Query(
 )
 
 
-def test_a_query_as_long_as_the_limits_allow_is_followed(
-    who: Caller, service: RunningService
-) -> None:
-    """K3: in a body, if a URL is too short; by tails and subscriptions alike."""
-    with seriatim.open(service.url, token=who.token) as log:
+def test_a_query_of_maximum_length_is_followed(caller: Caller, service: RunningService) -> None:
+    """K3: tails and subscriptions accept a query that is too long for a URL."""
+    with seriatim.open(service.url, token=caller.token) as log:
         wanted = [{"n": n, "filler": "x" * 16} for n in (0, 4052)]
         for payload in (*wanted, {"n": 4096, "filler": "x" * 16}):
             log.append([NewEvent("x", payload)])
@@ -208,29 +210,29 @@ def test_a_query_as_long_as_the_limits_allow_is_followed(
     assert ways == [wanted, wanted]
 
 
-def test_a_tail_by_post_is_the_same(who: Caller) -> None:
-    """E5: the same parameters as a body, the query as an object; Last-Event-ID too."""
+def test_a_tail_by_post_takes_the_same_parameters(caller: Caller) -> None:
+    """E5: POST takes the parameters of GET, the query as an object, and Last-Event-ID."""
     for n in range(3):
-        last = who.append(make_event("a" if n else "b", {"n": n})).json["last_position"]
+        last = caller.append(make_event("a" if n else "b", {"n": n})).json["last_position"]
     ways: list[dict[str, Any]] = [
         {"types": ["a"]},
         {"query": {"filters": [{"types": ["a"]}]}},
         {"query": {"filters": [{"payload": [{"n": 1}, {"n": 2}]}]}, "keep_alive_s": 1},
     ]
     for body in ways:
-        with open_tail(who, {**body, "after": last - 3}) as tail:
-            assert [len(one) for one in pieces(tail.lines(), last)] == [1, 1]
+        with open_tail(caller, {**body, "after": last - 3}) as tail:
+            assert [len(one) for one in positions_by_message(tail.lines(), last)] == [1, 1]
     headers = {"last-event-id": str(last - 1)}
-    with open_tail(who, {}, lines=False, headers=headers) as tail:
+    with open_tail(caller, {}, lines=False, headers=headers) as tail:
         assert int(next(tail.events())["id"]) == last
 
 
-def test_a_quiet_tail_moves_its_position(who: Caller) -> None:
-    """E5: a filter without matches still advances the id, so that a client need not read again."""
-    with open_tail(who, lines=False, types=["never"], keep_alive_s=0.05, after=0) as tail:
+def test_a_tail_without_matches_advances_its_position(caller: Caller) -> None:
+    """E5: the id of a tail advances although its filter matches nothing."""
+    with open_tail(caller, lines=False, types=["never"], keep_alive_s=0.05, after=0) as tail:
         events = tail.events()
         first = int(next(events)["id"])
-        last = who.append(make_event(), make_event()).json["last_position"]
+        last = caller.append(make_event(), make_event()).json["last_position"]
         ids = [first]
         while ids[-1] < last:
             ids.append(int(next(events)["id"]))
@@ -239,18 +241,18 @@ def test_a_quiet_tail_moves_its_position(who: Caller) -> None:
     assert ids[-1] >= last
 
 
-def test_a_replaced_log_ends_its_tails(serving: Callable[..., RunningService]) -> None:
-    """F8: a raised epoch ends a tail with a problem; to continue needs the new epoch."""
+def test_a_raised_epoch_ends_tails(serving: Callable[..., RunningService]) -> None:
+    """F8: a raised epoch ends a tail with a problem; a tail with the old epoch is refused."""
     service = serving()
-    who = make_caller(service)
-    who.append(make_event())
-    known = who("GET", "/v1/log").json
-    with open_tail(who, lines=False, keep_alive_s=0.05) as tail:
+    caller = make_caller(service)
+    caller.append(make_event())
+    known = caller("GET", "/v1/log").json
+    with open_tail(caller, lines=False, keep_alive_s=0.05) as tail:
         events = tail.events()
         next(events)
-        who("POST", "/v1/log/epoch", {})
-        last = [one for one in events if "event" in one][-1]
-    with open_tail(who, log_id=known["log_id"], epoch=known["epoch"]) as old:
+        caller("POST", "/v1/log/epoch", {})
+        last = [event for event in events if "event" in event][-1]
+    with open_tail(caller, log_id=known["log_id"], epoch=known["epoch"]) as old:
         refused = json.loads(old.response.read())
 
     assert last["event"] == "problem"
@@ -259,29 +261,31 @@ def test_a_replaced_log_ends_its_tails(serving: Callable[..., RunningService]) -
 
 
 def test_a_tail_that_fell_behind_catches_up(serving: Callable[..., RunningService]) -> None:
-    """E5: a client that did not read receives all events in order, also beyond its buffer."""
+    """E5: a client that does not read for a while receives all events in order, once."""
     service = serving(tail_buffer=3)
-    who = make_caller(service)
-    with open_tail(who) as tail:
+    caller = make_caller(service)
+    with open_tail(caller) as tail:
         lines = tail.lines()
         next(lines)
         for n in range(200):
-            last = who.append(make_event(payload={"n": n, "a": "x" * 20_000})).json["last_position"]
-        found = pieces(lines, last)
+            last = caller.append(make_event(payload={"n": n, "a": "x" * 20_000})).json[
+                "last_position"
+            ]
+        found = positions_by_message(lines, last)
 
     assert found == [[n] for n in range(1, 201)]
 
 
-def test_a_long_poll_waits_for_what_comes(service: RunningService, who: Caller) -> None:
-    """E1: an empty page waits until an event arrives, or until its time is over."""
-    head = who("GET", "/v1/log").json["head"]
+def test_a_long_poll_waits_for_an_event(service: RunningService, caller: Caller) -> None:
+    """E1: a long poll returns when an event is appended, or empty when its time is over."""
+    head = caller("GET", "/v1/log").json["head"]
     began = time.monotonic()
-    empty = who("GET", "/v1/events", after=head, wait_s=0.3).json
+    empty = caller("GET", "/v1/events", after=head, wait_s=0.3).json
     waited = time.monotonic() - began
-    timer = threading.Timer(0.2, lambda: who.append(make_event("late")))
+    timer = threading.Timer(0.2, lambda: caller.append(make_event("late")))
     timer.start()
-    found = who("GET", "/v1/events", after=head, wait_s=30).json
-    moved = who("GET", "/v1/log", after=head, wait_s=30).json
+    found = caller("GET", "/v1/events", after=head, wait_s=30).json
+    moved = caller("GET", "/v1/log", after=head, wait_s=30).json
     timer.join()
 
     assert (empty["records"], waited >= 0.29) == ([], True)
@@ -289,33 +293,35 @@ def test_a_long_poll_waits_for_what_comes(service: RunningService, who: Caller) 
     assert moved["head"] > head
     assert time.monotonic() - began < 20
     for path in ("/v1/events", "/v1/log"):
-        assert who("GET", path, after=10**6, wait_s=61).status == 400
+        assert caller("GET", path, after=10**6, wait_s=61).status == 400
 
 
-def test_reading_ones_own_writes(service: RunningService, shared_url: str) -> None:
-    """I6: waiting ends when the projection has passed; unknown, late and stale have their codes."""
-    who = make_caller(service, tenant_id="writer")
+def test_waiting_for_a_projection(service: RunningService, shared_url: str) -> None:
+    """I6: a wait ends when the projection has passed the position, else with a specific error."""
+    caller = make_caller(service, tenant_id="writer")
     log = service.service.view("writer")
-    last = who.append(make_event("seat.taken")).json["last_position"]
+    last = caller.append(make_event("seat.taken")).json["last_position"]
     with closing(open_read_model(read_model_url(shared_url, "writer"))) as model:
         model.create_projection(seats, "writer", log.identity())
         token = model.claim("seats", "runner", 60) or 0
 
         def pass_on() -> None:
-            made = make_step(0, last, state_rows=seat_rows({"1a": 1}, last, "writer"))
-            made.last_event_id = log.store.event_id_at(last) or ""
-            model.commit(seats, made, token=token)
+            step = make_step(0, last, state_rows=seat_rows({"1a": 1}, last, "writer"))
+            step.last_event_id = log.store.event_id_at(last) or ""
+            model.commit(seats, step, token=token)
 
         wait = ("GET", "/v1/projections/wait")
-        assert who(*wait, name="none", position=last).code == "not_found"
-        assert who(*wait, name="seats", position=last, timeout_s=0.05).code == "projection_timeout"
-        stale = who(*wait, name="seats", position=last, timeout_s=0)
+        assert caller(*wait, name="none", position=last).code == "not_found"
+        assert (
+            caller(*wait, name="seats", position=last, timeout_s=0.05).code == "projection_timeout"
+        )
+        stale = caller(*wait, name="seats", position=last, timeout_s=0)
         assert (stale.status, stale.code) == (409, "projection_out_of_date")
-        beyond = who(*wait, name="seats", position=10**9, timeout_s=0)
+        beyond = caller(*wait, name="seats", position=10**9, timeout_s=0)
         assert (beyond.status, beyond.code) == (400, "invalid_argument")
         timer = threading.Timer(0.2, pass_on)
         timer.start()
-        passed = who(*wait, name="seats", position=last, timeout_s=30)
+        passed = caller(*wait, name="seats", position=last, timeout_s=30)
         timer.join()
 
     assert (passed.status, passed.json["position"]) == (200, last)
@@ -324,15 +330,15 @@ def test_reading_ones_own_writes(service: RunningService, shared_url: str) -> No
 def test_tails_are_bounded(
     serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: over the bound of open tails: limit_exceeded, until one ends."""
+    """K3: a tail over the bound of open tails is refused with `limit_exceeded`."""
     service = serving()
-    who = make_caller(service)
+    caller = make_caller(service)
     monkeypatch.setattr(service.service.hub, "open_tails", 10_000)
-    with open_tail(who) as refused:
+    with open_tail(caller) as refused:
         assert refused.status == 413
         assert json.loads(refused.response.read())["details"]["limit"] == "subscriptions"
     service.service.hub.open_tails = 0
-    with open_tail(who) as taken:
+    with open_tail(caller) as taken:
         assert taken.status == 200
         next(taken.lines())
     wait_until(lambda: service.service.hub.open_tails == 0, "none")

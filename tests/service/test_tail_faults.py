@@ -24,7 +24,7 @@ def test_no_position_is_sent_before_its_events(
     quick: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E5: an append during the token check of a quiet tail is sent before its position."""
-    who = make_caller(quick, tenant_id="positions")
+    caller = make_caller(quick, tenant_id="positions")
     looking, appended = threading.Event(), threading.Event()
     real = quick.service.authenticate
 
@@ -33,17 +33,17 @@ def test_no_position_is_sent_before_its_events(
         if found.tenant_id == "positions" and asyncio.current_task() is not None:
             looking.set()
             await asyncio.to_thread(appended.wait, 10)
-            await asyncio.sleep(0.3)  # until the hub has handed it out
+            await asyncio.sleep(0.3)  # until the hub has distributed the append
         return found
 
     messages: list[dict[str, Any]] = []
-    with open_tail(who, after=0, keep_alive_s=0.05) as tail:
+    with open_tail(caller, after=0, keep_alive_s=0.05) as tail:
         lines = tail.lines()
         next(lines)
         monkeypatch.setattr(quick.service, "authenticate", slow)
         assert looking.wait(10)
         monkeypatch.setattr(quick.service, "authenticate", real)
-        position = who.append(make_event()).json["last_position"]
+        position = caller.append(make_event()).json["last_position"]
         appended.set()
         for line in lines:
             messages.append(line)
@@ -53,11 +53,11 @@ def test_no_position_is_sent_before_its_events(
     assert "records" in messages[-1], messages
 
 
-def test_a_failing_read_doubles_nothing(
+def test_a_failed_read_causes_no_duplicates(
     quick: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E5: a tail that left its channel after a failed read receives each append once."""
-    who = make_caller(quick, tenant_id="failing")
+    caller = make_caller(quick, tenant_id="failing")
     real = hub_module._read_new_appends
     failures = iter(range(1))
 
@@ -68,23 +68,23 @@ def test_a_failing_read_doubles_nothing(
 
     monkeypatch.setattr(hub_module, "_read_new_appends", failing)
     hub = quick.service.hub
-    with open_tail(who, after=0, keep_alive_s=60) as tail:
+    with open_tail(caller, after=0, keep_alive_s=60) as tail:
         lines = tail.lines()
         next(lines)
         channel = hub._channels["failing"]
         [member] = channel.members
-        # As a reader that takes nothing for a while: its buffer is offered what comes meanwhile.
-        held = asyncio.run_coroutine_threadsafe(_offered(member), quick._loop)
-        first = who.append(make_event()).json["last_position"]
+        # Like a slow reader: appends are offered to its buffer while it lags.
+        held = asyncio.run_coroutine_threadsafe(offer_while_lagging(member), quick._loop)
+        first = caller.append(make_event()).json["last_position"]
         held.result(10)
-        last = who.append(make_event()).json["last_position"]
+        last = caller.append(make_event()).json["last_position"]
         seen = []
         for line in lines:
             seen += [record["position"] for record in line.get("records", ())]
             if line["position"] >= last:
                 break
         time.sleep(0.2)
-        who.append(make_event("end"))
+        caller.append(make_event("end"))
         for line in lines:
             seen += [record["position"] for record in line.get("records", ())]
             if line.get("records", [{}])[-1].get("event_type") == "end":
@@ -94,7 +94,7 @@ def test_a_failing_read_doubles_nothing(
     assert {first, last} <= set(seen)
 
 
-async def _offered(member: Any) -> None:
+async def offer_while_lagging(member: Any) -> None:
     """Wait until a tail lags, and offer it an append at that moment."""
     for _ in range(2000):
         if member.lagging:
@@ -103,15 +103,15 @@ async def _offered(member: Any) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_tail_begins_where_its_query_says(quick: RunningService) -> None:
-    """D4, E5: min_position applies to new events as to stored ones."""
-    who = make_caller(quick, tenant_id="later")
-    head = who.append(make_event()).json["last_position"]
+def test_a_tail_begins_after_the_minimum_position_of_its_query(quick: RunningService) -> None:
+    """D4, E5: a tail sends no new event at or before the query's min_position."""
+    caller = make_caller(quick, tenant_id="later")
+    head = caller.append(make_event()).json["last_position"]
     query = f'{{"min_position": {head + 1}}}'
-    with open_tail(who, after=0, query=query, keep_alive_s=0.05) as tail:
+    with open_tail(caller, after=0, query=query, keep_alive_s=0.05) as tail:
         lines = tail.lines()
         next(lines)
-        positions = [who.append(make_event()).json["last_position"] for _ in range(3)]
+        positions = [caller.append(make_event()).json["last_position"] for _ in range(3)]
         for line in lines:
             if "records" in line:
                 assert line["records"][0]["position"] > head + 1
@@ -119,61 +119,61 @@ def test_a_tail_begins_where_its_query_says(quick: RunningService) -> None:
                 break
 
 
-# -- tokens that end
+# -- revoked tokens
 
 
 def test_a_long_poll_ends_with_its_token(quick: RunningService) -> None:
-    """K4: a long poll whose token is revoked meanwhile returns no newer events."""
-    who, other = make_caller(quick, tenant_id="polled"), make_caller(quick, tenant_id="polled")
-    head = who.append(make_event()).json["last_position"]
-    answers = []
+    """K4: a long poll whose token is revoked ends with 401 instead of newer events."""
+    caller, other = make_caller(quick, tenant_id="polled"), make_caller(quick, tenant_id="polled")
+    head = caller.append(make_event()).json["last_position"]
+    responses = []
     polling = threading.Thread(
-        target=lambda: answers.append(who("GET", "/v1/events", after=head, wait_s=20))
+        target=lambda: responses.append(caller("GET", "/v1/events", after=head, wait_s=20))
     )
     polling.start()
     time.sleep(0.3)
-    assert who.token is not None
-    quick.service.access.revoke(who.token.split("_")[1])
-    wait_until(lambda: who("GET", "/v1/log").status == 401, "revoked", within_s=10)
+    assert caller.token is not None
+    quick.service.access.revoke(caller.token.split("_")[1])
+    wait_until(lambda: caller("GET", "/v1/log").status == 401, "revoked", within_s=10)
     other.append(make_event())
     polling.join(30)
 
-    assert [answer.status for answer in answers] == [401]
+    assert [response.status for response in responses] == [401]
 
 
-def test_a_slow_reader_gets_little_after_its_token_has_ended(
+def test_a_slow_tail_ends_with_its_token(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K4: events that were read ahead for it are not sent any more."""
+    """K4: a tail with unsent events ends soon after its token is revoked."""
     service = serving()
-    who = make_caller(service, tenant_id="slow")
+    caller = make_caller(service, tenant_id="slow")
     for _ in range(40):
-        assert who.append(make_event(payload={"a": "x" * 900_000})).status == 201
-    with open_tail(who, after=0) as tail:
-        tail.response.readline()  # it is under way, and its reader pauses
-        assert who.token is not None
-        service.service.access.revoke(who.token.split("_")[1])
-        wait_until(lambda: who("GET", "/v1/log").status == 401, "revoked", within_s=10)
-        time.sleep(1.5)  # until open tails are looked at
+        assert caller.append(make_event(payload={"a": "x" * 900_000})).status == 201
+    with open_tail(caller, after=0) as tail:
+        tail.response.readline()  # the tail has started, and its reader pauses
+        assert caller.token is not None
+        service.service.access.revoke(caller.token.split("_")[1])
+        wait_until(lambda: caller("GET", "/v1/log").status == 401, "revoked", within_s=10)
+        time.sleep(1.5)  # until the tokens of open tails are checked
         rest = list(tail.lines())
 
     assert rest[-1]["problem"]["code"] == "unauthorized"
     assert len(rest) < 35
 
 
-# -- the end
+# -- shutdown
 
 
 @pytest.mark.parametrize("path", ["/v1/log?after=1000&wait_s=50", "/v1/events?wait_s=50"])
 def test_long_polls_end_with_the_service(tmp_path: Any, path: str) -> None:
-    """E6: long polls return what there is, and the service ends at once."""
+    """E6: on SIGTERM long polls return 200, and the service ends within seconds."""
     with run_service_process(f"sqlite:///{tmp_path}/log.db") as service:
-        who: Caller = service.caller()
-        answers = []
+        caller: Caller = service.caller()
+        responses = []
 
         def poll() -> None:
             with suppress(OSError):
-                answers.append(who("GET", path))
+                responses.append(caller("GET", path))
 
         polling = threading.Thread(target=poll)
         polling.start()
@@ -183,5 +183,5 @@ def test_long_polls_end_with_the_service(tmp_path: Any, path: str) -> None:
         took = time.monotonic() - began
         polling.join(30)
 
-    assert [answer.status for answer in answers] == [200]
+    assert [response.status for response in responses] == [200]
     assert took < 10

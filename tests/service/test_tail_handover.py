@@ -31,8 +31,8 @@ def test_an_append_during_the_handover_is_delivered(
 ) -> None:
     """E5: an append between the last read of stored events and the live tail is sent once.
 
-    The look at the head returns only after such an append was handed to the tails that are live,
-    of the same tenant or of another: the hub is then ahead of the tail that joins it.
+    Reading the head returns only after the append was handed to the live tails of the same
+    or another tenant: the hub is then ahead of the tail that joins it.
     """
     url = sqlite_in(tmp_path)
     service = serving(url)
@@ -46,7 +46,7 @@ def test_an_append_during_the_handover_is_delivered(
 
     def look_then_append() -> int:
         looks.append(look())
-        if len(looks) == 2:  # the past was read after the first
+        if len(looks) == 2:  # the stored events were read after the first call
             with seriatim.open(url, tenant_id="own") as beside:
                 between.append(beside.append([NewEvent("between", {})]).last_position)
             wait_until(lambda: hub.head >= between[0], "the hub is ahead")
@@ -56,7 +56,7 @@ def test_an_append_during_the_handover_is_delivered(
 
     with open_tail(watching) as first:
         live = first.lines()
-        next(live)  # it is live now
+        next(live)  # the tail is live now
         monkeypatch.setattr(log, "head", look_then_append)
         with open_tail(own, after=0) as tail:
             lines = tail.lines()

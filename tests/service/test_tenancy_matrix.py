@@ -68,36 +68,36 @@ def service(filled: RunningService) -> RunningService:
 
 @pytest.fixture(scope="module")
 def ours(service: RunningService) -> Caller:
-    """A service of ours with every right."""
+    """A caller of our tenant with every right."""
     return make_caller(service, tenant_id=OURS)
 
 
-def ask(service: RunningService, who: Caller, route: Route, whose: str) -> ServiceResponse:
+def ask(service: RunningService, caller: Caller, route: Route, whose: str) -> ServiceResponse:
     """Send a request to a route, with the data of a tenant."""
     wanted = REQUESTS[route.endpoint](service, whose)
     if not route.stream:
-        return who(route.method, route.path, wanted.body, **wanted.params)
-    with open_tail(who, wanted.body, **wanted.params) as tail:
+        return caller(route.method, route.path, wanted.body, **wanted.params)
+    with open_tail(caller, wanted.body, **wanted.params) as tail:
         body = tail.response.readline() if tail.status == 200 else tail.response.read()
         return ServiceResponse(tail.status, tail.headers, body)
 
 
-def test_every_route_is_called() -> None:
-    """K2: a new route must be part of this matrix."""
+def test_the_matrix_contains_every_route() -> None:
+    """K2: every route of the service is part of this matrix."""
     assert [route.endpoint for route in ROUTES] == list(REQUESTS)
 
 
 @every_route
-def test_own_things_are_reached(service: RunningService, ours: Caller, route: Route) -> None:
-    """K4: a token with every right of a tenant reaches all of its own, and not the whole log."""
-    answer = ask(service, ours, route, OURS)
+def test_own_data_is_accessible(service: RunningService, ours: Caller, route: Route) -> None:
+    """K4: a tenant's token with every right may call all routes but those of the whole log."""
+    response = ask(service, ours, route, OURS)
 
-    assert answer.status == (403 if route.every_tenant else route.status), answer.body
-    assert_nothing_of_theirs(answer)
+    assert response.status == (403 if route.every_tenant else route.status), response.body
+    assert_nothing_of_theirs(response)
 
 
 @every_route
-def test_foreign_and_absent_are_answered_alike(
+def test_foreign_and_absent_data_get_the_same_response(
     service: RunningService, ours: Caller, route: Route
 ) -> None:
     """K2: data of another tenant gets the same response as data that does not exist."""
@@ -114,7 +114,7 @@ def test_foreign_and_absent_are_answered_alike(
 
 @every_route
 def test_another_tenant_cannot_be_named(service: RunningService, route: Route) -> None:
-    """K2: a token is for its tenant: others are refused, whether they exist or not."""
+    """K2: a request that names another tenant gets 403, whether that tenant exists or not."""
     token = service.token(tenant_id=OURS)
     foreign = ask(service, Caller(service.port, token, THEIRS), route, OURS)
     absent = ask(service, Caller(service.port, token, NOBODYS), route, OURS)
@@ -124,7 +124,7 @@ def test_another_tenant_cannot_be_named(service: RunningService, route: Route) -
 
 
 @every_route
-def test_bad_tokens_are_all_alike(service: RunningService, route: Route) -> None:
+def test_invalid_tokens_get_the_same_response(service: RunningService, route: Route) -> None:
     """K4: missing, malformed, unknown, expired and revoked tokens get the same response."""
     good = service.token(tenant_id=OURS)
     secret = good.split("_", 2)[2]
@@ -135,68 +135,70 @@ def test_bad_tokens_are_all_alike(service: RunningService, route: Route) -> None
     bad = [None, "", "x", head, f"{head}_", f"{head}_{secret[:-1]}", f"srt_{secret}", good.upper()]
     bad += [f"srt_{'0' * 16}_{secret}", "é" * 20, "a" * 5000, expired, revoked, f"{good} {good}"]
 
-    answers = [ask(service, Caller(service.port, token), route, OURS) for token in bad]
+    responses = [ask(service, Caller(service.port, token), route, OURS) for token in bad]
     basic = Caller(service.port)(
         route.method, route.path, headers={"authorization": f"Basic {good}"}
     )
 
-    assert {answer.status for answer in [*answers, basic]} == {401}
-    assert len({repr(answer.comparable) for answer in [*answers, basic]}) == 1
-    assert answers[0].headers["www-authenticate"] == "Bearer"
-    assert not any(secret in str(answer) for answer in answers)
+    assert {response.status for response in [*responses, basic]} == {401}
+    assert len({repr(response.comparable) for response in [*responses, basic]}) == 1
+    assert responses[0].headers["www-authenticate"] == "Bearer"
+    assert not any(secret in str(response) for response in responses)
 
 
 @every_route
 def test_each_right_is_needed(service: RunningService, route: Route) -> None:
-    """K4: without the right of a route, a token is refused, whatever other rights it has."""
+    """K4: a token without the right of a route is refused, whatever other rights it has."""
     others = [right for right in RIGHTS if right != route.right]
-    answer = ask(service, make_caller(service, tenant_id=OURS, rights=others), route, OURS)
+    response = ask(service, make_caller(service, tenant_id=OURS, rights=others), route, OURS)
 
     if route.right is None:
-        assert answer.status == route.status
+        assert response.status == route.status
         return
-    assert (answer.status, answer.code) == (403, "forbidden")
-    assert answer.json["details"] == {"right": route.right}
+    assert (response.status, response.code) == (403, "forbidden")
+    assert response.json["details"] == {"right": route.right}
 
 
 @every_route
-def test_a_tenant_itself_only_reads(service: RunningService, route: Route) -> None:
-    """K4: a tenant's own token reads events and projections, and does nothing else."""
-    answer = ask(
+def test_a_tenants_token_only_reads(service: RunningService, route: Route) -> None:
+    """K4: a tenant's own token may call only the routes that read."""
+    response = ask(
         service, make_caller(service, subject=None, tenant_id=OURS, rights=["read"]), route, OURS
     )
 
     allowed = route.right in (None, "read") and not route.service
-    assert answer.status == (route.status if allowed else 403)
-    assert_nothing_of_theirs(answer)
+    assert response.status == (route.status if allowed else 403)
+    assert_nothing_of_theirs(response)
 
 
 @every_route
-def test_a_scope_of_types_confines(service: RunningService, route: Route) -> None:
-    """K4: a token for one type sees that type alone; what cannot be confined is refused."""
+def test_a_type_scope_confines_every_route(service: RunningService, route: Route) -> None:
+    """K4: a token for one type reads that type alone; routes without a type are refused."""
     scoped = make_caller(
         service, tenant_id=OURS, rights=["append", "read", "act_as"], types=[f"{OURS}.one"]
     )
-    answer = ask(service, scoped, route, OURS)
+    response = ask(service, scoped, route, OURS)
 
     refused = route.all_types or route.right == "operate"
-    assert answer.status == (403 if refused else route.status)
+    assert response.status == (403 if refused else route.status)
     for hidden in (f"{OURS}.dead", f"{OURS}.more"):
-        assert hidden.encode() not in answer.body
+        assert hidden.encode() not in response.body
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/openapi.json", "/", "/v1", "/v2/events", "/x"])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"])
-def test_nothing_answers_without_a_token(service: RunningService, method: str, path: str) -> None:
-    """K4: only /health and /ready respond; even unknown paths need a token."""
-    answer = Caller(service.port)(method, path)
+def test_only_health_and_ready_need_no_token(
+    service: RunningService, method: str, path: str
+) -> None:
+    """K4: every other path, known or not, is 401 without a token."""
+    response = Caller(service.port)(method, path)
 
-    assert answer.status == 401
-    assert "www-authenticate" in answer.headers
+    assert response.status == 401
+    assert "www-authenticate" in response.headers
 
 
-def test_health_and_readiness_answer_anybody(service: RunningService) -> None:
-    """K4: they report that the service is alive and that its store responds, and nothing else."""
+def test_health_and_readiness_need_no_token(service: RunningService) -> None:
+    """K4: `/health` and `/ready` respond without a token, with a status and nothing else."""
     anybody = Caller(service.port)
 
     assert anybody("GET", "/health").json == {"status": "alive"}
@@ -206,17 +208,21 @@ def test_health_and_readiness_answer_anybody(service: RunningService) -> None:
 
 
 @pytest.mark.parametrize("how", [{"tenant_id": OURS}, {"rights": ["append", "read", "act_as"]}])
-def test_metrics_are_for_operators_of_all(service: RunningService, how: dict[str, object]) -> None:
-    """K2: metrics name tenants, so a token of one tenant does not see them."""
-    answer = make_caller(service, **how)("GET", "/metrics")
+def test_metrics_need_an_operator_of_all_tenants(
+    service: RunningService, how: dict[str, object]
+) -> None:
+    """K2: metrics, which name tenants, are refused to any other token."""
+    response = make_caller(service, **how)("GET", "/metrics")
 
-    assert (answer.status, answer.code) == (403, "forbidden")
+    assert (response.status, response.code) == (403, "forbidden")
     assert THEIRS.encode() in make_caller(service)("GET", "/metrics").body
 
 
 @pytest.mark.parametrize("kind", ["lines", "events"])
-def test_a_tail_shows_only_ones_own(service: RunningService, ours: Caller, kind: str) -> None:
-    """K2: neither stored nor new events of the other tenant are sent, while both append."""
+def test_a_tail_contains_only_the_callers_tenant(
+    service: RunningService, ours: Caller, kind: str
+) -> None:
+    """K2: a tail sends neither stored nor new events of another tenant."""
     theirs = make_caller(service, tenant_id=THEIRS)
     with open_tail(ours, after=0, lines=kind == "lines") as tail:
         for n in range(5):
@@ -233,34 +239,36 @@ def test_a_tail_shows_only_ones_own(service: RunningService, ours: Caller, kind:
 
 
 @pytest.mark.parametrize("path", ["/v1/streams", "/v1/projections", "/v1/events"])
-def test_lists_hold_only_ones_own(service: RunningService, ours: Caller, path: str) -> None:
+def test_lists_contain_only_the_callers_tenant(
+    service: RunningService, ours: Caller, path: str
+) -> None:
     """K2: lists contain only data of the caller's tenant."""
-    answer = ours("GET", path)
+    response = ours("GET", path)
 
-    assert answer.status == 200
-    assert_nothing_of_theirs(answer)
-    assert f"{THEIRS}-stream".encode() not in answer.body
+    assert response.status == 200
+    assert_nothing_of_theirs(response)
+    assert f"{THEIRS}-stream".encode() not in response.body
 
 
-def event_id_at(who: Caller, position: int) -> str:
+def event_id_at(caller: Caller, position: int) -> str:
     """Return the id, or the opaque value, that the caller receives for a position."""
-    found: str = who("GET", "/v1/last-event-id", position=position).json["last_event_id"]
+    found: str = caller("GET", "/v1/last-event-id", position=position).json["last_event_id"]
     return found
 
 
-def test_positions_reveal_only_growth(service: RunningService, ours: Caller) -> None:
+def test_ids_at_foreign_positions_are_opaque(service: RunningService, ours: Caller) -> None:
     """K2: positions of other tenants have an opaque but stable value instead of an id."""
     ids = [event_id_at(ours, position) for position in range(1, 7)]
     theirs = event_id_at(make_caller(service, tenant_id=THEIRS), 4)
 
     assert ids[:3] == [f"{OURS}-{name}" for name in ("one", "dead", "more")]
     assert theirs == f"{THEIRS}-one"
-    assert all(one.startswith(OPAQUE_ID_PREFIX) for one in ids[3:])
+    assert all(id_.startswith(OPAQUE_ID_PREFIX) for id_ in ids[3:])
     assert event_id_at(ours, 4) == ids[3]
 
 
-def test_a_scope_of_types_hides_ids_at_positions(service: RunningService) -> None:
-    """K4: an event of a type outside the scope is as hidden as a foreign one."""
+def test_ids_of_hidden_types_are_opaque(service: RunningService) -> None:
+    """K4: a position of an event outside the token's types has an opaque value, not its id."""
     scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=[f"{OURS}.one"])
     ids = [event_id_at(scoped, position) for position in (1, 2)]
 
@@ -268,8 +276,8 @@ def test_a_scope_of_types_hides_ids_at_positions(service: RunningService) -> Non
     assert ids[1].startswith(OPAQUE_ID_PREFIX)
 
 
-def test_ids_and_keys_of_others_are_free(service: RunningService, ours: Caller) -> None:
-    """K2: event ids, idempotency keys and commands are each tenant's own."""
+def test_tenants_may_use_the_same_ids_and_keys(service: RunningService, ours: Caller) -> None:
+    """K2: event ids, idempotency keys and commands are separate for each tenant."""
     theirs = make_caller(service, tenant_id=THEIRS)
     body = {"events": [make_event("x", {"a": 1}, event_id="both", idempotency_key="both")]}
     other = {"events": [make_event("y", {"b": 2}, event_id="both", idempotency_key="both")]}
@@ -294,10 +302,10 @@ def test_an_event_names_no_other_tenant(service: RunningService, ours: Caller) -
 
 
 @pytest.mark.parametrize("whose", ["*", THEIRS])
-def test_a_place_of_projections_shows_each_tenant_its_own(
+def test_shared_read_models_are_confined_by_tenant(
     serving: Callable[..., RunningService], tmp_path: Path, whose: str
 ) -> None:
-    """K2: in a shared read model a tenant sees its own failures, in a foreign one nothing."""
+    """K2: a tenant reads its own failures of a shared read model, and nothing of a foreign one."""
     url = f"sqlite:///{tmp_path}/log.db"
     service = serving(url)
     log = service.service.log
@@ -307,9 +315,9 @@ def test_a_place_of_projections_shows_each_tenant_its_own(
         model.create_projection(seats, whose, log.identity())
         token = model.claim("seats", "runner", 60)
         failed = [(_failure(1, THEIRS), "parked"), (_failure(2, "default"), "parked")]
-        made = make_step(0, 2, failures=failed)
-        made.last_event_id = log.store.event_id_at(2) or ""
-        model.commit(seats, made, token=token or 0)
+        step = make_step(0, 2, failures=failed)
+        step.last_event_id = log.store.event_id_at(2) or ""
+        model.commit(seats, step, token=token or 0)
     mine = make_caller(service, tenant_id="default")
     standings = mine("GET", "/v1/projections").json["projections"]
     waited = mine("GET", "/v1/projections/wait", name="seats", position=1)
@@ -317,7 +325,7 @@ def test_a_place_of_projections_shows_each_tenant_its_own(
     absent = mine("GET", "/v1/projections/wait", name="none!", position=1)
 
     if whose == "*":
-        assert [one["failures"] for one in standings] == [1]
+        assert [standing["failures"] for standing in standings] == [1]
         assert (waited.status, len(failures.json["failures"])) == (200, 1)
         return
     assert standings == []
@@ -331,16 +339,16 @@ def _failure(position: int, tenant: str) -> Failure:
     return msgspec.structs.replace(make_failure(position), tenant_id=tenant, key=tenant)
 
 
-def assert_nothing_of_theirs(answer: ServiceResponse) -> None:
+def assert_nothing_of_theirs(response: ServiceResponse) -> None:
     """Check that a response contains no data of the other tenant."""
-    assert SECRET.encode() not in answer.body
-    assert SECRET not in str(answer.headers)
+    assert SECRET.encode() not in response.body
+    assert SECRET not in str(response.headers)
 
 
-def test_an_open_service_closes_with_the_first_token(
+def test_a_service_requires_tokens_once_one_exists(
     serving: Callable[..., RunningService],
 ) -> None:
-    """K4: on the local machine no token is required until the first one is created."""
+    """K4: a service on loopback requires no token until the first one is created."""
     service = serving(open_on_loopback=True)
     anybody = Caller(service.port)
     first = anybody.append(make_event())
@@ -361,7 +369,7 @@ def test_an_open_service_closes_with_the_first_token(
         ("postgres", "127.0.0.1", False, False),
     ],
 )
-def test_only_an_embedded_log_on_loopback_allows_anonymous(
+def test_anonymous_access_needs_an_embedded_log_on_loopback(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     url: str,

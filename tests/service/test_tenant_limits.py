@@ -1,4 +1,4 @@
-"""Quotas and the tenant limiter: an excessive tenant waits, others do not."""
+"""Quotas and the tenant limiter: requests of an excessive tenant wait, those of others do not."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.service.http_calls import Caller, ServiceResponse, make_caller, make_
 # -- quotas
 
 
-def refused_after(who: Caller, size: int, most: int = 200) -> tuple[int, ServiceResponse]:
+def refused_after(caller: Caller, size: int, most: int = 200) -> tuple[int, ServiceResponse]:
     """Append until refused; return the number of accepted appends, and the refusal."""
     for taken in range(most):
-        answer = who.append(make_event(payload={"a": "x" * size}))
-        if answer.status != 201:
-            return taken, answer
+        response = caller.append(make_event(payload={"a": "x" * size}))
+        if response.status != 201:
+            return taken, response
     raise AssertionError("never refused")
 
 
@@ -37,36 +37,42 @@ def refused_after(who: Caller, size: int, most: int = 200) -> tuple[int, Service
 def test_a_quota_is_reported_with_its_delay(
     serving: Callable[..., RunningService], quota: dict[str, float], size: int, limit: str
 ) -> None:
-    """K4: 429, Retry-After in whole seconds, the exact time in details; others continue."""
+    """K4: a request over the quota gets 429 with its delay; other tenants continue."""
     service = serving(**quota)
-    who, other = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
-    taken, answer = refused_after(who, size)
-    details = answer.json["details"]
+    caller, other = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
+    taken, response = refused_after(caller, size)
+    details = response.json["details"]
 
     assert 1 <= taken <= 20
-    assert (answer.status, answer.code, answer.json["retryable"]) == (429, "limit_exceeded", True)
+    assert (response.status, response.code, response.json["retryable"]) == (
+        429,
+        "limit_exceeded",
+        True,
+    )
     assert details["limit"] == limit
-    assert 0 < details["retry_after_s"] <= int(answer.headers["retry-after"]) <= 10
+    assert 0 < details["retry_after_s"] <= int(response.headers["retry-after"]) <= 10
     assert other.append(make_event()).status == 201
-    assert who("GET", "/v1/events").status == 200
+    assert caller("GET", "/v1/events").status == 200
     time.sleep(details["retry_after_s"])
-    assert who.append(make_event()).status == 201
+    assert caller.append(make_event()).status == 201
 
 
-def test_a_tenants_own_quota_is_learned(serving: Callable[..., RunningService]) -> None:
-    """K4: set, changed or removed next to the service, it takes effect within seconds."""
+def test_a_quota_takes_effect_without_restart(serving: Callable[..., RunningService]) -> None:
+    """K4: a quota that is set or removed in the database takes effect within seconds."""
     service = serving()
-    access, who = service.service.access, make_caller(service, tenant_id="t")
+    access, caller = service.service.access, make_caller(service, tenant_id="t")
     access.set_quota(Quota(tenant_id="t", events_per_s=1.0))
-    wait_until(lambda: who.append(make_event()).status == 429, "bounded", within_s=10)
+    wait_until(lambda: caller.append(make_event()).status == 429, "bounded", within_s=10)
     access.remove_quota("t")
     wait_until(
-        lambda: all(who.append(make_event()).status == 201 for _ in range(5)), "free", within_s=10
+        lambda: all(caller.append(make_event()).status == 201 for _ in range(5)),
+        "free",
+        within_s=10,
     )
 
 
-def test_a_meter_counts_exactly() -> None:
-    """K4: a bucket holds two seconds of a rate; a large append passes and is paid for."""
+def test_the_quota_meter_counts_exactly() -> None:
+    """K4: the meter grants two seconds of a rate; a large append passes and leaves a debt."""
     meter = QuotaMeter(Quota(tenant_id="*", events_per_s=10.0), processes=2)
     now = 100.0
     meter.charge("t", 10, 0, now)  # half of the rate is this process's, for two seconds
@@ -83,7 +89,7 @@ def test_a_meter_counts_exactly() -> None:
 
 
 def test_the_client_waits_for_its_quota(serving: Callable[..., RunningService]) -> None:
-    """K4: appends of a client over its quota all arrive, only later."""
+    """K4: appends of a client over its quota are delayed, and all are stored."""
     service = serving(events_per_s=20.0)
     token = service.token(tenant_id="t")
     with seriatim.open(service.url, token=token) as log:
@@ -97,8 +103,8 @@ def test_the_client_waits_for_its_quota(serving: Callable[..., RunningService]) 
     assert took > 0.8  # 40 at once, the other 20 at 20 a second
 
 
-def test_a_client_without_time_gets_the_refusal(serving: Callable[..., RunningService]) -> None:
-    """K4: if the delay exceeds the caller's timeout, it gets the refusal, marked retryable."""
+def test_a_short_timeout_reports_the_quota(serving: Callable[..., RunningService]) -> None:
+    """K4: if the delay exceeds the caller's timeout, the refusal is raised, marked retryable."""
     service = serving(events_per_s=0.5)
     with seriatim.open(service.url, token=service.token(tenant_id="t")) as log:
         log.append([NewEvent("x", {})] * 20)
@@ -109,11 +115,11 @@ def test_a_client_without_time_gets_the_refusal(serving: Callable[..., RunningSe
     assert caught.value.details["retry_after_s"] > 1
 
 
-# -- turns
+# -- slots
 
 
 async def test_a_flood_leaves_slots_for_other_tenants() -> None:
-    """K4: during a flood of one tenant another gets a slot at once, every time."""
+    """K4: while one tenant queues 500 requests, another gets a slot within a few."""
     turns = TenantLimiter(alone=8, beside=2, waiting=1000)
     order: list[str] = []
 
@@ -131,13 +137,13 @@ async def test_a_flood_leaves_slots_for_other_tenants() -> None:
         places.append(len(order) - before)
     await asyncio.gather(*flood)
 
-    assert max(places) <= 1 + 8 + 2  # itself, those under way when it came, and the next few
+    assert max(places) <= 1 + 8 + 2  # itself, those that run already, and the next few
     assert order.count("loud") == 500
     assert not turns._tenants
 
 
 async def test_slots_are_granted_in_order_and_bounded() -> None:
-    """B13: requests run in order of arrival; over the bound they are refused at once."""
+    """B13: requests run in order of arrival; requests over the bound are refused at once."""
     turns = TenantLimiter(alone=1, beside=1, waiting=3)
     order: list[int] = []
 
@@ -161,7 +167,7 @@ async def test_slots_are_granted_in_order_and_bounded() -> None:
 
 
 async def test_a_cancelled_wait_releases_its_slot() -> None:
-    """B13: requests cancelled before or just after they got a slot release it."""
+    """B13: a request cancelled before or just after it got a slot releases it."""
     turns = TenantLimiter(alone=1, beside=1, waiting=100)
     for given in (False, True):
         await turns.acquire("t", 60)
@@ -182,17 +188,17 @@ async def test_a_cancelled_wait_releases_its_slot() -> None:
 # -- one tenant's flood
 
 
-def latencies(who: Caller, count: int) -> list[float]:
+def latencies(caller: Caller, count: int) -> list[float]:
     """Append a number of times, and return the sorted durations."""
     took = []
     for _ in range(count):
         began = time.perf_counter()
-        assert who.append(make_event()).status == 201
+        assert caller.append(make_event()).status == 201
         took.append(time.perf_counter() - began)
     return sorted(took)
 
 
-def flooded(loud: Caller, act: Callable[[], Any], *, threads: int = 16) -> Any:
+def run_during_flood(loud: Caller, act: Callable[[], Any], *, threads: int = 16) -> Any:
     """Run a function while a tenant floods the service."""
     done = threading.Event()
 
@@ -212,41 +218,41 @@ def flooded(loud: Caller, act: Callable[[], Any], *, threads: int = 16) -> Any:
 
 
 def test_a_flood_of_one_tenant_does_not_starve_another(service: RunningService) -> None:
-    """K4: the others' appends continue through it, none refused, each in bounded time.
+    """K4: appends of a tenant succeed in bounded time while another floods the service.
 
     Flood and service share this process, so times here are bounded loosely; the benchmark of the
     service measures them.
     """
     loud, calm = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     quiet = latencies(calm, 40)
-    during = flooded(loud, lambda: latencies(calm, 40))
+    during = run_during_flood(loud, lambda: latencies(calm, 40))
 
     assert len(quiet) == len(during) == 40
     assert during[-1] < 5.0
 
 
 def test_a_flood_is_refused_with_a_delay(serving: Callable[..., RunningService]) -> None:
-    """K4: over the bound of queued appends a tenant gets 429, another tenant does not."""
+    """K4: a tenant over the bound of queued appends gets 429 with Retry-After; others do not."""
     service = serving(tenant_in_flight=1, tenant_waiting=2)
     loud, calm = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     lock = service.service.append_limiter
     statuses: list[int] = []
 
     def ask() -> None:
-        answer = loud.append(make_event())
-        statuses.append(answer.status)
-        if answer.status == 429:
-            assert answer.headers["retry-after"] == "1"
+        response = loud.append(make_event())
+        statuses.append(response.status)
+        if response.status == 429:
+            assert response.headers["retry-after"] == "1"
 
     held = asyncio.run_coroutine_threadsafe(lock.acquire("loud", 60), service._loop)
     held.result(10)
-    asking = [threading.Thread(target=ask) for _ in range(6)]
-    for thread in asking:
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
         thread.start()
     wait_until(lambda: len(statuses) == 4, "four are refused")
     assert calm.append(make_event()).status == 201
     service._loop.call_soon_threadsafe(lock.release, "loud")
-    for thread in asking:
+    for thread in threads:
         thread.join(30)
 
     assert sorted(statuses) == [201, 201, 429, 429, 429, 429]
@@ -256,7 +262,7 @@ def test_a_flood_is_refused_with_a_delay(serving: Callable[..., RunningService])
 
 
 class Gate:
-    """Holds the queries of one tenant up until it is opened."""
+    """Block the queries of one tenant until it is opened."""
 
     def __init__(
         self, service: RunningService, tenant_id: str, monkeypatch: pytest.MonkeyPatch
@@ -279,12 +285,12 @@ class Gate:
         self._opened.set()
 
 
-def asking(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
+def start_queries(caller: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
     """Run concurrent queries; return the threads, and the statuses of their responses."""
     statuses: list[int] = []
 
     def ask() -> None:
-        statuses.append(who("POST", "/v1/query", {"query": {}}).status)
+        statuses.append(caller("POST", "/v1/query", {"query": {}}).status)
 
     threads = [threading.Thread(target=ask) for _ in range(count)]
     for thread in threads:
@@ -292,18 +298,18 @@ def asking(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
     return threads, statuses
 
 
-def test_slow_reads_of_one_tenant_hold_nobody_up(
+def test_slow_reads_of_one_tenant_do_not_delay_others(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K4: even with more of them than threads, others authenticate, append, read and follow."""
+    """K4: while one tenant's reads occupy its slots, another appends, queries, reads and tails."""
     gate = Gate(service, "slow", monkeypatch)
     serving = service.service.settings
     slow = make_caller(service, tenant_id="slow")
     assert slow.append(make_event()).status == 201
-    threads, statuses = asking(slow, serving.threads + 8)
-    wait_until(lambda: gate.entered >= serving.tenant_reads, "its share is held up")
+    threads, statuses = start_queries(slow, serving.threads + 8)
+    wait_until(lambda: gate.entered >= serving.tenant_reads, "the slots of the tenant are occupied")
     try:
-        calm = make_caller(service, tenant_id="calm")  # whose token nobody has seen yet
+        calm = make_caller(service, tenant_id="calm")  # with a token that is not cached yet
         assert calm.append(make_event(tags=["a"])).status == 201
         seen = calm("POST", "/v1/query", {"query": {"filters": [{"tags": ["a"]}]}}).json
         again = {"events": [make_event()], "query": {"filters": [{"tags": ["a"]}]}}
@@ -312,7 +318,7 @@ def test_slow_reads_of_one_tenant_hold_nobody_up(
         assert calm("GET", "/v1/events").status == 200
         with open_tail(calm, after=0) as tail:
             assert next(iter(tail.lines()))["records"]
-        assert slow.append(make_event()).status == 201  # what it appends is another matter
+        assert slow.append(make_event()).status == 201  # appends have slots of their own
         assert gate.entered <= serving.tenant_reads
         assert not statuses
     finally:
@@ -328,12 +334,14 @@ def test_a_slot_lasts_until_the_read_has_ended(
     """K4: a read that timed out keeps its slot until its thread has ended."""
     service = serving(request_timeout_s=0.3, tenant_reads=1, tenant_reads_beside=1)
     gate = Gate(service, "t", monkeypatch)
-    who = make_caller(service, tenant_id="t")
-    assert who.append(make_event()).status == 201
-    late = [who("POST", "/v1/query", {"query": {}}) for _ in range(3)]
+    caller = make_caller(service, tenant_id="t")
+    assert caller.append(make_event()).status == 201
+    late = [caller("POST", "/v1/query", {"query": {}}) for _ in range(3)]
     entered = gate.entered
     gate.open()
-    wait_until(lambda: who("POST", "/v1/query", {"query": {}}).status == 200, "its turn is back")
+    wait_until(
+        lambda: caller("POST", "/v1/query", {"query": {}}).status == 200, "the slot is released"
+    )
 
     assert [(one.status, one.code) for one in late] == [(504, "timeout")] * 3
     assert entered == 1

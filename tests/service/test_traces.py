@@ -31,39 +31,39 @@ def spans() -> Iterator[InMemorySpanExporter]:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service on an empty log."""
-    with run_service(f"sqlite:///{tmp_path}/log.db") as made:
-        yield made
+    with run_service(f"sqlite:///{tmp_path}/log.db") as service:
+        yield service
 
 
 @pytest.fixture
 def log(service: RunningService) -> Iterator[Log]:
-    """Its log, through the client."""
+    """The log of the service, through the client."""
     with seriatim.open(service.url, token=service.token()) as opened:
         yield opened
 
 
-def ids(span: ReadableSpan) -> Any:
-    """Return the ids of a span."""
+def context_of(span: ReadableSpan) -> Any:
+    """Return the context of a span."""
     return span.get_span_context()
 
 
-def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
-    """Return the spans of a name, in the order in which they ended."""
+def spans_named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    """Return the spans with a name, in the order in which they ended."""
     return [span for span in spans.get_finished_spans() if span.name == name]
 
 
 def test_an_append_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: the service's spans belong to the client's, and the event carries the trace."""
+    """M2: spans of client, service and store form one trace, which the event carries."""
     spans.clear()
     record = log.append([NewEvent("a", {})]).records[0]
 
-    inner, outer = named(spans, "seriatim.append")
-    [served] = named(spans, "POST /v1/appends")
+    inner, outer = spans_named(spans, "seriatim.append")
+    [served] = spans_named(spans, "POST /v1/appends")
     assert served.parent is not None
     assert inner.parent is not None
-    assert served.parent.span_id == ids(outer).span_id
-    assert inner.parent.span_id == ids(served).span_id
-    assert f"{ids(outer).trace_id:032x}" in record.metadata["traceparent"]
+    assert served.parent.span_id == context_of(outer).span_id
+    assert inner.parent.span_id == context_of(served).span_id
+    assert f"{context_of(outer).trace_id:032x}" in record.metadata["traceparent"]
     assert list(log.read()) == [record]
 
 
@@ -77,26 +77,26 @@ def test_duplicates_of_a_traced_append_get_one_response(
         "content-type": "application/json",
         "idempotency-key": "k",
     }
-    answers = []
+    responses = []
     for _ in range(2):
         connection = http.client.HTTPConnection("127.0.0.1", service.port)
         connection.request("POST", "/v1/events", body, headers)
-        answers.append(connection.getresponse().read())
+        responses.append(connection.getresponse().read())
         connection.close()
 
-    assert answers[0] == answers[1]
-    metadata = json.loads(answers[0])["added"]["metadata"]
+    assert responses[0] == responses[1]
+    metadata = json.loads(responses[0])["added"]["metadata"]
     assert [record.metadata for record in log.read()] == [metadata, metadata]
     assert "traceparent" in metadata
 
 
 def test_a_read_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: reads continue with their caller's trace, too."""
+    """M2: the spans of a read over HTTP belong to one trace."""
     spans.clear()
     log.page()
 
-    inner, outer = named(spans, "seriatim.read")
-    [served] = named(spans, "GET /v1/events")
-    assert ids(inner).trace_id == ids(outer).trace_id
+    inner, outer = spans_named(spans, "seriatim.read")
+    [served] = spans_named(spans, "GET /v1/events")
+    assert context_of(inner).trace_id == context_of(outer).trace_id
     assert served.attributes is not None
     assert served.attributes["http.response.status_code"] == 200

@@ -30,8 +30,8 @@ from seriatim.factory import redact_url
         ("postgresql://ann:s3@cret@db/shop", "postgresql://ann:***@db/shop"),
     ],
 )
-def test_a_password_is_never_shown(url: str, shown: str) -> None:
-    """K1: neither before the host nor as an option; what is no secret stays as it was written."""
+def test_passwords_are_redacted(url: str, shown: str) -> None:
+    """K1: a password before the host or as an option is redacted; the rest is unchanged."""
     assert redact_url(url) == shown
 
 
@@ -39,6 +39,6 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
     "option",
     ["password", "sslpassword", "passfile", "sslkey", "scram_client_key", "oauth_client_secret"],
 )
-def test_no_secret_option_is_shown(option: str) -> None:
-    """K1: every option of libpq that is a secret, or says where one is."""
+def test_secret_options_are_redacted(option: str) -> None:
+    """K1: options of libpq with a secret, or with the file of one, are redacted."""
     assert "s3cret" not in redact_url(f"postgresql://ann:s3cret@db/shop?{option}=%2Fs3cret&x=y")

@@ -1,4 +1,4 @@
-"""Bodies of appends: the fast parser refuses what the exact one refuses."""
+"""Bodies of appends: the fast parser accepts and refuses what the exact one does."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BLANK = st.sampled_from(["", " ", "\n", "\t "])
 
 
 @st.composite
-def texts(draw: st.DrawFn, depth: int = 3) -> str:
-    """Return JSON text with blanks anywhere, in which an object may have a key twice."""
+def json_texts(draw: st.DrawFn, depth: int = 3) -> str:
+    """Return JSON text with white space anywhere, in which an object may repeat a key."""
     blank = draw(BLANK)
     kind = draw(st.sampled_from(["scalar", "list", "object"] if depth else ["scalar"]))
     if kind == "scalar":
         return blank + json.dumps(draw(SCALARS), ensure_ascii=draw(st.booleans())) + draw(BLANK)
-    inner = texts(depth - 1)
+    inner = json_texts(depth - 1)
     if kind == "list":
         return f"{blank}[{','.join(draw(st.lists(inner, max_size=3)))}{draw(BLANK)}]"
     members = draw(st.lists(st.tuples(KEYS, inner), max_size=3))
@@ -44,8 +44,8 @@ def texts(draw: st.DrawFn, depth: int = 3) -> str:
     return f"{blank}{{{text}{draw(BLANK)}}}{draw(BLANK)}"
 
 
-def refused(act: Any, *arguments: Any) -> bool:
-    """Tell whether something is refused."""
+def is_refused(act: Any, *arguments: Any) -> bool:
+    """Return whether a function raises a Seriatim error."""
     try:
         act(*arguments)
     except SeriatimError:
@@ -53,18 +53,18 @@ def refused(act: Any, *arguments: Any) -> bool:
     return False
 
 
-@given(texts())
-def test_a_key_twice_is_found_at_any_size(text: str) -> None:
-    """A2: read as a whole or member by member, the same texts are refused or have equal values."""
+@given(json_texts())
+def test_repeated_keys_are_found_at_any_size(text: str) -> None:
+    """A2: both parsers refuse the same texts, and return equal values for the others."""
     raw = text.encode()
     with pytest.MonkeyPatch.context() as patch:
-        wrong = refused(request_bodies._parse_exactly, raw)
-        assert refused(parse_json_body, raw) == wrong
+        wrong = is_refused(request_bodies._parse_exactly, raw)
+        assert is_refused(parse_json_body, raw) == wrong
         assert wrong or parse_json_body(raw) == request_bodies._parse_exactly(raw)
         for whole_bytes, levels in itertools.product((0, 8, 24), (1, 2, 6)):
             patch.setattr(request_bodies, "_WHOLE_BYTES", whole_bytes)
             patch.setattr(request_bodies, "_LEVELS", levels)
-            assert refused(parse_json_body, raw) == wrong
+            assert is_refused(parse_json_body, raw) == wrong
             assert wrong or parse_json_body(raw) == request_bodies._parse_exactly(raw)
 
 
@@ -76,10 +76,10 @@ def test_a_key_twice_is_found_at_any_size(text: str) -> None:
         (AppendsBody, '{"appends": [{"events": []}, {"events": [%s]}]}'),
     ],
 )
-def test_a_large_body_is_read_in_short_steps(
+def test_a_large_body_is_parsed_in_parts(
     kind: type[Any], shape: str, indent: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: no call reads much more than an event, however large the batch is."""
+    """K3: a large body is parsed in parts of about one event each."""
     event = {"event_type": "x", "payload": {"list": list(range(1000)), "text": "a b"}}
     text = json.dumps(event, indent=indent)
     raw = (shape % ",".join([text] * 400)).encode()
@@ -116,7 +116,7 @@ def test_a_payload_is_parsed_once(whole_bytes: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_body_of_another_shape_does_not_match() -> None:
-    """B2: the caller then reports the exact error."""
+    """B2: the fast parser does not match bodies of another shape."""
     parser = BodyParser(AppendBody)
     others: tuple[Any, ...] = (
         [],

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks, on a log in memory."""
+"""The harness of the benchmarks, mostly on a log in memory."""
 
 import json
 import time
@@ -40,8 +40,8 @@ def prefilled_log() -> Iterator[SeriatimLog]:
         yield log
 
 
-def test_every_kind_of_caller_appends_what_it_counts(prefilled_log: SeriatimLog) -> None:
-    """Threads, tasks and a lone caller store exactly the events they report."""
+def test_callers_count_their_appends(prefilled_log: SeriatimLog) -> None:
+    """Threads, tasks and a single caller store exactly the events that they count."""
     orders = Orders(streams=10)
     counted = EVENTS
     for subject in (
@@ -57,7 +57,7 @@ def test_every_kind_of_caller_appends_what_it_counts(prefilled_log: SeriatimLog)
 
 
 def test_a_failing_caller_fails_the_run() -> None:
-    """An error in a thread is raised, never counted as silence."""
+    """An error in a thread of a run is raised."""
 
     def fail(_: int) -> int:
         raise LookupError
@@ -67,7 +67,7 @@ def test_a_failing_caller_fails_the_run() -> None:
 
 
 def test_rounds_are_interleaved() -> None:
-    """Each round runs every contestant once, after a warm-up of each."""
+    """Each round runs every subject once, after a warm-up of each."""
     order: list[str] = []
 
     def subject(name: str) -> Sample:
@@ -87,7 +87,7 @@ def test_rounds_are_interleaved() -> None:
 
 
 def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
-    """The table and the JSON say ok or short, with goal, aim, percentiles and rate."""
+    """The table and the JSON have verdict, goal, percentiles and rate of each figure."""
     fast, slow = Series((30.0, 10.0, 20.0), (1.0,), (2.0,)), Series((10.0, 10.0, 10.0))
     figures = [
         ratio("fast / slow", fast, slow, against="slow", goal=1.5, aim=3.0),
@@ -96,8 +96,8 @@ def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
         reference("slow", slow),
     ]
 
-    assert [one.ok for one in figures] == [True, False, True, None]
-    assert [one.verdict for one in figures] == ["ok", "short", "ok", "-"]
+    assert [figure.ok for figure in figures] == [True, False, True, None]
+    assert [figure.verdict for figure in figures] == ["ok", "short", "ok", "-"]
     lines = table(figures).splitlines()
     assert len(lines) == 2 + len(figures)
     assert "2.00x" in lines[2]
@@ -105,7 +105,7 @@ def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
     path = write_results("smoke", {"taken": "2025-11-15"}, figures, tmp_path)
     written = json.loads(path.read_text())
     assert written["conditions"] == {"taken": "2025-11-15"}
-    assert [one["measured"] for one in written["figures"]] == [2.0, 0.5, 2.0, 10.0]
+    assert [figure["measured"] for figure in written["figures"]] == [2.0, 0.5, 2.0, 10.0]
     assert written["figures"][1]["ok"] is False
 
     (kept,) = carry_over_figures("smoke", figures[1:], lambda name: "/" in name, tmp_path)
@@ -117,7 +117,7 @@ def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
 
 
 def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:
-    """What the benchmark appends enters none of the contexts it asks for."""
+    """The contexts of the benchmark do not match its own appends."""
     plan = AppendPlan(events=EVENTS, rounds=1, seconds=BRIEF, context_calls=2)
 
     with SeriatimLog(postgres_url) as prefilled_log:
@@ -129,7 +129,7 @@ def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:
 
 
 def test_memory_is_measured_while_reading_and_exporting(prefilled_log: SeriatimLog) -> None:
-    """Both operations process the requested number of events, and growth is measured."""
+    """Export and read process the requested events, and growth of memory is measured."""
     seen: list[int] = []
     export(prefilled_log.log, EVENTS, seen.append)
     read(prefilled_log.log, EVENTS, seen.append)
@@ -143,16 +143,16 @@ def test_memory_is_measured_while_reading_and_exporting(prefilled_log: SeriatimL
     assert watch.growth_mib > 32.0
 
 
-def test_prefilled_events_are_as_the_conditions_say() -> None:
-    """Payloads have about 325 bytes, and a year's label never meets the next year's."""
+def test_prefilled_events_match_the_stated_conditions() -> None:
+    """Payloads have about 325 bytes, and events have the label of their year alone."""
     assert 300 < payload_bytes() < 350
     assert "year:2024" in make_prefill_event(0, EVENTS).tags
     assert "year:2025" in make_prefill_event(EVENTS - 2, EVENTS).tags
     assert "year:2025" not in make_prefill_event(0, EVENTS).tags
 
 
-def test_a_partial_run_never_replaces_the_kept_results() -> None:
-    """Quick runs and single sections are written elsewhere."""
+def test_partial_runs_are_marked() -> None:
+    """Quick runs and single sections are not whole runs, whose results are kept."""
     assert parse_plan([]).is_publishable
     assert parse_plan(["--large"]).is_publishable
     assert not parse_plan(["--quick"]).is_publishable
@@ -164,7 +164,7 @@ def test_a_partial_run_never_replaces_the_kept_results() -> None:
 
 
 def test_callers_stop_in_time() -> None:
-    """A run lasts about the requested time, even while requests are queued."""
+    """A run lasts at least the requested time."""
     started = time.perf_counter()
     alone(lambda: 1)(BRIEF)
 

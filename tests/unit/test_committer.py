@@ -1,4 +1,4 @@
-"""Group commit: one queue, a few writers, a result for every caller."""
+"""Group commit: one queue, a few writers, an outcome for every caller."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ PATIENCE_S = 20
 
 
 def request(count: int = 1, size: int = 10, name: str = "x") -> AppendRequest:
-    """Make an append of so many events, said to be of that size."""
+    """Make an append with a number of events and a size."""
     numbers = iter(range(count))
     context = ValidationContext(tenant_id="t", new_id=lambda: f"e-{next(numbers)}")
     events, _ = prepare(context, [NewEvent(name)] * count)
@@ -26,34 +26,34 @@ def request(count: int = 1, size: int = 10, name: str = "x") -> AppendRequest:
 
 
 def receipt() -> AppendResult:
-    """Make an answer."""
+    """Make a receipt."""
     return AppendResult(1, 1, tuple)
 
 
 class Gate:
-    """A commit that waits to be let through, and notes the groups it got."""
+    """A commit that blocks until it is opened, and records its groups."""
 
-    def __init__(self, answer: Callable[[AppendRequest], Outcome] | None = None) -> None:
+    def __init__(self, outcome: Callable[[AppendRequest], Outcome] | None = None) -> None:
         self.open = threading.Event()
         self.arrived = threading.Semaphore(0)
         self.groups: list[list[str]] = []
-        self.answer = answer or (lambda _: receipt())
+        self.outcome = outcome or (lambda _: receipt())
 
     def __call__(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group."""
         self.groups.append([one.events[0].event_type for one in group])
         self.arrived.release()
         assert self.open.wait(PATIENCE_S)
-        return [self.answer(one) for one in group]
+        return [self.outcome(one) for one in group]
 
     def wait(self) -> None:
-        """Wait until a group is at the gate."""
+        """Wait until a group has arrived."""
         assert self.arrived.acquire(timeout=PATIENCE_S)
 
 
 @pytest.fixture
 def make_committer() -> Iterator[Callable[..., Committer]]:
-    """Make committers, and close them in the end."""
+    """Return a function that makes committers, which are closed after the test."""
     committers: list[Committer] = []
 
     def make(commit: Any, **options: Any) -> Committer:
@@ -61,12 +61,12 @@ def make_committer() -> Iterator[Callable[..., Committer]]:
         return committers[-1]
 
     yield make
-    for one in committers:
-        one.close(PATIENCE_S)
+    for committer in committers:
+        committer.close(PATIENCE_S)
 
 
 def test_single_append_is_not_delayed(make_committer: Callable[..., Committer]) -> None:
-    """B13: one append is one group, answered at once."""
+    """B13: a single append is committed as a group of one."""
     result = receipt()
     committer = make_committer(lambda _: [result])
 
@@ -74,7 +74,7 @@ def test_single_append_is_not_delayed(make_committer: Callable[..., Committer]) 
 
 
 def test_queued_requests_share_a_commit(make_committer: Callable[..., Committer]) -> None:
-    """B13: queued requests are committed together, in order, each with its own result."""
+    """B13: queued appends are committed together, in order, each with its own outcome."""
     gate = Gate(lambda one: Conflict() if one.events[0].event_type == "bad" else receipt())
     committer = make_committer(gate)
     futures = [committer.submit(request(name="first"))]
@@ -90,8 +90,8 @@ def test_queued_requests_share_a_commit(make_committer: Callable[..., Committer]
     assert gate.groups == [["first"], ["a", "bad", "b"]]
 
 
-def test_groups_have_bounds(make_committer: Callable[..., Committer]) -> None:
-    """K3: a group holds no more events and bytes than one append may, unless it is one append."""
+def test_groups_are_bounded(make_committer: Callable[..., Committer]) -> None:
+    """K3: a group has at most the events and bytes of one append, or is a single append."""
     gate = Gate()
     committer = make_committer(gate, limits=Limits(append_events=3, append_bytes=100))
     futures = [committer.submit(request(name="first"))]
@@ -141,7 +141,7 @@ def test_the_queue_is_bounded(
     assert committer.submit(request(1, 10)).result(PATIENCE_S).count == 1
 
 
-def test_an_append_larger_than_the_queue(make_committer: Callable[..., Committer]) -> None:
+def test_an_empty_queue_accepts_any_append(make_committer: Callable[..., Committer]) -> None:
     """B13: an empty queue accepts even the largest append."""
     committer = make_committer(
         lambda group: [receipt() for _ in group], limits=Limits(queue_events=1)
@@ -150,8 +150,8 @@ def test_an_append_larger_than_the_queue(make_committer: Callable[..., Committer
     assert committer.submit(request(5)).result(PATIENCE_S).count == 1
 
 
-def test_a_cancelled_append_is_never_sent(make_committer: Callable[..., Committer]) -> None:
-    """B13: a queued append can be cancelled and stores nothing; a sent one cannot."""
+def test_queued_appends_can_be_cancelled(make_committer: Callable[..., Committer]) -> None:
+    """B13: a queued append can be cancelled and is not sent; one that was taken cannot."""
     gate = Gate()
     committer = make_committer(gate)
     taken = committer.submit(request(name="taken"))
@@ -167,7 +167,7 @@ def test_a_cancelled_append_is_never_sent(make_committer: Callable[..., Committe
 
 
 def test_a_queue_of_cancelled_appends(make_committer: Callable[..., Committer]) -> None:
-    """B13: when all queued appends are cancelled, the writer waits again."""
+    """B13: a writer continues after all queued appends were cancelled."""
     gate = Gate()
     committer = make_committer(gate)
     taken = committer.submit(request())
@@ -181,10 +181,10 @@ def test_a_queue_of_cancelled_appends(make_committer: Callable[..., Committer]) 
 
 
 @pytest.mark.parametrize("error", [BackendFailure("gone"), RuntimeError("bug"), None])
-def test_a_failing_commit_answers_everyone(
+def test_a_failing_commit_fails_every_append(
     make_committer: Callable[..., Committer], error: Exception | None
 ) -> None:
-    """L2: if a commit fails, every caller gets an error, and the writer continues."""
+    """L2: if a commit fails, every append of the group has an error, and the writer continues."""
 
     def commit(group: Sequence[AppendRequest]) -> list[Outcome]:
         if group[0].events[0].event_type == "good":
@@ -204,8 +204,8 @@ def test_a_failing_commit_answers_everyone(
     assert committer.submit(request(name="good")).result(PATIENCE_S).count == 1
 
 
-def test_several_writers(make_committer: Callable[..., Committer]) -> None:
-    """B13: with two writers a second group goes while the first is under way."""
+def test_writers_commit_concurrently(make_committer: Callable[..., Committer]) -> None:
+    """B13: a second writer commits a group while the first one is in flight."""
     gate = Gate()
     committer = make_committer(gate, writers=2)
     first = committer.submit(request(name="a"))
@@ -232,7 +232,7 @@ def test_several_writers(make_committer: Callable[..., Committer]) -> None:
 def test_idle_writer_takes_half_of_the_queue(
     waiting: int, under_way: int, writers: int, taken: list[int]
 ) -> None:
-    """B13: with an idle writer, one half is encoded while the other commits."""
+    """B13: with an idle second writer a writer takes half of a long queue."""
     queue: AppendQueue[QueuedAppend] = AppendQueue(Limits())
     for _ in range(waiting):
         queue.put(QueuedAppend(request(), threading.Lock(), None))
@@ -244,7 +244,7 @@ def test_idle_writer_takes_half_of_the_queue(
 
 
 def test_close_waits_for_accepted_appends(make_committer: Callable[..., Committer]) -> None:
-    """B13: closing answers all that was accepted, and takes nothing more."""
+    """B13: close waits for accepted appends and refuses later ones."""
     gate = Gate()
     committer = make_committer(gate)
     accepted = [committer.submit(request(name="a"))]
@@ -263,7 +263,7 @@ def test_close_waits_for_accepted_appends(make_committer: Callable[..., Committe
 
 
 def test_close_timeout(make_committer: Callable[..., Committer]) -> None:
-    """B13: a close may be given a bound."""
+    """B13: close returns at its timeout, although a commit is in flight."""
     gate = Gate()
     committer = make_committer(gate)
     committer.submit(request())
@@ -273,7 +273,7 @@ def test_close_timeout(make_committer: Callable[..., Committer]) -> None:
 
 
 def test_fork_has_an_empty_queue(make_committer: Callable[..., Committer]) -> None:
-    """B13: a child has an empty queue and its own writers; a closed committer stays closed."""
+    """B13: a forked committer has an empty queue and its own writers, or stays closed."""
     gate = Gate()
     committer = make_committer(gate)
     parents = committer.submit(request(name="parent"))
@@ -286,7 +286,7 @@ def test_fork_has_an_empty_queue(make_committer: Callable[..., Committer]) -> No
     assert committer.submit(request(name="child")).result(PATIENCE_S).count == 1
     parents.result(PATIENCE_S)
     assert sorted(gate.groups) == [["child"], ["parent"]]
-    for thread in parents_threads:  # a real child has none of them
+    for thread in parents_threads:  # a real child process has no threads of its parent
         thread.join(0.05)
     committer.close(0.05)
     committer.after_fork()
@@ -295,7 +295,7 @@ def test_fork_has_an_empty_queue(make_committer: Callable[..., Committer]) -> No
 
 
 def test_single_caller_commits_in_its_own_thread(make_committer: Callable[..., Committer]) -> None:
-    """B13: a single caller commits in its thread; concurrent ones join a group."""
+    """B13: a single caller commits in its own thread, unless a commit is in flight."""
     gate = Gate()
     committer = make_committer(gate)
 
@@ -308,7 +308,7 @@ def test_single_caller_commits_in_its_own_thread(make_committer: Callable[..., C
 
 
 def test_errors_of_a_single_caller(make_committer: Callable[..., Committer]) -> None:
-    """L2: a refusal is raised unchanged; a bug in a store is an ambiguous failure."""
+    """L2: an error of a single caller is raised unchanged; an unexpected one is ambiguous."""
     committer = make_committer(Gate())
 
     def act(error: Exception) -> Outcome:

@@ -1,4 +1,4 @@
-"""Settings of delivery under their environment names, and metrics."""
+"""Settings of delivery and their environment variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_default_settings() -> None:
-    """H4: every setting has the default of the specification, except lookback, which is off."""
+    """H4: the settings have the defaults of the specification, except lookback, which is off."""
     assert delivery.load_registry_settings() == RegistrySettings(
         lease_s=900, heartbeat_s=30, owner=None, enabled=True, on_outage="pause"
     )
@@ -40,7 +40,7 @@ def test_default_settings() -> None:
     assert delivery.load_numbering_mode() == "log"
 
 
-def test_environment_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """H4: the environment variables of the specification are read."""
     for name, value in {
         "ENABLE_PROCESSED_EVENT_REGISTRY": "false",
@@ -79,8 +79,10 @@ def test_environment_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
         ("EVENT_PUBLISHER_LOOKBACK_MAX_KEYS", "-1"),
     ],
 )
-def test_a_bad_setting(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """H4: what means nothing is refused at start, by name."""
+def test_invalid_variables_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """H4: an invalid value of an environment variable is refused."""
     monkeypatch.setenv(name, value)
     reader = (
         delivery.load_publisher_settings if "PUBLISHER" in name else delivery.load_registry_settings
@@ -91,14 +93,14 @@ def test_a_bad_setting(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -
 
 @pytest.mark.parametrize("mode", ["legacy", "s3", "sometimes"])
 def test_unsafe_allocator_is_refused(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    """H4: numbering without a lock is refused, with the reason."""
+    """H4: allocator modes without a lock are refused with a reason."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", mode)
     with pytest.raises(InvalidArgument, match=r"two writers|must be"):
         seriatim.open("memory:")
 
 
 def test_allocator_off_requires_caller_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H4: allocator off: the caller numbers streams, and must."""
+    """H4: with the allocator off the caller must number the events of streams."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", "off")
     with seriatim.open("memory:") as log:
         with pytest.raises(InvalidEvent, match="stream_seq is missing"):
@@ -110,7 +112,7 @@ def test_allocator_off_requires_caller_numbers(monkeypatch: pytest.MonkeyPatch) 
 def test_settings_without_effect(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """H4: the allocator's schema and prefix are accepted without effect, and logged once."""
+    """H4: the allocator's schema is accepted without effect, and logged once."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_SCHEMA", "spice_event_registry")
     with caplog.at_level(logging.WARNING, logger="seriatim"):
         delivery.load_numbering_mode()
@@ -120,8 +122,8 @@ def test_settings_without_effect(
     assert "no effect" in caplog.text
 
 
-def test_invalid_publisher_settings_are_refused() -> None:
-    """H4: settings that mean nothing are refused in code, too."""
+def test_invalid_settings_are_refused() -> None:
+    """H4: invalid settings in code are refused."""
     with pytest.raises(InvalidArgument):
         PublisherSettings(step_events=0)
     with pytest.raises(InvalidArgument):

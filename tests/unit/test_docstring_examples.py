@@ -48,7 +48,7 @@ CLASSES: tuple[type, ...] = (
     telemetry.MetricsServer,
     telemetry.Telemetry,
 )
-# For facades and tools built on the log, not for its users.
+# Methods for facades and tools of the package, not for users.
 INTERNAL = {
     *("append_draft", "draft", "read_page", "iterate_batches"),
     *("make_owner", "remember_owner", "check_position", "get_progress", "emit", "record"),
@@ -99,7 +99,7 @@ EXAMPLES = {name: code for name, one in DOCUMENTED.items() if (code := find_exam
 
 
 def test_every_public_method_has_an_example() -> None:
-    """No public method of a facade is without an example."""
+    """Every public method of a facade has an example."""
     assert sorted(METHODS.keys() - EXAMPLES.keys()) == []
 
 
@@ -118,7 +118,7 @@ def test_documented_parameters_exist() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An example can be copied: with an open log and Seriatim's names it runs as it stands."""
+    """Each example runs with an open log and the names of Seriatim."""
     monkeypatch.chdir(tmp_path)
     code = compile(
         EXAMPLES[name], name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True

@@ -16,7 +16,7 @@ PATIENCE_S = 20.0
 
 
 class Renewals:
-    """Renews as scripted; the last outcome is repeated."""
+    """Renews with scripted outcomes; the last one is repeated."""
 
     def __init__(self, *outcomes: bool | Exception) -> None:
         self.outcomes = list(outcomes)
@@ -35,19 +35,19 @@ class Renewals:
 
 
 def make_keeper(renew: Callable[[], bool], **options: Any) -> LeaseKeeper:
-    """Return a keeper that renews a hundred times a second."""
+    """Return a keeper that renews every 10 ms."""
     given: dict[str, Any] = {"interval_s": 0.01, "name": "the lease", "on_error": pytest.fail}
     return LeaseKeeper(renew, **given | options)
 
 
 def wait_until_ended(keeper: LeaseKeeper) -> None:
-    """Wait until the thread of a keeper has ended by itself."""
+    """Wait until the thread of a keeper has ended."""
     keeper._thread.join(PATIENCE_S)
     assert not keeper._thread.is_alive()
 
 
 def test_a_lease_is_renewed_and_released() -> None:
-    """E5: the lease is renewed while the block runs, and released after the last renewal."""
+    """E5: a lease is renewed during the block and released at its end."""
     renew = Renewals(True, True, True)
     ended: list[str] = []
     keeper = make_keeper(
@@ -61,8 +61,8 @@ def test_a_lease_is_renewed_and_released() -> None:
     assert ended == ["closed", "released"]
 
 
-def test_a_failure_is_reported_and_the_renewal_repeated() -> None:
-    """E5: while the database is away, the keeper continues, whatever kind of error it gets."""
+def test_a_failed_renewal_is_reported_and_repeated() -> None:
+    """E5: an error of a renewal is reported, and the renewal is repeated."""
     failures = [BackendFailure("away"), OSError("away")]
     seen: list[Exception] = []
     renew = Renewals(*failures, True)
@@ -75,7 +75,7 @@ def test_a_failure_is_reported_and_the_renewal_repeated() -> None:
 
 @pytest.mark.parametrize("outcome", [False, LeaseLost("taken")], ids=["false", "raised"])
 def test_a_lost_lease_is_not_released(outcome: bool | Exception) -> None:
-    """H2: after the loss nothing is renewed or released, and `check` raises."""
+    """H2: a lost lease is neither renewed nor released, and `check` raises."""
     renew = Renewals(True, outcome)
     ended: list[str] = []
     with make_keeper(
@@ -91,14 +91,14 @@ def test_a_lost_lease_is_not_released(outcome: bool | Exception) -> None:
 
 
 def test_a_lease_lost_by_a_fenced_write_is_not_released() -> None:
-    """E5: a `LeaseLost` that ends the block is enough, also before a renewal has noticed."""
+    """E5: a lease is not released when the block ends with `LeaseLost`."""
     keeper = make_keeper(lambda: True, release=lambda: pytest.fail("released"), interval_s=600.0)
     with pytest.raises(LeaseLost), keeper:
         raise LeaseLost("by the cursor")
 
 
 def test_a_lease_is_released_after_another_error() -> None:
-    """E5: work that fails keeps nobody waiting."""
+    """E5: a lease is released when the block fails with another error."""
     released: list[bool] = []
     keeper = make_keeper(lambda: True, release=lambda: released.append(True), interval_s=600.0)
     with pytest.raises(ZeroDivisionError), keeper:
@@ -107,8 +107,8 @@ def test_a_lease_is_released_after_another_error() -> None:
     assert released == [True]
 
 
-def test_confirm_asks_the_store() -> None:
-    """H2: a process that was suspended learns of the loss before the thread does."""
+def test_confirm_renews_the_lease() -> None:
+    """H2: `confirm` renews the lease, and raises when it was lost."""
     renew = Renewals(True, False)
     with make_keeper(renew, interval_s=600.0, release=lambda: pytest.fail("released")) as keeper:
         keeper.confirm()
@@ -121,7 +121,7 @@ def test_confirm_asks_the_store() -> None:
 
 
 def test_confirm_raises_the_failure_of_the_store() -> None:
-    """H2: without an answer the lease is neither lost nor confirmed."""
+    """H2: `confirm` raises a failure of the store without losing the lease."""
     released: list[bool] = []
     failing = Renewals(BackendFailure("away"))
     with make_keeper(failing, interval_s=600.0, release=lambda: released.append(True)) as keeper:
@@ -132,8 +132,8 @@ def test_confirm_raises_the_failure_of_the_store() -> None:
     assert released == [True]
 
 
-def test_a_forked_child_holds_no_lease() -> None:
-    """E5: in a child `check` raises, and leaving the block releases nothing."""
+def test_a_forked_child_has_no_lease() -> None:
+    """E5: in a forked child `check` raises, and the end of the block releases nothing."""
     released: list[int] = []
     child = -1
     with make_keeper(
@@ -159,7 +159,7 @@ def _leave_in_child(keeper: LeaseKeeper, released: list[int]) -> int:
 
 
 def test_waiting_reports_once_and_returns_the_lease() -> None:
-    """I8: a waiting owner says so once, and claims again after each interval."""
+    """I8: waiting for a lease is reported once, and the claim is repeated at intervals."""
     answers = iter([None, None, 7])
     waits: list[float] = []
     reports: list[bool] = []
@@ -177,7 +177,7 @@ def test_waiting_reports_once_and_returns_the_lease() -> None:
 
 
 def test_waiting_ends_when_stopped() -> None:
-    """I8: who is stopped while waiting claims nothing more."""
+    """I8: waiting for a lease ends without a claim when it is stopped."""
     stopped = threading.Event()
     assert (
         wait_for_lease(

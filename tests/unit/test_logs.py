@@ -1,4 +1,4 @@
-"""Logs as JSON or text: their context and trace, and never a secret."""
+"""Logs as JSON or text, with context and trace, and without secrets."""
 
 import io
 import json
@@ -17,7 +17,7 @@ logger = logging.getLogger("seriatim")
 
 
 class Written:
-    """The lines of a block."""
+    """Collects the log lines of a block."""
 
     def __init__(self, form: LogFormat) -> None:
         self._form = form
@@ -32,25 +32,25 @@ class Written:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Return all lines as text."""
         return self._stream.getvalue()
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """Each line as JSON."""
+        """Return each line as JSON."""
         return [json.loads(line) for line in self.text.splitlines()]
 
 
 def fail(error: Exception) -> None:
-    """Log an error that was caught."""
+    """Log an error with its traceback."""
     try:
         raise error
     except type(error):
         logger.exception("it failed")
 
 
-def test_a_line() -> None:
-    """M2: a line of JSON has time, level, logger and message, and what its block is about."""
+def test_a_json_line() -> None:
+    """M2: a JSON line has time, level, logger, message and the fields of its block."""
     with Written("json") as written, bind_fields(request_id="r-1", tenant="acme"):
         logger.info("published up to %d", 7)
         logging.getLogger("seriatim.kafka").warning("slow", extra={"error_code": "timeout"})
@@ -72,7 +72,7 @@ def test_a_line() -> None:
     assert (third["tenant"], third["request_id"]) == ("other", "r-1")
 
 
-def test_the_current_span() -> None:
+def test_lines_have_the_ids_of_the_current_span() -> None:
     """M2: within a span, lines have its ids."""
     provider = TracerProvider()
     undo = tracing.use_provider(provider)
@@ -86,7 +86,7 @@ def test_the_current_span() -> None:
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_secret_in_logs(form: LogFormat) -> None:
-    """M2: K1: words that look like a secret are not written, be it in messages or errors."""
+    """M2: K1: text that looks like a secret is not logged, in messages or errors."""
     with Written(form) as written, bind_fields(tenant=SECRET):
         logger.warning("connecting with %s", SECRET)
         fail(ValueError(SECRET))
@@ -108,8 +108,8 @@ def test_seriatim_errors_are_logged_with_their_code() -> None:
     assert line["stack"][0].endswith(" fail")
 
 
-def test_text_for_people() -> None:
-    """M2: as text, a line has the same in fewer signs."""
+def test_a_text_line() -> None:
+    """M2: a text line has level, message and the fields of its block."""
     with Written("text") as written, bind_fields(tenant="acme"):
         logger.info("hello")
 
@@ -118,15 +118,15 @@ def test_text_for_people() -> None:
 
 def test_unencodable_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     """M2: characters that cannot be encoded are escaped."""
-    monkeypatch.setattr(logger, "propagate", False)  # nor can what the test run itself keeps
+    monkeypatch.setattr(logger, "propagate", False)  # pytest cannot encode the message either
     with Written("json") as written:
-        logger.info("half a letter: %s", "\ud800")
+        logger.info("lone surrogate: %s", "\ud800")
 
-    assert written.lines[0]["message"] == "half a letter: \\ud800"
+    assert written.lines[0]["message"] == "lone surrogate: \\ud800"
 
 
 def test_logging_setup_can_be_undone(capsys: pytest.CaptureFixture[str]) -> None:
-    """M2: lines go to the current stderr until logging is reset."""
+    """M2: lines go to stderr until logging is reset."""
     before = list(logger.handlers), logger.level
     stop = write_logs("text")
     logger.info("shown")

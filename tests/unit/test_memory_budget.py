@@ -1,4 +1,4 @@
-"""The memory budget of tenants: waiting for memory, and cancellation."""
+"""The memory budget of tenants: waits for memory, and their cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TENANT = "t"
 
 
 async def test_cancelled_request_takes_no_memory() -> None:
-    """K3: a request cancelled when memory becomes free takes none and raises no other error.
+    """K3: a wait that is cancelled when memory becomes free acquires none.
 
     The waiter is done by then, and a release of memory removes it from the queue.
     """
@@ -27,7 +27,7 @@ async def test_cancelled_request_takes_no_memory() -> None:
 
 
 async def test_memory_of_a_cancelled_request_is_released() -> None:
-    """K3: memory that a cancelled request was granted goes to the next one."""
+    """K3: memory that a cancelled wait was granted goes to the next one."""
     budget = MemoryBudget(100)
     budget.acquire(TENANT, 100)
     first = asyncio.create_task(budget.wait_and_acquire(TENANT, 80, 60.0))
@@ -41,8 +41,8 @@ async def test_memory_of_a_cancelled_request_is_released() -> None:
     assert budget.used(TENANT) == 80
 
 
-async def test_a_wait_that_takes_too_long_leaves_the_queue() -> None:
-    """K3: a request that gives up waiting blocks no other."""
+async def test_a_timed_out_wait_leaves_the_queue() -> None:
+    """K3: a wait that times out does not block later ones."""
     budget = MemoryBudget(100)
     budget.acquire(TENANT, 60)
     slow = asyncio.create_task(budget.wait_and_acquire(TENANT, 80, 0.001))

@@ -35,13 +35,13 @@ def log() -> Iterator[Log]:
 
 
 def samples(metrics: Metrics) -> Samples:
-    """Return what is shown, parsed: a name and its labels' values in the order of their names."""
+    """Return the parsed metrics by name and label values, ordered by label name."""
     text, content_type = metrics.render()
     assert content_type.startswith("text/plain")
     return {
-        (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in text_string_to_metric_families(text.decode())
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -111,7 +111,7 @@ def test_unreachable_log_is_reported_as_down(log: Log, monkeypatch: pytest.Monke
 
 
 def test_scrapes_are_cached(log: Log) -> None:
-    """M2: concurrent scrapes read the log once."""
+    """M2: the head is read at most once within the cache time."""
     metrics = Metrics()
     LogMetrics(metrics).observe(log, cache_s=60)
     samples(metrics)
@@ -121,7 +121,7 @@ def test_scrapes_are_cached(log: Log) -> None:
 
 
 def test_labels_are_bounded(log: Log) -> None:
-    """M2: so many tenants and types have labels of their own, the rest counts as one."""
+    """M2: a bounded number of tenants and types have labels of their own."""
     metrics = Metrics()
     LogMetrics(metrics, names_max=3).observe(log)
     for number in range(10):
@@ -138,8 +138,8 @@ def test_labels_are_bounded(log: Log) -> None:
     assert sum(types.values()) == 20
 
 
-def test_the_first_names_stay() -> None:
-    """M2: a name that has a label keeps it."""
+def test_bounded_labels_keep_the_first_names() -> None:
+    """M2: a name that has a label keeps it; names over the bound share one."""
     names = BoundedLabels(2)
 
     assert [names.bound(one) for one in ("a", "b", "c", "a", "b")] == [
@@ -151,8 +151,8 @@ def test_the_first_names_stay() -> None:
     ]
 
 
-def test_no_id_in_metrics(log: Log) -> None:
-    """M2: neither payloads nor ids, keys, streams, actors or tags get into metrics."""
+def test_metrics_contain_no_ids(log: Log) -> None:
+    """M2: metrics contain no payloads, ids, keys, streams, actors or tags."""
     metrics = Metrics()
     LogMetrics(metrics).observe(log, cache_s=0)
     event = NewEvent(
@@ -178,7 +178,7 @@ def test_no_id_in_metrics(log: Log) -> None:
 
 
 def test_failing_metrics_do_not_affect_appends(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    """M2: metrics that cannot be counted harm no append."""
+    """M2: an append succeeds although its metrics cannot be counted."""
     counting = LogMetrics(Metrics())
     counting.observe(log)
     counting._appends = None
@@ -187,8 +187,8 @@ def test_failing_metrics_do_not_affect_appends(log: Log, caplog: pytest.LogCaptu
     assert "a telemetry listener failed" in caplog.text
 
 
-def test_a_service() -> None:
-    """M2: requests by route, method and class of status, their time, bytes, tails and refusals."""
+def test_service_metrics() -> None:
+    """M2: requests, bytes, tails and quota refusals of a service are counted."""
     metrics = Metrics()
     service = ServiceMetrics(metrics)
     service.count_request("/v1/events", "POST", 201, 0.02, received=100, sent=10)
@@ -209,8 +209,8 @@ def test_a_service() -> None:
     assert seen["seriatim_http_open_tails",] == 0
 
 
-def test_jobs_are_shown() -> None:
-    """M2: jobs, outcomes and registry states in Prometheus format; labels are names only."""
+def test_job_metrics() -> None:
+    """M2: jobs, outcomes and registry states are exported over HTTP."""
     metrics = Metrics()
     jobs = JobMetrics(metrics)
     jobs.set_progress("publisher", 7, 3, 1.5)
@@ -231,16 +231,16 @@ def test_jobs_are_shown() -> None:
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "256.0.0.1:0"])
-def test_a_wrong_address(address: str) -> None:
-    """M2: an address that cannot be used is reported."""
+def test_an_invalid_address_is_refused(address: str) -> None:
+    """M2: a metrics server with an unusable address is refused."""
     with pytest.raises((InvalidArgument, OSError)):
         MetricsServer(Metrics(), address)
 
 
-def test_every_family_can_be_shown() -> None:
-    """M2: names are unique and prefixed, and no label contains ids."""
-    names = [one.name for one in FAMILIES]
-    labels = {label for one in FAMILIES for label in one.labels}
+def test_names_and_labels_of_metrics() -> None:
+    """M2: names of metrics are unique and prefixed, and labels contain no ids."""
+    names = [family.name for family in FAMILIES]
+    labels = {label for family in FAMILIES for label in family.labels}
 
     assert len(set(names)) == len(names) >= 26
     assert all(name.startswith("seriatim_") for name in names)
@@ -261,23 +261,23 @@ def test_every_family_can_be_shown() -> None:
 
 @pytest.mark.parametrize("version", ["abc", "", "1.0.x", "2.x", "1..0", "9" * 5000, "1.0.0 x", "²"])
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
-def test_a_version_that_is_none_gets_the_plain_format(kind: str, version: str) -> None:
-    """M2: an unknown format in Accept gets the plain text format."""
+def test_an_invalid_version_gets_the_plain_format(kind: str, version: str) -> None:
+    """M2: an invalid version in Accept gets the plain text format."""
     plain = Metrics().render()[1]
 
     assert Metrics().render(f"{kind}; version={version}")[1] == plain
     assert Metrics().render(f"text/html, {kind}; version={version}; q=0.5")[1] == plain
 
 
-def test_a_known_version_is_shown_as_asked() -> None:
-    """M2: OpenMetrics is returned on request."""
+def test_openmetrics_on_request() -> None:
+    """M2: OpenMetrics is returned if Accept requests it."""
     accept = "application/openmetrics-text; version=1.0.0; charset=utf-8, text/plain; q=0.5"
 
     assert Metrics().render(accept)[1].startswith("application/openmetrics-text; version=1.0.0")
 
 
-def test_a_file_that_another_process_has_just_made(tmp_path: Path) -> None:
-    """M2: an empty file of another process does not hide other values."""
+def test_an_empty_file_of_another_process(tmp_path: Path) -> None:
+    """M2: an empty metrics file of another process is ignored."""
     (tmp_path / "counter_1.db").touch()
     shared = metrics_module._MultiprocessCollector(metrics_module._client(), tmp_path)
 

@@ -1,4 +1,4 @@
-"""Terminal output of commands: ids are never wrapped, and payloads have space."""
+"""Terminal output of commands: ids are not wrapped, and payloads have enough space."""
 
 import io
 
@@ -11,8 +11,8 @@ from seriatim.cli.output import EventLines, Terminal, make_table
 ID = "0190aaaa-bbbb-7ccc-8ddd-eeeeffff0000"
 
 
-def printed(width: int, *rows: tuple[str, ...]) -> str:
-    """Return a table as a terminal of a width gets it."""
+def render_table(width: int, *rows: tuple[str, ...]) -> str:
+    """Return a table as printed to a terminal of a width."""
     out = io.StringIO()
     made = make_table("position", "handler", "event", "error", right=("position",))
     for row in rows:
@@ -22,9 +22,9 @@ def printed(width: int, *rows: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 200])
-def test_ids_never_break(width: int) -> None:
-    """A4: at any width, ids and other values stay on one line; only free text is wrapped."""
-    text = printed(width, ("1,000", "mailer", ID, "ValueError: " + "no mail server " * 20))
+def test_ids_are_not_wrapped(width: int) -> None:
+    """A4: at any width ids stay on one line; only free text is wrapped."""
+    text = render_table(width, ("1,000", "mailer", ID, "ValueError: " + "no mail server " * 20))
 
     assert ID in text
     assert "mailer" in text
@@ -33,7 +33,7 @@ def test_ids_never_break(width: int) -> None:
     assert longest <= max(width, len(f"event: {ID}"))
 
 
-def test_a_pipe_has_no_width() -> None:
+def test_piped_output_is_not_wrapped() -> None:
     """A4: output that is no terminal has lines of any length."""
     out = io.StringIO()
     made = make_table("event", "error")
@@ -44,8 +44,8 @@ def test_a_pipe_has_no_width() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_events_show_a_useful_part_of_the_payload(width: int) -> None:
-    """A1: position, type, stream and actor are whole, the payload has thirty columns or more."""
+def test_printed_events_contain_part_of_the_payload(width: int) -> None:
+    """A1: type, stream and actor are printed whole, the payload up to the width."""
     out = io.StringIO()
     lines = EventLines(Terminal(file=out, force_terminal=True, width=width, color_system=None))
     with seriatim.open("memory:") as log:
@@ -64,4 +64,4 @@ def test_events_show_a_useful_part_of_the_payload(width: int) -> None:
     assert "user ada" in text
     assert '{"text":"' + "x" * 20 in text
     assert "…" in text
-    assert all(len(one) <= width for one in text.splitlines() if "xxx" in one)
+    assert all(len(splitline) <= width for splitline in text.splitlines() if "xxx" in splitline)

@@ -1,4 +1,4 @@
-"""One thread computes for tenants at a time."""
+"""The processor slot: one thread computes for tenants at a time."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from seriatim.core.request import ExpectedSeq
 from seriatim.log.async_log import AsyncLog
 
 
-async def _pass_iterations() -> None:
+async def pass_iterations() -> None:
+    """Let the event loop run several iterations."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def _take(slot: ProcessorSlot, *tenants: str) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.create_task(slot.acquire(one)) for one in tenants]
-    await _pass_iterations()
+async def acquire_all(slot: ProcessorSlot, *tenants: str) -> list[asyncio.Task[None]]:
+    """Start an acquisition for each tenant."""
+    tasks = [asyncio.create_task(slot.acquire(tenant)) for tenant in tenants]
+    await pass_iterations()
     return tasks
 
 
-async def test_the_tenant_that_has_used_the_least_computes_next() -> None:
+async def test_the_slot_goes_to_the_tenant_with_the_least_use() -> None:
     """K3: the slot goes to the tenant with the least use, in order within a tenant."""
     slot = ProcessorSlot({"loud": 2.0, "calm": 1.0}.__getitem__)
-    holder, *waiting = await _take(slot, "loud", "loud", "loud", "calm")
+    holder, *waiting = await acquire_all(slot, "loud", "loud", "loud", "calm")
     done = [[one.done() for one in waiting]]
     for _ in waiting:
         slot.release()
-        await _pass_iterations()
+        await pass_iterations()
         done.append([one.done() for one in waiting])
 
     assert holder.done()
@@ -49,11 +51,11 @@ async def test_the_tenant_that_has_used_the_least_computes_next() -> None:
 
 
 async def test_cancelled_wait_releases_the_slot() -> None:
-    """K3: a cancelled wait, also one that was just granted, blocks no other."""
+    """K3: a cancelled wait, also one that was just granted the slot, does not block others."""
     slot = ProcessorSlot(lambda _: 0.0)
-    _, left, granted, last = await _take(slot, "a", "b", "c", "d")
+    _, left, granted, last = await acquire_all(slot, "a", "b", "c", "d")
     left.cancel()
-    await _pass_iterations()
+    await pass_iterations()
     slot.release()
     granted.cancel()
     await asyncio.wait_for(last, 10)
@@ -66,7 +68,7 @@ async def test_cancelled_wait_releases_the_slot() -> None:
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPools]:
-    """The threads of a process, with two reads for each tenant."""
+    """The thread pools of a process, with two concurrent reads per tenant."""
     made = ThreadPools(8, TenantLimiter(2, 2, 100, "reads"), 60.0, RequestQueue())
     yield made
     made.stop()
@@ -76,9 +78,9 @@ async def test_large_bodies_are_handled_one_at_a_time(threads: ThreadPools) -> N
     """K3: large bodies of two tenants are processed one at a time; reads continue."""
     ended = threading.Event()
     first = asyncio.create_task(threads.run_sized("a", LARGE_BODY_BYTES + 1, ended.wait))
-    await _pass_iterations()
+    await pass_iterations()
     second = asyncio.create_task(threads.run_sized("b", LARGE_BODY_BYTES + 1, lambda: "second"))
-    await _pass_iterations()
+    await pass_iterations()
     busy = threads.busy
     read = await threads.run_for_tenant("b", lambda: "read")
     ended.set()
@@ -89,8 +91,8 @@ async def test_large_bodies_are_handled_one_at_a_time(threads: ThreadPools) -> N
     assert threads.busy == 0
 
 
-async def test_a_large_append_is_checked_in_the_slot() -> None:
-    """K3: the checks of a large append take the slot, those that may wait for a database do not."""
+async def test_large_appends_are_validated_in_the_slot() -> None:
+    """K3: a large append is validated in the slot; one with a condition in another thread."""
     used: list[str] = []
 
     def run(name: str) -> Any:

@@ -52,7 +52,7 @@ def test_exported_classes_are_defined_in_the_package() -> None:
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES, ids=lambda module: module.__name__)
 def test_names_of_public_modules(module: ModuleType) -> None:
-    """F1: each name of `__all__` is there once, is Seriatim's own, and has a docstring."""
+    """F1: each name of `__all__` exists, is unique, has a docstring and belongs to Seriatim."""
     values = {name: getattr(module, name) for name in module.__all__}
 
     assert sorted(module.__all__) == sorted(set(module.__all__))
@@ -65,7 +65,7 @@ def test_names_of_public_modules(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("module", [seriatim.spark, seriatim.server])
 def test_an_unknown_name_is_an_attribute_error(module: ModuleType) -> None:
-    """F1: a lazy module has only its own names."""
+    """F1: an unknown name of a lazy module is an AttributeError."""
     with pytest.raises(AttributeError, match="has no attribute 'missing'"):
         _ = module.missing
 
@@ -80,7 +80,7 @@ def test_an_unknown_name_is_an_attribute_error(module: ModuleType) -> None:
     ],
 )
 def test_a_missing_extra_is_named(module: str, name: str, library: str, extra: str) -> None:
-    """L3: importing a name without its library says which extra to install."""
+    """L3: importing a name without its library names the extra to install."""
     program = (
         f"import sys; sys.modules[{library!r}] = None\n"
         f"import seriatim.{module}\n"
@@ -103,7 +103,7 @@ def test_a_missing_extra_is_named(module: str, name: str, library: str, extra: s
 def test_examples_of_modules_run(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F1: the example in the docstring of a public module is a program."""
+    """F1: the example in the docstring of a public module runs."""
     monkeypatch.chdir(tmp_path)
     example = textwrap.dedent((module.__doc__ or "").partition("Example:\n")[2])
 
@@ -111,8 +111,8 @@ def test_examples_of_modules_run(
     exec(compile(example, module.__name__, "exec"), {})  # noqa: S102 - our own docstring
 
 
-def test_every_code_exists_once() -> None:
-    """L1: the codes of the contract, each by one class, each class exported."""
+def test_error_codes_are_those_of_the_contract() -> None:
+    """L1: each error code of the contract has one class, which is exported."""
     codes = [kind.code for kind in errors.ALL_ERRORS]
 
     assert sorted(codes) == sorted(re.split(r",\s*", CONTRACT_CODES.strip()))
@@ -124,15 +124,15 @@ def test_every_code_exists_once() -> None:
         assert getattr(seriatim, kind.__name__) is kind
 
 
-def test_the_version_is_one() -> None:
-    """F3: the package says the version it was built with."""
+def test_the_version_equals_that_of_the_project() -> None:
+    """F3: the version of the package is that of pyproject.toml."""
     project = Path(__file__).parents[2] / "pyproject.toml"
 
     assert f'version = "{seriatim.__version__}"' in project.read_text()
 
 
 def test_importing_needs_no_extra() -> None:
-    """F1: importing Seriatim loads neither pytest nor a driver, a CLI or a schema package."""
+    """F1: importing Seriatim loads no module of an extra."""
     program = (
         "import sys, seriatim; "
         "seriatim.open('memory:').append([seriatim.NewEvent('x')]); "

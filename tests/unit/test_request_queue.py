@@ -13,7 +13,7 @@ TURNS = 50  # iterations of the loop, more than any test needs
 
 
 class Clock:
-    """A clock that is moved by hand."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1.0
@@ -23,31 +23,36 @@ class Clock:
         return self.now
 
 
-async def _pass_iterations(count: int = TURNS) -> None:
+async def pass_iterations(count: int = TURNS) -> None:
+    """Let the event loop run several iterations."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-def _record(started: list[str], name: str) -> Callable[[], Awaitable[None]]:
+def record_start(started: list[str], name: str) -> Callable[[], Awaitable[None]]:
+    """Return a request that records its start."""
+
     async def act() -> None:
         started.append(name)
 
     return act
 
 
-async def _waiting(
+async def start_requests(
     queue: RequestQueue, *tenants: str
 ) -> tuple[list[str], list[asyncio.Task[None]]]:
-    """Send requests all at once, and return the list of those that have started."""
+    """Send requests concurrently; return the list of started ones and the tasks."""
     started: list[str] = []
-    tasks = [asyncio.create_task(queue.run(one, _record(started, one))) for one in tenants]
+    tasks = [
+        asyncio.create_task(queue.run(tenant, record_start(started, tenant))) for tenant in tenants
+    ]
     await asyncio.sleep(0)
     return started, tasks
 
 
 async def test_other_callbacks_run_between_two_requests() -> None:
-    """K3: a flood of requests starts one at a time, so that a health check gets in between."""
-    started, tasks = await _waiting(RequestQueue(0.0, Clock()), *["loud"] * 20)
+    """K3: of many queued requests at most one starts per iteration of the loop."""
+    started, tasks = await start_requests(RequestQueue(0.0, Clock()), *["loud"] * 20)
     counts = []
     while not all(task.done() for task in tasks):
         counts.append(len(started))
@@ -57,25 +62,25 @@ async def test_other_callbacks_run_between_two_requests() -> None:
 
 
 async def test_requests_start_at_once_while_there_is_time() -> None:
-    """K3: no request waits while the loop has time."""
-    started, _ = await _waiting(RequestQueue(60.0, Clock()), "a", "b", "a")
+    """K3: requests start in one iteration while its time is not used up."""
+    started, _ = await start_requests(RequestQueue(60.0, Clock()), "a", "b", "a")
 
     assert started == ["a", "b", "a"]
 
 
-async def test_the_tenant_that_has_used_less_goes_first() -> None:
-    """K3: a request is started before those of a tenant that has used more processor time."""
+async def test_the_tenant_with_the_least_use_starts_first() -> None:
+    """K3: a request starts before those of a tenant that has used more processor time."""
     queue = RequestQueue(0.0, Clock())
     queue.charge("loud", 0.5)
     queue.charge("calm", 0.1)
-    started, tasks = await _waiting(queue, "loud", "loud", "loud", "calm")
+    started, tasks = await start_requests(queue, "loud", "loud", "loud", "calm")
     await asyncio.gather(*tasks)
 
     assert started == ["calm", "loud", "loud", "loud"]
 
 
-async def test_a_tenant_alone_starts_more_at_once() -> None:
-    """K3: the appends of a tenant that is alone share commits: more of them start at once."""
+async def test_a_single_tenant_starts_more_requests() -> None:
+    """K3: more requests start per iteration if a single tenant has queued them."""
     clock = Clock()
     queue = RequestQueue(1.0, clock)
     queue._busy_s = clock
@@ -85,7 +90,7 @@ async def test_a_tenant_alone_starts_more_at_once() -> None:
         clock.now += 0.5
 
     for name, tenants in (("alone", ["a"] * 40), ("beside", ["b"] + ["a"] * 40)):
-        tasks = [asyncio.create_task(queue.run(one, work)) for one in tenants]
+        tasks = [asyncio.create_task(queue.run(tenant, work)) for tenant in tenants]
         await asyncio.sleep(0)
         counts[name] = sum(task.done() for task in tasks)
         await asyncio.wait_for(asyncio.gather(*tasks), 10)
@@ -94,8 +99,8 @@ async def test_a_tenant_alone_starts_more_at_once() -> None:
     assert counts["beside"] == 2
 
 
-async def test_used_time_is_forgotten() -> None:
-    """K3: a tenant that was loud a while ago is as good as any other."""
+async def test_used_time_decays() -> None:
+    """K3: the processor time that a tenant has used decays."""
     clock = Clock()
     queue = RequestQueue(0.0, clock)
     queue.charge("loud", 0.8)
@@ -105,14 +110,14 @@ async def test_used_time_is_forgotten() -> None:
 
 
 async def test_a_heavier_tenant_waits_for_a_request_in_progress() -> None:
-    """K3: a tenant that has used more starts nothing until the other's request has ended."""
+    """K3: a tenant with more use waits until a request of another tenant has ended."""
     queue = RequestQueue(0.0, Clock())
     queue.charge("loud", 0.5)
     gate = asyncio.Event()
     calm = asyncio.create_task(queue.run("calm", gate.wait))
-    await _pass_iterations()
-    started, tasks = await _waiting(queue, "loud", "loud")
-    await _pass_iterations()
+    await pass_iterations()
+    started, tasks = await start_requests(queue, "loud", "loud")
+    await pass_iterations()
 
     assert started == []
     gate.set()
@@ -121,14 +126,14 @@ async def test_a_heavier_tenant_waits_for_a_request_in_progress() -> None:
 
 
 async def test_a_heavier_tenant_does_not_wait_for_long() -> None:
-    """K3: a long request, such as one that waits for new events, blocks no other."""
+    """K3: a tenant with more use waits for a long request at most YIELD_S."""
     clock = Clock()
     queue = RequestQueue(0.0, clock)
     queue.charge("loud", 0.5)
     gate = asyncio.Event()
     calm = asyncio.create_task(queue.run("calm", gate.wait))
-    await _pass_iterations()
-    started, tasks = await _waiting(queue, "loud", "loud")
+    await pass_iterations()
+    started, tasks = await start_requests(queue, "loud", "loud")
     clock.now += YIELD_S
     await asyncio.wait_for(asyncio.gather(*tasks), 10)
 
@@ -138,12 +143,12 @@ async def test_a_heavier_tenant_does_not_wait_for_long() -> None:
 
 
 async def test_a_tenant_does_not_wait_for_its_own_requests() -> None:
-    """K3: the requests of one tenant run side by side."""
+    """K3: requests of one tenant run concurrently."""
     queue = RequestQueue(0.0, Clock())
     gate = asyncio.Event()
     running = [asyncio.create_task(queue.run("loud", gate.wait)) for _ in range(3)]
-    await _pass_iterations()
-    started, tasks = await _waiting(queue, "loud")
+    await pass_iterations()
+    started, tasks = await start_requests(queue, "loud")
     await asyncio.gather(*tasks)
 
     assert started == ["loud"]
@@ -154,7 +159,7 @@ async def test_a_tenant_does_not_wait_for_its_own_requests() -> None:
 async def test_cancelled_request_is_skipped() -> None:
     """K3: a request that is cancelled in the queue is skipped."""
     queue = RequestQueue(0.0, Clock())
-    started, tasks = await _waiting(queue, "a", "b", "c")
+    started, tasks = await start_requests(queue, "a", "b", "c")
     tasks[0].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -162,7 +167,7 @@ async def test_cancelled_request_is_skipped() -> None:
 
 
 async def test_errors_reach_the_caller() -> None:
-    """K3: a request that fails ends as any other."""
+    """K3: an error of a request is raised to its caller, and the queue continues."""
     queue = RequestQueue(0.0, Clock())
 
     async def fail() -> None:
@@ -171,7 +176,7 @@ async def test_errors_reach_the_caller() -> None:
     ended = await asyncio.gather(
         *map(partial(queue.run, act=fail), ["a", "b"]), return_exceptions=True
     )
-    started, tasks = await _waiting(queue, "c")
+    started, tasks = await start_requests(queue, "c")
     await asyncio.gather(*tasks)
 
     assert [type(one) for one in ended] == [ValueError, ValueError]

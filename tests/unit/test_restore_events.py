@@ -1,4 +1,4 @@
-"""Every store restores archived events unchanged, directly after its head, or none."""
+"""Every store restores archived events unchanged, directly after its head, or none of them."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,7 +21,7 @@ EVERYTHING = ReadSpec(tenant_id=None, limit=100)
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """An empty store; Postgres is restored to by the tests of archives."""
+    """An empty store; the tests of archives restore to Postgres."""
     made = MemoryStore() if request.param == "memory" else SqliteStore(f"{tmp_path}/log.db")
     with closing(made):
         yield made
@@ -36,7 +36,7 @@ def originals() -> list[EventRecord]:
     return log.store.read(EVERYTHING)
 
 
-def restored(record: EventRecord, store: Store) -> RestoredEvent:
+def archived_event(record: EventRecord, store: Store) -> RestoredEvent:
     """Return a record as an archive has it."""
     row = dict(zip(RECORD_COLUMNS, msgspec.structs.astuple(record), strict=True))
     own = record.occurred_at == record.recorded_at
@@ -45,10 +45,10 @@ def restored(record: EventRecord, store: Store) -> RestoredEvent:
     return build_restored_event(row, store.rules())
 
 
-def test_records_are_restored_as_they_were(store: Store) -> None:
-    """J1: the same positions, times, ids, streams and keys, by one group or by several."""
+def test_records_are_restored_unchanged(store: Store) -> None:
+    """J1: restored records have the same positions, times, ids, streams and keys."""
     kept = originals()
-    events = [restored(record, store) for record in kept]
+    events = [archived_event(record, store) for record in kept]
 
     store.restore(events[:2])
     store.restore(events[2:])
@@ -62,8 +62,8 @@ def test_records_are_restored_as_they_were(store: Store) -> None:
 
 @pytest.mark.parametrize("wanted", [[1, 2], [0, 2], [0, 0]])
 def test_a_gap_restores_nothing(store: Store, wanted: list[int]) -> None:
-    """B3: what does not follow the head and itself is refused, whole."""
-    events = [restored(record, store) for record in originals()]
+    """B3: events that do not follow the head without a gap are refused as a whole."""
+    events = [archived_event(record, store) for record in originals()]
 
     with pytest.raises(Conflict, match="cannot restore position"):
         store.restore([events[index] for index in wanted])
@@ -71,11 +71,11 @@ def test_a_gap_restores_nothing(store: Store, wanted: list[int]) -> None:
     assert store.head() == 0
 
 
-def test_a_key_that_events_share_stays_with_the_first(store: Store) -> None:
-    """C7: the events of a command have one key, which no index may hold twice."""
+def test_shared_idempotency_keys_are_restored(store: Store) -> None:
+    """C7: events that share the key of a command are restored."""
     kept = [msgspec.structs.replace(record, idempotency_key="command") for record in originals()]
 
-    store.restore([restored(record, store) for record in kept[:1]])
-    store.restore([restored(record, store) for record in kept[1:]])
+    store.restore([archived_event(record, store) for record in kept[:1]])
+    store.restore([archived_event(record, store) for record in kept[1:]])
 
     assert store.read(EVERYTHING) == kept

@@ -13,15 +13,15 @@ from seriatim.store.port import Lease, LogClosed, Store
 from seriatim.testing.factories import BatchCollector, SharedStore, event, open_on_same_store
 
 
-class Moody(SharedStore):
-    """A store that refuses leases in the ways it was given, one after the other."""
+class FailingLeaseStore(SharedStore):
+    """A store that refuses leases with the given errors, one after the other."""
 
     def __init__(self, store: Store, *moods: SeriatimError) -> None:
         super().__init__(store)
         self.moods = list(moods)
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
-        """Refuse while there is a mood left."""
+        """Raise the next error, or claim the lease if none is left."""
         if self.moods:
             raise self.moods.pop(0)
         return self.wrapped.claim_lease(tenant_id, name, owner, seconds)
@@ -45,10 +45,10 @@ def log() -> Iterator[Log]:
     ids=lambda mood: str(mood.code),
 )
 def test_run_continues_after_transient_errors(log: Log, mood: SeriatimError) -> None:
-    """E5: a busy or failing store ends no subscription, which waits for the requested time."""
+    """E5: a run continues after a transient error of the store and the requested delay."""
     seen = BatchCollector()
     began = time.monotonic()
-    with open_on_same_store(log, Moody(log.store, mood, mood)) as other:
+    with open_on_same_store(log, FailingLeaseStore(log.store, mood, mood)) as other:
         subscription = other.subscribe("s", idle_timeout=0.0, backoff_s=0.01)
         subscription.run(seen)
 
@@ -59,8 +59,8 @@ def test_run_continues_after_transient_errors(log: Log, mood: SeriatimError) -> 
 
 @pytest.mark.parametrize("mood", [LimitExceeded("too large"), LogIdentityChanged(), LogClosed()])
 def test_run_ends_with_permanent_errors(log: Log, mood: SeriatimError) -> None:
-    """E5: an error that no retry can fix is raised, and no event is skipped."""
-    with open_on_same_store(log, Moody(log.store, mood)) as other:
+    """E5: a permanent error ends a run, and the position does not move."""
+    with open_on_same_store(log, FailingLeaseStore(log.store, mood)) as other:
         subscription = other.subscribe("s", idle_timeout=0.0)
         with pytest.raises(type(mood)):
             subscription.run(BatchCollector())

@@ -15,8 +15,8 @@ from seriatim.telemetry.event_bus import (
 )
 
 
-def test_listeners() -> None:
-    """M1: each listener gets each event, in the order of subscribing, until it is undone."""
+def test_listeners_receive_events() -> None:
+    """M1: each listener receives each event, in the order of subscription, until it is removed."""
     bus = Telemetry()
     reported: list[tuple[str, TelemetryEvent]] = []
     activity = [bus.active]
@@ -35,7 +35,7 @@ def test_listeners() -> None:
 
 
 def test_a_failing_listener(caplog: pytest.LogCaptureFixture) -> None:
-    """M1: a listener that fails is logged by name of the event, and the next one still hears."""
+    """M1: an error of a listener is logged, and the next listener receives the event."""
     bus = Telemetry()
     reported: list[TelemetryEvent] = []
 
@@ -51,8 +51,8 @@ def test_a_failing_listener(caplog: pytest.LogCaptureFixture) -> None:
     assert "store.append.exception" in caplog.text
 
 
-def test_metadata() -> None:
-    """M1: an append is described by its first event, without absent fields and payloads."""
+def test_metadata_of_appends() -> None:
+    """M1: the metadata of an append are those of its first event, without absent fields."""
     context = ValidationContext(tenant_id="t", new_id=lambda: "e")
     event = NewEvent("x", {"private": 1}, stream=("s", "1"), producer_id="p", request_id="r")
     events, _ = prepare(context, [event])

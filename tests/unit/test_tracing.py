@@ -41,36 +41,36 @@ def provider() -> Iterator[TracerProvider]:
 
 @pytest.fixture
 def spans(provider: TracerProvider) -> InMemorySpanExporter:
-    """What was traced."""
+    """The exporter of finished spans."""
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return exporter
 
 
-def only(spans: InMemorySpanExporter) -> ReadableSpan:
-    """Return the one span that ended."""
+def only_span(spans: InMemorySpanExporter) -> ReadableSpan:
+    """Return the only finished span."""
     [found] = spans.get_finished_spans()
     return found
 
 
-def context(span: ReadableSpan) -> Any:
-    """Return the ids of a span."""
+def context_of(span: ReadableSpan) -> Any:
+    """Return the context of a span."""
     return span.get_span_context()
 
 
-def carried(span: ReadableSpan) -> str:
-    """Return the header that carries a span on."""
-    ids = context(span)
+def traceparent_of(span: ReadableSpan) -> str:
+    """Return the traceparent header of a span."""
+    ids = context_of(span)
     return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.trace_flags:02x}"
 
 
-def test_an_append(log: Log, spans: InMemorySpanExporter) -> None:
+def test_the_span_of_an_append(log: Log, spans: InMemorySpanExporter) -> None:
     """M2: the span of an append has tenant, type, ids, count and position."""
     made = log.for_tenant("acme").append(
         [NewEvent("a", {"p": 1}, stream=("s", "1"), event_id="e-1", request_id="r"), NewEvent("b")]
     )
 
-    span = only(spans)
+    span = only_span(spans)
     assert made.records[0].event_id == "e-1"
     assert span.name == "seriatim.append"
     assert span.kind is SpanKind.PRODUCER
@@ -88,12 +88,12 @@ def test_an_append(log: Log, spans: InMemorySpanExporter) -> None:
 
 
 def test_events_carry_the_trace(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: events without a trace get that of their append; others keep theirs; hashes stay."""
+    """M2: an event without a trace gets that of its append, which does not change its hash."""
     plain = NewEvent("a", {"n": 1})
     own = NewEvent("a", metadata={"traceparent": PARENT, "more": "1"})
     first, second = log.append([plain, own]).records
 
-    assert first.metadata == {"traceparent": carried(only(spans))}
+    assert first.metadata == {"traceparent": traceparent_of(only_span(spans))}
     assert second.metadata == {"traceparent": PARENT, "more": "1"}
     with seriatim.open("memory:") as other:
         undo = tracing.use_provider(None)
@@ -104,19 +104,19 @@ def test_events_carry_the_trace(log: Log, spans: InMemorySpanExporter) -> None:
 
 
 def test_a_retry_under_another_trace(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: the trace is not compared: a retry is a replay and keeps the first one's trace."""
+    """M2: a retry under another trace is a replay and returns the first trace."""
     event = NewEvent("a", event_id="e")
     log.append([event], idempotency_key="k")
     again = log.append([event], idempotency_key="k")
 
     first, second = spans.get_finished_spans()
     assert again.replayed
-    assert again.records[0].metadata["traceparent"] == carried(first)
+    assert again.records[0].metadata["traceparent"] == traceparent_of(first)
     assert (second.attributes or {})["seriatim.replayed"] is True
 
 
-def test_the_caller_s_span(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: appends are children of the caller's span, with threads and with asyncio."""
+def test_spans_are_children_of_the_callers_span(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: spans of appends, reads and queries are children of the caller's span."""
 
     async def appends() -> None:
         condition = ExpectedContext(Query([Filter(types=["never"])]), None)
@@ -133,15 +133,15 @@ def test_the_caller_s_span(log: Log, spans: InMemorySpanExporter) -> None:
     *inner, outer = spans.get_finished_spans()
     names = sorted(one.name for one in inner)
     assert names == ["seriatim.append"] * 2 + ["seriatim.query"] * 2 + ["seriatim.read"]
-    assert {one.parent.span_id for one in inner if one.parent} == {context(outer).span_id}
-    assert {f"{context(one).trace_id:032x}" for one in [outer, *inner]} == {PARENT[3:35]}
-    assert {one.metadata["traceparent"] for one in log.read()} == {
-        carried(one) for one in inner if one.name == "seriatim.append"
+    assert {one.parent.span_id for one in inner if one.parent} == {context_of(outer).span_id}
+    assert {f"{context_of(one).trace_id:032x}" for one in [outer, *inner]} == {PARENT[3:35]}
+    assert {record.metadata["traceparent"] for record in log.read()} == {
+        traceparent_of(one) for one in inner if one.name == "seriatim.append"
     }
 
 
-def test_a_refused_append(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: a refused append's span has the error's code, and no words of it."""
+def test_the_span_of_a_refused_append(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: the span of a refused append has the error code, and not its message."""
     log.append([NewEvent("a")])
     with pytest.raises(ConditionalAppendConflict):
         log.append([NewEvent("b")], ExpectedContext(Query([Filter(types=["a"])]), None))
@@ -153,8 +153,8 @@ def test_a_refused_append(log: Log, spans: InMemorySpanExporter) -> None:
     assert (span.attributes or {})["seriatim.event_type"] == "b"
 
 
-def test_reads_and_queries(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: a page and a query are spans that tell how much they found."""
+def test_the_spans_of_reads_and_queries(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: the spans of a page and a query have the number of records."""
     log.append([NewEvent("a") for _ in range(3)])
     spans.clear()
     log.page(limit=2)
@@ -175,26 +175,28 @@ def test_reads_and_queries(log: Log, spans: InMemorySpanExporter) -> None:
     }
 
 
-def test_no_payload_in_spans(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: neither payloads nor keys nor words of foreign errors get into spans."""
+def test_spans_contain_no_payload(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: spans contain no payloads, tags, keys or messages of other errors."""
     log.append([NewEvent("a", {"x": "PRIVATE"}, tags=("PRIVATE",))], idempotency_key="PRIVATE")
     with pytest.raises(ValueError, match="PRIVATE"), tracing.span("work"):
         raise ValueError("PRIVATE password=hunter2hunter2")
 
-    assert all("PRIVATE" not in one.to_json() for one in spans.get_finished_spans())
+    assert all("PRIVATE" not in span.to_json() for span in spans.get_finished_spans())
 
 
 @pytest.mark.parametrize(
     "metadata", [{f"k{n}": "v" for n in range(64)}, {f"k{n:02}": "v" * 509 for n in range(16)}]
 )
-def test_a_full_event(log: Log, spans: InMemorySpanExporter, metadata: dict[str, str]) -> None:
+def test_an_event_without_space_for_its_trace(
+    log: Log, spans: InMemorySpanExporter, metadata: dict[str, str]
+) -> None:
     """M2: an event without space for its trace metadata is stored without it."""
     record = log.append([NewEvent("a", metadata=metadata)]).records[0]
 
     assert record.metadata == metadata
 
 
-def test_a_guard_against_traces(spans: InMemorySpanExporter) -> None:
+def test_trace_metadata_refused_by_the_guard(spans: InMemorySpanExporter) -> None:
     """M2: trace metadata that the guard refuses is omitted, and the append succeeds."""
     parent = tracing.extract({"traceparent": PARENT, "tracestate": "a=AKIAIOSFODNN7EXAMPLE"})
     with seriatim.open("memory:") as log, tracing.span("caller", parent=parent):
@@ -203,8 +205,8 @@ def test_a_guard_against_traces(spans: InMemorySpanExporter) -> None:
     assert record.metadata == {}
 
 
-def test_small_limits(spans: InMemorySpanExporter) -> None:
-    """M2: the bounds are those of the log."""
+def test_trace_metadata_over_a_limit(spans: InMemorySpanExporter) -> None:
+    """M2: trace metadata over a limit of the log are omitted."""
     settings = Settings(limits=Limits(metadata_entries=1))
     parent = tracing.extract({"traceparent": PARENT, "tracestate": "a=b"})
     with seriatim.open("memory:", settings=settings) as log, tracing.span("c", parent=parent):
@@ -217,13 +219,15 @@ def test_small_limits(spans: InMemorySpanExporter) -> None:
     "headers",
     [{}, {"traceparent": "t-7"}, {"other": PARENT}, {"traceparent": PARENT.replace("0af", "zzz")}],
 )
-def test_no_parent(headers: dict[str, str], spans: InMemorySpanExporter) -> None:
-    """M2: headers that carry no trace are no parent."""
+def test_invalid_headers_are_no_parent(
+    headers: dict[str, str], spans: InMemorySpanExporter
+) -> None:
+    """M2: headers without a valid trace are no parent."""
     assert tracing.extract(headers) is None
 
 
 def test_inject_and_extract_round_trip(spans: InMemorySpanExporter) -> None:
-    """M2: what is injected can be extracted; a state that is too long is left out."""
+    """M2: an injected context can be extracted; a tracestate that is too long is omitted."""
     state = "a=" + "x" * 200
     parent = tracing.extract({"traceparent": PARENT, "tracestate": state})
     with tracing.span("client", "client", {"a": 1, "none": None}, parent) as span:
@@ -239,8 +243,8 @@ def test_inject_and_extract_round_trip(spans: InMemorySpanExporter) -> None:
         assert set(tracing.inject()) == {"traceparent"}
 
     first, _ = spans.get_finished_spans()
-    assert headers == {"traceparent": carried(first), "tracestate": state}
-    assert ids == (f"{context(first).trace_id:032x}", f"{context(first).span_id:016x}")
+    assert headers == {"traceparent": traceparent_of(first), "tracestate": state}
+    assert ids == (f"{context_of(first).trace_id:032x}", f"{context_of(first).span_id:016x}")
     assert first.name == "renamed"
     assert first.kind is SpanKind.CLIENT
     assert first.attributes == {"a": 1, "b": True, "error.type": "limit_exceeded"}
@@ -249,13 +253,13 @@ def test_inject_and_extract_round_trip(spans: InMemorySpanExporter) -> None:
 
 
 class Failing(SpanProcessor):
-    """A processor that fails, at either end of a span."""
+    """A span processor that fails at the start or end of a span."""
 
     def __init__(self, *, at_start: bool) -> None:
         self._at_start = at_start
 
     def on_start(self, *_: object, **__: object) -> None:
-        """Fail, or not."""
+        """Fail if requested."""
         if self._at_start:
             raise RuntimeError
 
@@ -277,7 +281,7 @@ def test_failing_tracer_is_logged(
 
 
 def test_no_spans_without_a_tracer(log: Log) -> None:
-    """M2: without a tracer there are no spans, and events carry nothing."""
+    """M2: without a tracer there are no spans, and events have no trace."""
     with tracing.span("work", attributes={"a": 1}) as span:
         span.set({"b": 2})
         span.rename("c")
@@ -290,7 +294,7 @@ def test_no_spans_without_a_tracer(log: Log) -> None:
 
 
 def test_opentelemetry_is_not_imported() -> None:
-    """M2: the package itself never imports OpenTelemetry or Prometheus's client."""
+    """M2: Seriatim imports neither OpenTelemetry nor the Prometheus client by itself."""
     code = """
 import sys, seriatim
 from seriatim.telemetry import log_format, log_metrics, metrics, span_export, tracing

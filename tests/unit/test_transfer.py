@@ -1,4 +1,4 @@
-"""An export is complete, and an import stores it once, also after interruptions."""
+"""Exports and imports: all events are stored once, also after interruptions."""
 
 import json
 import tracemalloc
@@ -24,12 +24,12 @@ NEW_PLACE = ("recorded_at",)
 
 
 def new_log() -> Log:
-    """An empty log in memory."""
+    """Return an empty log in memory."""
     return Log(MemoryStore())
 
 
 def full_log() -> Log:
-    """A log with every kind of event: facts, traces, commands, kinds of the user's own."""
+    """Return a log with every kind of event: facts, traces, commands and user-defined kinds."""
     log = new_log()
     log.declare(
         StreamKind(name="case", first_seq=0, numbered_by="caller", expected_seq_required=True),
@@ -65,41 +65,41 @@ def full_log() -> Log:
     return log
 
 
-def exported(log: Log, **options: Any) -> list[bytes]:
-    """The lines of an export."""
+def export_lines(log: Log, **options: Any) -> list[bytes]:
+    """Return the lines of an export."""
     parts: list[bytes] = []
     export_log(log.store, parts.append, **options)
     return b"".join(parts).splitlines(keepends=True)
 
 
-def kept(log: Log) -> list[dict[str, Any]]:
-    """What an import keeps of every record, of all tenants."""
-    lines = [json.loads(line) for line in exported(log)[1:-1]]
+def imported_fields(log: Log) -> list[dict[str, Any]]:
+    """Return the fields of all records that an import preserves."""
+    lines = [json.loads(line) for line in export_lines(log)[1:-1]]
     return [{name: line[name] for name in line if name not in NEW_PLACE} for line in lines]
 
 
 def counts(report: ImportReport) -> tuple[int, int, int]:
-    """Appended, reused and refused events."""
+    """Return the numbers of appended, reused and refused events."""
     return report.appended, report.reused, report.refused
 
 
-def test_an_export_goes_into_an_empty_log_whole() -> None:
-    """C3: ids, keys, numbers, times, tags and the borders of appends arrive as they were."""
+def test_an_import_preserves_events() -> None:
+    """C3: ids, keys, numbers, times, tags and append boundaries are imported unchanged."""
     source, target = full_log(), new_log()
 
-    report = import_events(target, exported(source), declarations=True)
+    report = import_events(target, export_lines(source), declarations=True)
 
     assert report.ok, report.refusals
     assert counts(report) == (9, 0, 0)
-    assert kept(target) == kept(source)
+    assert imported_fields(target) == imported_fields(source)
     assert target.store.rules().has_index(PayloadIndex("noted", "n"))
     assert target.store.rules().version == source.store.rules().version
 
 
 def test_a_second_import_stores_nothing() -> None:
-    """C3: stored events are recognised by their ids."""
+    """C3: a second import recognises stored events by their ids."""
     source, target = full_log(), new_log()
-    lines = exported(source)
+    lines = export_lines(source)
     import_events(target, lines, declarations=True)
 
     again = import_events(target, lines)
@@ -111,7 +111,7 @@ def test_a_second_import_stores_nothing() -> None:
 def test_an_interrupted_import_can_be_repeated() -> None:
     """B10: importing a part and then the whole file stores each event once."""
     source, target = full_log(), new_log()
-    lines = exported(source)
+    lines = export_lines(source)
 
     half = import_events(target, lines[:4], declarations=True)
     whole = import_events(target, lines)
@@ -119,27 +119,27 @@ def test_an_interrupted_import_can_be_repeated() -> None:
     assert not half.complete
     assert not half.ok
     assert whole.ok
-    assert kept(target) == kept(source)
+    assert imported_fields(target) == imported_fields(source)
 
 
 def test_export_and_import_of_one_tenant() -> None:
-    """K2: an export or an import of one tenant holds nothing of another."""
+    """K2: an export or import of one tenant contains no events of others."""
     source, out, into = full_log(), new_log(), new_log()
 
-    taken = import_events(out, exported(source, tenant_id="acme"))
-    narrowed = import_events(into, exported(source), tenant_id="acme")
+    taken = import_events(out, export_lines(source, tenant_id="acme"))
+    narrowed = import_events(into, export_lines(source), tenant_id="acme")
 
     assert counts(taken) == counts(narrowed) == (4, 0, 0)
     assert narrowed.skipped == 5
-    assert {line["tenant_id"] for line in kept(out) + kept(into)} == {"acme"}
+    assert {line["tenant_id"] for line in imported_fields(out) + imported_fields(into)} == {"acme"}
 
 
 @pytest.mark.parametrize("tenant_id", [None, "acme"])
-def test_declarations_are_applied_only_when_asked_for(tenant_id: str | None) -> None:
-    """K2, A8: a file without events closes no stream kind for everybody, unless requested."""
+def test_declarations_are_imported_on_request(tenant_id: str | None) -> None:
+    """K2, A8: the declarations of a file are applied only on request."""
     source, target = new_log(), new_log()
     source.declare(StreamKind(name="order", closing_types=("placed",), catalogue="closed"))
-    lines = exported(source)
+    lines = export_lines(source)
 
     left = import_events(target, lines, tenant_id=tenant_id)
     target.append([NewEvent("placed", stream=("order", "1"))])
@@ -154,7 +154,8 @@ def test_declarations_are_applied_only_when_asked_for(tenant_id: str | None) -> 
         target.append([NewEvent("placed", stream=("order", "2"))])
 
 
-def _one_append(events: int, payload: bytes = b"{}") -> Iterator[bytes]:
+def one_append_lines(events: int, payload: bytes = b"{}") -> Iterator[bytes]:
+    """Yield the lines of one large append between two single events."""
     yield b'{"event_type":"x","event_id":"before"}\n'
     for number in range(events):
         yield b'{"append_position":2,"event_type":"x","event_id":"e-%d","payload":%b}\n' % (
@@ -172,13 +173,13 @@ def _one_append(events: int, payload: bytes = b"{}") -> Iterator[bytes]:
         (100, b'{"text":"%b"}' % (b"x" * 1_000_000), "append_bytes", 16 * 2**20),
     ],
 )
-def test_an_append_over_a_bound_is_not_kept_in_memory(
+def test_an_append_over_a_bound_is_refused_while_read(
     events: int, payload: bytes, limit: str, bound: int
 ) -> None:
-    """K3: an append that no log takes is refused while it is read, naming line and bound."""
+    """K3: an append over a limit is refused while it is read, with its line, in bounded memory."""
     target = new_log()
     tracemalloc.start()
-    report = import_events(target, _one_append(events, payload))
+    report = import_events(target, one_append_lines(events, payload))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -202,10 +203,10 @@ def test_an_append_over_a_bound_is_not_kept_in_memory(
     ids=["tags", "metadata", "payload"],
 )
 @pytest.mark.parametrize("together", [True, False])
-def test_a_line_over_a_bound_is_not_kept_in_memory(
+def test_a_line_over_a_bound_is_refused_while_read(
     field: bytes, named: str, *, together: bool
 ) -> None:
-    """K3: a line that no log takes is refused without making its values, however many come."""
+    """K3: a line over a limit is refused without decoding its values, in bounded memory."""
     start = b'"append_position":1,' if together else b""
     bad = (b'{%b"event_type":"x","event_id":"e-%d",%b}\n' % (start, n, field) for n in range(30))
     target = new_log()
@@ -221,8 +222,8 @@ def test_a_line_over_a_bound_is_not_kept_in_memory(
     assert peak < 48 * 2**20
 
 
-def test_large_lines_within_the_bounds_are_taken() -> None:
-    """K3: escapes make a line longer than its event, which the log takes all the same."""
+def test_large_lines_within_the_limits_are_imported() -> None:
+    """K3: a line that is longer than its event because of escapes is imported."""
     text = "\\u00e9" * 400_000
     tags = ",".join('"' + "\\u00e9" * 100 + f'{n}"' for n in range(64))
     line = f'{{"event_type":"x","event_id":"1","tags":[{tags}],"payload":{{"t":"{text}"}}}}\n'
@@ -232,8 +233,8 @@ def test_large_lines_within_the_bounds_are_taken() -> None:
 
 
 @pytest.mark.parametrize("header", [True, False], ids=["export", "made by hand"])
-def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
-    """L2: a truncated or extended file is reported as incomplete."""
+def test_incomplete_and_extended_files_are_reported(*, header: bool) -> None:
+    """L2: a file with more or fewer events than stated is reported as not whole."""
     source = new_log()
     source.append([NewEvent("x", {}), NewEvent("y", {})])
     written: list[bytes] = []
@@ -253,22 +254,22 @@ def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
     assert (report.appended, report.complete, report.ok) == (2, False, False)
 
 
-def test_an_append_at_its_bound_is_taken() -> None:
-    """K3: as many events as an append may have arrive as one append."""
+def test_an_append_at_its_limit_is_imported() -> None:
+    """K3: an append of 10,000 events is imported as one append."""
     target = new_log()
-    report = import_events(target, _one_append(10_000))
+    report = import_events(target, one_append_lines(10_000))
 
     assert counts(report) == (10_002, 0, 0)
     assert {record.append_position for record in target.read(after=1, until=10_001)} == {2}
 
 
 def test_refused_events_are_reported_and_skipped() -> None:
-    """K1: an import goes through every check of an append; the rest goes in."""
+    """K1: events that an append would refuse are reported, and the others are imported."""
     secret = {"event_type": "x", "event_id": "1", "payload": {"password": "hunter2-longer"}}
     good = {"event_type": "x", "event_id": "2"}
     keyless = {"event_type": "x"}
 
-    report = import_events(new_log(), _lines([secret, good, keyless]))
+    report = import_events(new_log(), encode_lines([secret, good, keyless]))
 
     assert counts(report) == (1, 0, 2)
     assert report.reasons == {"pii_policy_violation": 1, "invalid_event": 1}
@@ -277,8 +278,8 @@ def test_refused_events_are_reported_and_skipped() -> None:
 
 
 def test_an_altered_payload_is_refused() -> None:
-    """A2: a line whose payload no longer has its hash is not stored."""
-    lines = [line.replace(b'"n":1', b'"n":7') for line in exported(_simple_log())]
+    """A2: a line whose payload does not match its hash is refused."""
+    lines = [line.replace(b'"n":1', b'"n":7') for line in export_lines(simple_log())]
 
     report = import_events(new_log(), lines)
 
@@ -288,28 +289,28 @@ def test_an_altered_payload_is_refused() -> None:
 
 
 @pytest.mark.parametrize("shared", [0, 1, 2])
-def test_two_histories_of_one_stream_are_never_mixed(shared: int) -> None:
-    """B5: where the log's stream went another way than the file's, the rest stays out."""
-    source, target = _simple_log(5), new_log()
-    import_events(target, exported(source, until=shared))
+def test_diverged_streams_are_refused(shared: int) -> None:
+    """B5: events of a stream that diverged in the target are refused."""
+    source, target = simple_log(5), new_log()
+    import_events(target, export_lines(source, until=shared))
     target.append([NewEvent("other", stream=("s", "a"))])
 
-    report = import_events(target, exported(source))
+    report = import_events(target, export_lines(source))
 
     assert counts(report) == (0, shared, 5 - shared)
     assert [record.event_type for record in target.read()] == ["noted"] * shared + ["other"]
 
 
-def test_a_log_can_be_followed_by_exports_of_its_growth() -> None:
+def test_incremental_exports() -> None:
     """E1: an export after a position is imported into a log with the events before it."""
-    source, target = _simple_log(3), new_log()
-    import_events(target, exported(source))
+    source, target = simple_log(3), new_log()
+    import_events(target, export_lines(source))
     source.append([NewEvent("noted", {"n": 3}, stream=("s", "a"))])
 
-    report = import_events(target, exported(source, after=3))
+    report = import_events(target, export_lines(source, after=3))
 
     assert counts(report) == (1, 0, 0)
-    assert kept(target) == kept(source)
+    assert imported_fields(target) == imported_fields(source)
 
 
 @pytest.mark.parametrize(
@@ -322,33 +323,33 @@ def test_a_log_can_be_followed_by_exports_of_its_growth() -> None:
         b"\xff\xfe\n",
     ],
 )
-def test_a_file_that_is_no_export_stops_with_its_line(line: bytes) -> None:
-    """B2: an invalid line ends the import and is named."""
+def test_an_invalid_line_ends_the_import(line: bytes) -> None:
+    """B2: an invalid line ends the import with an error that names it."""
     with pytest.raises(InvalidEvent, match=r"line 1|the file has the format"):
         import_events(new_log(), [line])
 
 
-def test_a_key_twice_in_one_object_is_refused_without_a_hash() -> None:
-    """A2: handwritten JSON is parsed strictly."""
+def test_repeated_keys_are_refused_without_a_hash() -> None:
+    """A2: a line without a hash is parsed strictly: a repeated key is refused."""
     line = b'{"event_type":"x","event_id":"1","payload":{"a":1,"a":2}}\n'
 
     assert counts(import_events(new_log(), [line])) == (0, 0, 1)
 
 
-def test_other_declarations_stop_the_import() -> None:
-    """A8: a kind that is declared otherwise here is a conflict, before any event."""
+def test_conflicting_declarations_end_the_import() -> None:
+    """A8: a declaration that conflicts with the target ends the import before any event."""
     target = new_log()
     target.declare(StreamKind(name="case"))
 
     with pytest.raises(Conflict):
-        import_events(target, exported(full_log()), declarations=True)
+        import_events(target, export_lines(full_log()), declarations=True)
 
     assert target.head() == 0
 
 
-def test_declarations_that_change_meanwhile_are_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A8: an import under way checks again under the new rules, and keeps the order."""
-    source, target = _simple_log(20), new_log()
+def test_declarations_may_change_during_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A8: events are validated again when declarations change during an import."""
+    source, target = simple_log(20), new_log()
     original = target.store.append
     answers = iter([True])
 
@@ -360,14 +361,14 @@ def test_declarations_that_change_meanwhile_are_taken_up(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(target.store, "append", append)
 
-    report = import_events(target, exported(source))
+    report = import_events(target, export_lines(source))
 
     assert report.ok
-    assert kept(target) == kept(source)
+    assert imported_fields(target) == imported_fields(source)
 
 
 def test_a_failing_store_ends_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L2: a backend failure is raised, never counted as a refusal."""
+    """L2: a backend failure ends the import with the error."""
     target = new_log()
 
     def append(_group: Any) -> Any:
@@ -376,14 +377,14 @@ def test_a_failing_store_ends_the_import(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(target.store, "append", append)
 
     with pytest.raises(BackendFailure):
-        import_events(target, exported(_simple_log()))
+        import_events(target, export_lines(simple_log()))
 
 
-def test_few_events_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """K3: an import keeps a bounded number of events on their way."""
+def test_events_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K3: an import has a bounded number of events in flight."""
     monkeypatch.setattr(importer, "GROUP_EVENTS", 4)
     monkeypatch.setattr(importer, "IN_FLIGHT_MAX", 2)
-    source, target = _simple_log(50), new_log()
+    source, target = simple_log(50), new_log()
     groups: list[int] = []
     ahead: list[int] = []
     original = target.store.append
@@ -397,33 +398,33 @@ def test_few_events_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(target.store, "append", append)
 
-    assert import_events(target, exported(source), progress=progress).ok
+    assert import_events(target, export_lines(source), progress=progress).ok
     assert max(groups) == 4
-    assert max(ahead) <= 4 * 3 + 1  # what is on its way, and what is being gathered
+    assert max(ahead) <= 4 * 3 + 1  # the events in flight and those of the next group
 
 
-def test_events_before_a_bad_line_are_imported() -> None:
-    """B2: the import ends at a line that is no event, and keeps what came before it."""
-    source, target = _simple_log(3), new_log()
-    lines = exported(source)
+def test_events_before_an_invalid_line_are_imported() -> None:
+    """B2: events before an invalid line are imported."""
+    source, target = simple_log(3), new_log()
+    lines = export_lines(source)
     lines[3] = b"torn\n"
 
     with pytest.raises(InvalidEvent, match="line 4"):
         import_events(target, lines)
 
-    assert target.head() == 1  # the second append may have gone on in that line
+    assert target.head() == 1  # the second append may have continued in that line
 
 
 def test_divergence_is_found_with_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B5, K3: streams that are no longer followed are looked up again, and never mixed."""
+    """B5, K3: divergence of streams that are no longer tracked in memory is found."""
     monkeypatch.setattr(importer, "TRACKED_STREAMS_MAX", 1)
     source, target = new_log(), new_log()
     for number in range(6):
         source.append([NewEvent("noted", {"n": number}, stream=("s", "ab"[number % 2]))])
-    import_events(target, exported(source, until=2))
+    import_events(target, export_lines(source, until=2))
     target.append([NewEvent("other", stream=("s", "a"))])
 
-    report = import_events(target, exported(source))
+    report = import_events(target, export_lines(source))
 
     assert counts(report) == (2, 2, 2)
     last = target.last_event(("s", "b"))
@@ -431,19 +432,21 @@ def test_divergence_is_found_with_bounded_memory(monkeypatch: pytest.MonkeyPatch
     assert last.stream_seq == 3
 
 
-def _simple_log(count: int = 3) -> Log:
+def simple_log(count: int = 3) -> Log:
+    """Return a log with one stream."""
     log = new_log()
     for number in range(count):
         log.append([NewEvent("noted", {"n": number}, stream=("s", "a"))])
     return log
 
 
-def _lines(events: Iterable[dict[str, Any]]) -> list[bytes]:
+def encode_lines(events: Iterable[dict[str, Any]]) -> list[bytes]:
+    """Return the lines of events."""
     return [json.dumps(event).encode() + b"\n" for event in events]
 
 
-def test_records_name_every_field_that_an_export_holds() -> None:
-    """A1: an export keeps every field of a record."""
-    line = json.loads(exported(_simple_log())[1])
+def test_an_export_has_every_field_of_a_record() -> None:
+    """A1: a line of an export has every field of a record."""
+    line = json.loads(export_lines(simple_log())[1])
 
     assert tuple(line) == RECORD_COLUMNS

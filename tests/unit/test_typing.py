@@ -1,4 +1,4 @@
-"""Type checkers accept right calls of the public API, and refuse wrong ones by name and type."""
+"""Type checkers accept valid calls of the public API and reject invalid ones."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ async def call_async(log: seriatim.Log) -> None:
 """
 
 
-def test_wrong_calls_are_refused(tmp_path: Path) -> None:
-    """Mypy reports each wrong call on its line, and nothing else."""
+def test_invalid_calls_are_rejected(tmp_path: Path) -> None:
+    """Mypy reports an error for each invalid call, and no other."""
     program = tmp_path / "calls.py"
     program.write_text(CALLS)
     options = ["--strict", "--no-pretty", "--hide-error-context"]
@@ -108,7 +108,7 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
 
 
 def test_filters_of_reads_agree() -> None:
-    """Every read takes the filters that are checked, with the same types and defaults."""
+    """Every read has the filters that `make_read_spec` validates, with types and defaults."""
     checked = inspect.signature(make_read_spec).parameters
     filters = {name: checked[name] for name in list(checked)[3:]}
     types = get_type_hints(make_read_spec)
@@ -139,7 +139,7 @@ def test_fields_of_bound_classes_agree() -> None:
 
 
 def test_help_of_the_package_is_an_overview() -> None:
-    """`help(seriatim)` names the calls of a log that exist, without addresses of objects."""
+    """`help(seriatim)` lists methods of a log that exist, without addresses of objects."""
     overview = inspect.getdoc(seriatim) or ""
     rows = re.findall(r"^    (\w+(?:, \w+)*)   ", overview, re.MULTILINE)
     calls = [name for row in rows for name in row.split(", ")]
@@ -152,7 +152,7 @@ def test_help_of_the_package_is_an_overview() -> None:
 
 
 def test_help_lists_parameters() -> None:
-    """`help` of an asyncio method displays the parameters of the blocking one."""
+    """The signature of an asyncio method has the parameters of the blocking one."""
     read = str(inspect.signature(AsyncLog.read))
 
     assert "types: 'Sequence[str] | None' = None" in read

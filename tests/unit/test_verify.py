@@ -1,4 +1,4 @@
-"""Verification accepts a sound log and reports the damage of another."""
+"""Verification accepts an intact log and reports damage."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ Damage = Callable[[list[EventRecord]], None]
 
 
 def make_log() -> tuple[BaseLog, MemoryStore]:
-    """A log of two tenants, three streams, plain facts and batches."""
+    """Return a log of two tenants with three streams, facts and batches."""
     store = MemoryStore()
     log = BaseLog(store)
     log.append([NewEvent("opened", {"n": 1}, stream=("account", "a"), tags=("vip",))])
@@ -30,7 +30,7 @@ def make_log() -> tuple[BaseLog, MemoryStore]:
 
 
 def errors_of(report: VerificationReport) -> dict[str, list[str]]:
-    """The messages of what is wrong, by check."""
+    """Return the messages of errors, by check."""
     found: dict[str, list[str]] = {}
     for finding in report.findings:
         if finding.level == "error":
@@ -38,8 +38,8 @@ def errors_of(report: VerificationReport) -> dict[str, list[str]]:
     return found
 
 
-def test_a_sound_log_passes_every_check() -> None:
-    """F2: nothing is found in a log that only the log wrote."""
+def test_an_intact_log_passes_every_check() -> None:
+    """F2: verification of an intact log has no errors or warnings."""
     _, store = make_log()
 
     report = verify(store, lookups=None)
@@ -49,8 +49,8 @@ def test_a_sound_log_passes_every_check() -> None:
     assert {finding.level for finding in report.findings} == {"ok"}
 
 
-def test_an_empty_log_is_sound() -> None:
-    """Nothing to read is nothing wrong."""
+def test_an_empty_log_passes_every_check() -> None:
+    """Verification of an empty log succeeds."""
     assert verify(MemoryStore()).ok
 
 
@@ -64,8 +64,8 @@ def test_progress_ends_at_the_head() -> None:
     assert reported[-1] == (8, 8)
 
 
-def changed(index: int, **fields: Any) -> Damage:
-    """Damage that rewrites fields of one record."""
+def change_record(index: int, **fields: Any) -> Damage:
+    """Return damage that changes fields of one record."""
 
     def damage(records: list[EventRecord]) -> None:
         records[index] = msgspec.structs.replace(records[index], **fields)
@@ -76,25 +76,25 @@ def changed(index: int, **fields: Any) -> Damage:
 @pytest.mark.parametrize(
     ("damage", "check", "message"),
     [
-        (changed(2, position=7), "positions", "position 7 where 3 was expected"),
-        (changed(3, append_position=1), "appends", "has the append position 1"),
-        (changed(3, tenant_id="other"), "appends", "another tenant than"),
-        (changed(0, payload_json='{"n":2}'), "payloads", "does not match its hash"),
-        (changed(0, payload_json='{"n": 1}'), "payloads", "not canonical"),
-        (changed(0, payload_json="{"), "payloads", "not JSON"),
-        (changed(0, event_id=" x"), "envelopes", "event_id"),
-        (changed(0, stream_seq=None), "envelopes", "stream_seq is missing"),
-        (changed(7, idempotency_key="k" * 201), "envelopes", "idempotency_key"),
-        (changed(0, event_version=0), "envelopes", "event_version"),
-        (changed(0, occurred_at="yesterday"), "envelopes", "occurred_at"),
-        (changed(0, recorded_at="2025-01-01T00:00:00Z"), "envelopes", "recorded_at"),
-        (changed(4, stream_seq=3), "streams", "has number 3 after 1"),
-        (changed(7, stream_seq=5), "streams", "begins with number 5"),
-        (changed(5, event_id="swapped"), "look-ups", "not found by its event id"),
+        (change_record(2, position=7), "positions", "position 7 where 3 was expected"),
+        (change_record(3, append_position=1), "appends", "has the append position 1"),
+        (change_record(3, tenant_id="other"), "appends", "another tenant than"),
+        (change_record(0, payload_json='{"n":2}'), "payloads", "does not match its hash"),
+        (change_record(0, payload_json='{"n": 1}'), "payloads", "not canonical"),
+        (change_record(0, payload_json="{"), "payloads", "not JSON"),
+        (change_record(0, event_id=" x"), "envelopes", "event_id"),
+        (change_record(0, stream_seq=None), "envelopes", "stream_seq is missing"),
+        (change_record(7, idempotency_key="k" * 201), "envelopes", "idempotency_key"),
+        (change_record(0, event_version=0), "envelopes", "event_version"),
+        (change_record(0, occurred_at="yesterday"), "envelopes", "occurred_at"),
+        (change_record(0, recorded_at="2025-01-01T00:00:00Z"), "envelopes", "recorded_at"),
+        (change_record(4, stream_seq=3), "streams", "has number 3 after 1"),
+        (change_record(7, stream_seq=5), "streams", "begins with number 5"),
+        (change_record(5, event_id="swapped"), "look-ups", "not found by its event id"),
     ],
 )
-def test_damage_is_found_and_named(damage: Damage, check: str, message: str) -> None:
-    """B3: each kind of damage is an error of the check that is there for it."""
+def test_damage_is_reported_by_its_check(damage: Damage, check: str, message: str) -> None:
+    """B3: each kind of damage is an error of the right check."""
     _, store = make_log()
     damage(store._records)
 
@@ -105,7 +105,7 @@ def test_damage_is_found_and_named(damage: Damage, check: str, message: str) -> 
 
 
 class Lossy(MemoryStore):
-    """A store whose table lost a row."""
+    """A store that has lost a row."""
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         """Read everything but the fourth event."""
@@ -114,7 +114,7 @@ class Lossy(MemoryStore):
 
 
 def test_a_lost_row_is_a_gap_and_a_wrong_count() -> None:
-    """B3: a log without one of its rows is no log."""
+    """B3: a lost row is reported as a gap and as a wrong number of events."""
     store = Lossy()
     BaseLog(store).append([NewEvent("noted", {"n": n}) for n in range(6)])
 
@@ -126,8 +126,8 @@ def test_a_lost_row_is_a_gap_and_a_wrong_count() -> None:
     ]
 
 
-def test_an_index_that_lost_a_record_is_found() -> None:
-    """F7: look-ups go through the indexes, not through the read."""
+def test_an_index_without_a_record_is_found() -> None:
+    """F7: records that are missing in an index are reported by lookups."""
     _, store = make_log()
     store._ids.clear()
     store._streams.clear()
@@ -138,8 +138,8 @@ def test_an_index_that_lost_a_record_is_found() -> None:
     assert any("stream" in each for each in messages)
 
 
-def test_many_problems_are_counted_and_few_are_shown() -> None:
-    """A ruined log gives a bounded report."""
+def test_reported_problems_are_bounded() -> None:
+    """The report lists a bounded number of problems and counts the others."""
     store = MemoryStore()
     BaseLog(store).append([NewEvent("noted", {"n": n}) for n in range(100)])
     store._records[:] = [
@@ -152,8 +152,8 @@ def test_many_problems_are_counted_and_few_are_shown() -> None:
     assert messages[-1] == f"and {100 - REPORTED_PROBLEMS_MAX} more of this kind"
 
 
-def test_streams_are_followed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B5: with more streams than are followed, predecessors are looked up, and gaps still found."""
+def test_streams_are_tracked_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5: gaps in streams that are no longer tracked in memory are found."""
     monkeypatch.setattr(verification, "TRACKED_STREAMS_MAX", 2)
     store = MemoryStore()
     log = BaseLog(store)
@@ -163,19 +163,19 @@ def test_streams_are_followed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch)
 
     assert verify(store, lookups=1).ok
 
-    changed(20, stream_seq=9)(store._records)
+    change_record(20, stream_seq=9)(store._records)
 
     assert "streams" in errors_of(verify(store, lookups=1))
 
 
-def test_a_closed_trace_that_goes_on_is_an_error() -> None:
-    """B7: nothing follows a closing event; in traces there is no innocent reason for it."""
+def test_events_after_the_end_of_a_trace_are_errors() -> None:
+    """B7: events after the closing event of a trace are errors."""
     store = MemoryStore()
     log = BaseLog(store)
     for number in range(2):
         log.append([NewEvent("noted", {"n": number}, stream=("s", "a"))])
-    changed(0, stream_type="trace", stream_seq=0, event_type="TraceFinished")(store._records)
-    changed(1, stream_type="trace", stream_seq=1, event_type="TraceStarted")(store._records)
+    change_record(0, stream_type="trace", stream_seq=0, event_type="TraceFinished")(store._records)
+    change_record(1, stream_type="trace", stream_seq=1, event_type="TraceStarted")(store._records)
 
     messages = errors_of(verify(store, lookups=1))["streams"]
 
@@ -184,8 +184,8 @@ def test_a_closed_trace_that_goes_on_is_an_error() -> None:
     assert any("opens a second time" in each for each in messages)
 
 
-def test_a_kind_declared_later_is_only_a_warning() -> None:
-    """A8: streams that are older than their kind's declaration break it innocently."""
+def test_rules_of_kinds_declared_later_are_warnings() -> None:
+    """A8: events that break a kind declared after them are warnings."""
     store = MemoryStore()
     log = BaseLog(store)
     log.append([NewEvent("closed", stream=("case", "a")), NewEvent("noted", stream=("case", "a"))])

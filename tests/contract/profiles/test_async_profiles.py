@@ -12,24 +12,24 @@ from tests.contract.profiles.trace_factories import append_trace, envelope
 SEATS: dict[str, Any] = {"filters": [{"event_types": ["seat_taken"]}]}
 
 
-async def test_an_awaited_append_is_the_same_append(log: seriatim.Log) -> None:
-    """C4: identical appends that race on the event loop get one record and equal answers."""
+async def test_concurrent_awaited_appends_are_stored_once(log: seriatim.Log) -> None:
+    """C4: concurrent identical appends of an event loop return one stored event."""
     answers = await asyncio.gather(*[log.traces.aio.append_event(envelope()) for _ in range(5)])
 
     assert answers == [log.traces.append_event(envelope())] * 5
     assert log.head() == 1
 
 
-async def test_many_awaited_appends_at_once(log: seriatim.Log) -> None:
-    """B9: more appends than the process has threads are all stored."""
+async def test_many_concurrent_awaited_appends(log: seriatim.Log) -> None:
+    """B9: more concurrent appends than threads are all stored."""
     event = {"event_type": "noted", "payload": 1}
     results = await asyncio.gather(*[log.facts.aio.append([event]) for _ in range(100)])
 
-    assert sorted(one.first_sequence_number for one in results) == list(range(1, 101))
+    assert sorted(result.first_sequence_number for result in results) == list(range(1, 101))
 
 
 async def test_an_awaited_conflict_is_returned(log: seriatim.Log) -> None:
-    """D5: of racers on one context one gets a receipt, the others the conflict as a value."""
+    """D5: of concurrent conditional appends one succeeds, the others return the conflict."""
     event = {"event_type": "seat_taken", "payload": "12A"}
     results = await asyncio.gather(
         *[log.facts.aio.append_if([event], SEATS, None) for _ in range(4)]
@@ -40,7 +40,7 @@ async def test_an_awaited_conflict_is_returned(log: seriatim.Log) -> None:
 
 
 async def test_async_errors_use_the_names_of_the_profile(log: seriatim.Log) -> None:
-    """L3: the same error comes out of an awaited act."""
+    """L3: errors of awaited methods use the field names of the profile."""
     with pytest.raises(seriatim.InvalidArgument) as caught:
         await log.traces.aio.append_event(envelope(schema_version=0))
     assert caught.value.details["field"] == "schema_version"
@@ -49,7 +49,7 @@ async def test_async_errors_use_the_names_of_the_profile(log: seriatim.Log) -> N
 
 
 async def test_awaited_reads(log: seriatim.Log) -> None:
-    """E4: what answers at once is a coroutine, what iterates an async iterator."""
+    """E4: awaited reads return the same events; batches are an async iterator."""
     stored = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
     traces = log.traces.aio
 
@@ -60,7 +60,7 @@ async def test_awaited_reads(log: seriatim.Log) -> None:
 
 
 async def test_awaited_streams(log: seriatim.Log) -> None:
-    """E5: live and durable streams are async iterators, too."""
+    """E5: tails and subscriptions are async iterators."""
     log.facts.append([{"event_type": "noted", "payload": n} for n in range(2)])
     facts = log.facts.aio
     live = [batch async for batch in facts.tail(after=0, idle_timeout=0.05)]
@@ -71,8 +71,8 @@ async def test_awaited_streams(log: seriatim.Log) -> None:
     assert (durable, again) == (live, [])
 
 
-async def test_awaited_aggregates(log: seriatim.Log) -> None:
-    """C5: an async duplicate of a command gets the stored response."""
+async def test_awaited_duplicate_commands(log: seriatim.Log) -> None:
+    """C5: awaited duplicates of a command get the stored response."""
     command = seriatim.Command(actor="u-1", endpoint="x", key="k", response={"ok": True})
     options: dict[str, Any] = {
         "org_id": "org-1",
@@ -88,14 +88,14 @@ async def test_awaited_aggregates(log: seriatim.Log) -> None:
         *[log.aggregates.aio.append([event], **options) for _ in range(3)]
     )
 
-    assert sorted(one.replayed for one in results) == [False, True, True]
-    assert [one.response for one in results] == [{"ok": True}] * 3
+    assert sorted(result.replayed for result in results) == [False, True, True]
+    assert [result.response for result in results] == [{"ok": True}] * 3
     loaded = await log.aggregates.aio.load("route", "r-1", org_id="org-1")
     assert loaded.aggregate_seq == 1
 
 
 def test_async_profile_has_only_the_methods_of_the_profile(log: seriatim.Log) -> None:
-    """E4: an awaited profile has the acts of the profile and nothing else."""
+    """E4: an async profile has the methods of the profile and no others."""
     assert "append_event" in dir(log.traces.aio)
     assert "aio" not in dir(log.traces.aio)
     for name in ("aio", "_log", "nonsense"):

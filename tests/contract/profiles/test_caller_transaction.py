@@ -19,7 +19,7 @@ ROUTE: dict[str, Any] = {
 
 
 def test_events_commit_with_the_callers_state(postgres_url: str) -> None:
-    """B12: rolled back, nothing is there; committed, every profile's events are."""
+    """B12: events of every profile are committed or rolled back with the caller's."""
     with seriatim.open(postgres_url) as log, psycopg.connect(postgres_url) as connection:
         log.facts.append([FACT], connection=connection)
         connection.rollback()
@@ -36,7 +36,7 @@ def test_events_commit_with_the_callers_state(postgres_url: str) -> None:
 
 
 async def test_async_events_commit_with_the_callers_state(postgres_url: str) -> None:
-    """B12: an async connection goes with the awaited act."""
+    """B12: awaited appends of profiles are stored with the commit of an async connection."""
     connection = await psycopg.AsyncConnection.connect(postgres_url)
     with seriatim.open(postgres_url) as log:
         async with connection:

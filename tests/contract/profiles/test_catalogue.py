@@ -1,4 +1,4 @@
-"""Event classes: declared in the store, made into events, read at any version."""
+"""Event classes: declared in the store, converted to events, and decoded at any version."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,14 +15,14 @@ from seriatim.log.catalogue import Catalogue
 
 @dataclass
 class SeatReserved:
-    """A seat as it was reserved at first."""
+    """A seat reservation of version one."""
 
     seat: str
 
 
 @dataclass
 class SeatReservedInRow:
-    """A seat of version two."""
+    """A seat reservation of version two."""
 
     row: int
     letter: str
@@ -45,18 +45,18 @@ class SeatFreed(pydantic.BaseModel):
 
 @pytest.fixture
 def catalogue(log: seriatim.Log) -> Catalogue:
-    """A log's own catalogue with one type of two versions."""
+    """The catalogue of a log with one version of a type."""
     log.catalogue.event_type("seat.reserved", SeatReserved)
     return log.catalogue
 
 
-def split(payload: dict[str, Any]) -> dict[str, Any]:
-    """Lead a reservation from version one to version two."""
+def upcast_to_row(payload: dict[str, Any]) -> dict[str, Any]:
+    """Upcast a reservation from version one to version two."""
     return {"row": int(payload["seat"][:-1]), "letter": payload["seat"][-1]}
 
 
 def test_a_class_is_declared_in_the_store(catalogue: Catalogue, log: seriatim.Log) -> None:
-    """A8: the class's schema holds for every process, and for plain dictionaries too."""
+    """A8: the schema of a declared class applies to all appends of its type and version."""
     assert log.store.rules().types["seat.reserved", 1].schema is not None
     with pytest.raises(seriatim.SchemaViolation):
         log.append([NewEvent("seat.reserved", {"seat": 12})])
@@ -66,8 +66,8 @@ def test_a_class_is_declared_in_the_store(catalogue: Catalogue, log: seriatim.Lo
     log.append([NewEvent("seat.reserved", {"seat": "12A"})])
 
 
-def test_declaring_again(catalogue: Catalogue, log: seriatim.Log) -> None:
-    """A8: the same again is fine, another shape under the version is a conflict."""
+def test_repeated_declarations(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """A8: declaring a class again is accepted; another class for its type and version conflicts."""
     catalogue.event_type("seat.reserved", SeatReserved)
     with pytest.raises(seriatim.Conflict):
         catalogue.event_type("seat.reserved", SeatReservedInRow)
@@ -89,8 +89,8 @@ def test_declaring_again(catalogue: Catalogue, log: seriatim.Log) -> None:
         SeatFreed(seatNumber="12A", at=datetime(2026, 3, 1, tzinfo=UTC)),
     ],
 )
-def test_from_instance_to_record_and_back(log: seriatim.Log, instance: Any) -> None:
-    """A8: dataclass, Struct and model go in as events and come out equal."""
+def test_instances_are_decoded_equal(log: seriatim.Log, instance: Any) -> None:
+    """A8: an appended instance of a dataclass, Struct or model is decoded equal."""
     log.catalogue.event_type("seat.changed", type(instance), version=3)
     event = log.catalogue.new_event(instance, stream=("show", "s-1"), tags=("x",))
     (record,) = log.append([event]).records
@@ -100,7 +100,7 @@ def test_from_instance_to_record_and_back(log: seriatim.Log, instance: Any) -> N
     assert log.catalogue.decode(record) == instance
 
 
-def test_a_decorator_binds_too(log: seriatim.Log) -> None:
+def test_a_class_is_bound_by_a_decorator(log: seriatim.Log) -> None:
     """A8: with a kind, the type joins that kind's closed catalogue."""
     log.declare(seriatim.StreamKind(name="hall", catalogue="closed"))
 
@@ -113,12 +113,12 @@ def test_a_decorator_binds_too(log: seriatim.Log) -> None:
         log.append([NewEvent("hall.closed", {}, stream=("hall", "h-1"))])
 
 
-def test_a_catalogue_made_before_the_log(log: seriatim.Log) -> None:
-    """A8: classes are bound where they are written, and declared once a log is open."""
+def test_a_separate_catalogue_is_included(log: seriatim.Log) -> None:
+    """A8: a catalogue made without a log is declared when a log includes it."""
     free = Catalogue()
     free.event_type("seat.reserved", SeatReserved)
     free.event_type("seat.reserved", SeatReservedInRow, version=2)
-    free.upcaster("seat.reserved", from_version=1)(split)
+    free.upcaster("seat.reserved", from_version=1)(upcast_to_row)
     log.catalogue.include(free)
     log.catalogue.include(free)
     log.append([log.catalogue.new_event(SeatReserved("12A"))])
@@ -126,14 +126,14 @@ def test_a_catalogue_made_before_the_log(log: seriatim.Log) -> None:
     assert log.store.rules().versions_of("seat.reserved") == {1, 2}
     view = log.for_tenant("acme")
     assert view.catalogue is log.catalogue
-    assert [log.catalogue.decode(one) for one in log.read()] == [SeatReservedInRow(12, "A")]
+    assert [log.catalogue.decode(record) for record in log.read()] == [SeatReservedInRow(12, "A")]
 
 
-def test_old_versions_are_read_as_the_newest(catalogue: Catalogue, log: seriatim.Log) -> None:
-    """I5: events of version n and n-1 are read through upcasters, chained from step to step."""
+def test_old_versions_are_decoded_as_the_newest(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """I5: events of older versions are decoded through a chain of upcasters."""
     log.append([catalogue.new_event(SeatReserved("12A"))])
     catalogue.event_type("seat.reserved", SeatReservedInRow, version=3)
-    catalogue.upcaster("seat.reserved", from_version=1)(split)
+    catalogue.upcaster("seat.reserved", from_version=1)(upcast_to_row)
 
     @catalogue.upcaster("seat.reserved", from_version=2)
     def lower(payload: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def test_old_versions_are_read_as_the_newest(catalogue: Catalogue, log: seriatim
 
     log.append([catalogue.new_event(SeatReservedInRow(1, "B"))])
 
-    assert [catalogue.decode(one) for one in log.read()] == [
+    assert [catalogue.decode(record) for record in log.read()] == [
         SeatReservedInRow(12, "a"),
         SeatReservedInRow(1, "B"),
     ]
@@ -151,18 +151,18 @@ def test_old_versions_are_read_as_the_newest(catalogue: Catalogue, log: seriatim
 
 
 def test_upcasting_needs_no_class(log: seriatim.Log) -> None:
-    """I5: plain dictionaries are led to the newest version that upcasters know."""
+    """I5: payloads without a bound class are upcast to the newest version."""
     log.append([NewEvent("seat.reserved", {"seat": "12A"}), NewEvent("noted", {"x": 1})])
-    log.catalogue.upcaster("seat.reserved", from_version=1)(split)
+    log.catalogue.upcaster("seat.reserved", from_version=1)(upcast_to_row)
 
-    assert [log.catalogue.upcast(one) for one in log.read()] == [
+    assert [log.catalogue.upcast(record) for record in log.read()] == [
         {"row": 12, "letter": "A"},
         {"x": 1},
     ]
 
 
-def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) -> None:
-    """I5: the error says which event, at which version, cannot become which."""
+def test_a_missing_upcaster_is_reported(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """I5: the error of a missing upcaster has position, type and versions."""
     log.append([catalogue.new_event(SeatReserved("12A"))])
     catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
     with pytest.raises(seriatim.SchemaViolation, match=r"position 1 .* version 1.* version 2") as e:
@@ -187,7 +187,7 @@ def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) ->
 def test_upcaster_failure_does_not_contain_the_value(
     catalogue: Catalogue, log: seriatim.Log, upcast: Any, message: str
 ) -> None:
-    """I5: a failure names the event and never quotes its payload."""
+    """I5: the error of a failing upcaster has the position and not the payload."""
     log.append([catalogue.new_event(SeatReserved("hidden"))])
     catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
     catalogue.upcaster("seat.reserved", from_version=1)(upcast)
@@ -199,7 +199,7 @@ def test_upcaster_failure_does_not_contain_the_value(
 
 
 def test_undecodable_events_are_reported(catalogue: Catalogue, log: seriatim.Log) -> None:
-    """I5: an unbound type and a version newer than the program are reported."""
+    """I5: decoding an unbound type, or a version newer than known, is an error."""
     log.append([NewEvent("noted", {})])
     log.declare(EventType(event_type="seat.reserved", event_version=9))
     log.append([NewEvent("seat.reserved", {}, event_version=9)])
@@ -212,10 +212,10 @@ def test_undecodable_events_are_reported(catalogue: Catalogue, log: seriatim.Log
 
 
 def test_a_record_is_decoded_as_a_given_class(catalogue: Catalogue, log: seriatim.Log) -> None:
-    """I5: a class selects its version; a class of another type, or of none, is refused."""
+    """I5: a given class determines the version; a class of another type is refused."""
     catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
     catalogue.event_type("seat.priced", SeatPriced)
-    catalogue.upcaster("seat.reserved", from_version=1)(split)
+    catalogue.upcaster("seat.reserved", from_version=1)(upcast_to_row)
     old, new = log.append(
         [catalogue.new_event(one) for one in (SeatReserved("12A"), SeatReservedInRow(1, "B"))]
     ).records
@@ -232,9 +232,9 @@ def test_a_record_is_decoded_as_a_given_class(catalogue: Catalogue, log: seriati
 
 
 def test_upcasters_are_registered_once(catalogue: Catalogue) -> None:
-    """A8: the same function again is fine, another is a conflict, a bad version is refused."""
-    catalogue.upcaster("seat.reserved", from_version=1)(split)
-    catalogue.upcaster("seat.reserved", from_version=1)(split)
+    """A8: registering an upcaster again is accepted, another one for its version conflicts."""
+    catalogue.upcaster("seat.reserved", from_version=1)(upcast_to_row)
+    catalogue.upcaster("seat.reserved", from_version=1)(upcast_to_row)
     with pytest.raises(seriatim.Conflict):
         catalogue.upcaster("seat.reserved", from_version=1)(dict)
     with pytest.raises(seriatim.InvalidArgument):
@@ -243,7 +243,7 @@ def test_upcasters_are_registered_once(catalogue: Catalogue) -> None:
 
 @pytest.mark.parametrize("cls", [dict, int, "SeatReserved"])
 def test_only_classes_with_fields_are_bound(log: seriatim.Log, cls: Any) -> None:
-    """A8: a dataclass, a Struct or a model; nothing is declared otherwise."""
+    """A8: only a dataclass, Struct or model can be bound."""
     with pytest.raises(seriatim.InvalidArgument):
         log.catalogue.event_type("seat.reserved", cls)
 

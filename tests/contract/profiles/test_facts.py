@@ -1,4 +1,4 @@
-"""Seed 001: the compliance checklist of the facts profile, line by line."""
+"""Seed 001: the compliance checklist of the facts profile."""
 
 import threading
 from typing import Any
@@ -52,7 +52,7 @@ def fact(name: str = "noted", payload: Any = None) -> dict[str, Any]:
 
 
 def test_rejects_an_empty_append(facts: Facts, log: seriatim.Log) -> None:
-    """B2: neither append nor append_if takes an empty batch."""
+    """B2: append and append_if refuse an empty batch."""
     with pytest.raises(seriatim.EmptyAppend):
         facts.append([])
     with pytest.raises(seriatim.EmptyAppend):
@@ -61,7 +61,7 @@ def test_rejects_an_empty_append(facts: Facts, log: seriatim.Log) -> None:
 
 
 def test_a_batch_gets_one_consecutive_range(facts: Facts) -> None:
-    """B1: the receipt describes the committed batch and its range."""
+    """B1: the receipt has the consecutive range of the batch."""
     first = facts.append([fact(), fact()])
     more: list[NewEvent | dict[str, Any]] = [NewEvent("noted", 3), fact(), fact()]
     second = facts.append(iter(more))
@@ -71,7 +71,7 @@ def test_a_batch_gets_one_consecutive_range(facts: Facts) -> None:
 
 
 def test_a_failed_append_commits_nothing_and_uses_no_number(facts: Facts) -> None:
-    """B3: one bad event fails the batch, and the next append continues without a gap."""
+    """B3: a batch with an invalid event stores nothing and uses no sequence number."""
     facts.append([fact()])
     with pytest.raises(seriatim.InvalidEvent) as caught:
         facts.append([fact(), fact(payload=float("nan"))])
@@ -85,7 +85,7 @@ def test_a_failed_append_commits_nothing_and_uses_no_number(facts: Facts) -> Non
     "payload", [None, True, 0, -1.5, 10**40, "text", [], {}, [1, {"deep": [None]}]]
 )
 def test_a_payload_is_any_json_value(facts: Facts, payload: Any) -> None:
-    """A3: a fact's payload need not be an object."""
+    """A3: the payload of a fact may be any JSON value."""
     facts.append([fact(payload=payload)])
     (record,) = facts.query().event_records
 
@@ -115,7 +115,7 @@ def test_a_payload_is_any_json_value(facts: Facts, payload: Any) -> None:
     ],
 )
 def test_every_malformed_event_is_an_invalid_event(facts: Facts, event: Any) -> None:
-    """L3: in facts there is one code for a malformed event, and it names the index."""
+    """L3: every malformed fact is `invalid_event` with its index."""
     with pytest.raises(seriatim.InvalidEvent) as caught:
         facts.append([fact(), event])
 
@@ -124,7 +124,7 @@ def test_every_malformed_event_is_an_invalid_event(facts: Facts, event: Any) -> 
 
 
 def test_occurred_at_is_the_stores_time(facts: Facts, log: seriatim.Log) -> None:
-    """B2: a fact's occurred_at is metadata that the store sets."""
+    """B2: the store sets occurred_at of a fact to the time of recording."""
     facts.append([fact()])
     (record,) = facts.query().event_records
 
@@ -132,7 +132,7 @@ def test_occurred_at_is_the_stores_time(facts: Facts, log: seriatim.Log) -> None
 
 
 def test_a_repeated_append_returns_its_first_receipt(facts: Facts) -> None:
-    """C4: a key for the whole append makes a retry safe."""
+    """C4: an append repeated with its idempotency key returns the first receipt."""
     first = facts.append([fact(), fact()], idempotency_key="order-7")
     again = facts.append([fact(), fact()], idempotency_key="order-7")
 
@@ -144,16 +144,16 @@ def test_a_repeated_append_returns_its_first_receipt(facts: Facts) -> None:
 # -- query
 
 
-def test_records_come_in_ascending_order(tools: Facts) -> None:
-    """D1: with any filters, records are sorted by ascending sequence number."""
+def test_records_are_in_ascending_order(tools: Facts) -> None:
+    """D1: records are ordered by sequence number for any filters."""
     result = tools.query({"filters": [{"event_types": ["tool_returned", "tool_registered"]}]})
 
     assert numbers(result) == [1, 2, 4]
     assert [record.event_type for record in result.event_records][-1] == "tool_returned"
 
 
-def test_the_cursor_is_exclusive_and_leaves_the_version_alone(tools: Facts) -> None:
-    """D4: min_sequence_number applies to returned records only."""
+def test_min_sequence_number_limits_returned_records_only(tools: Facts) -> None:
+    """D4: min_sequence_number limits the returned records, but not the context version."""
     result = tools.query({**TOOL_1, "min_sequence_number": 3})
 
     assert numbers(result) == [4]
@@ -161,8 +161,8 @@ def test_the_cursor_is_exclusive_and_leaves_the_version_alone(tools: Facts) -> N
     assert result.current_context_version == 4
 
 
-def test_last_returned_and_context_version_stay_separate(tools: Facts) -> None:
-    """D1: nothing returned, yet the context has a version; nothing matching, and it has none."""
+def test_last_returned_and_context_version_are_separate(tools: Facts) -> None:
+    """D1: a context has a version without returned records, and none without matches."""
     beyond = tools.query({**TOOL_1, "min_sequence_number": 4})
     nothing = tools.query({"filters": [{"event_types": ["unheard"]}]})
 
@@ -215,7 +215,7 @@ def test_last_returned_and_context_version_stay_separate(tools: Facts) -> None:
     ],
 )
 def test_filter_semantics(tools: Facts, query: Any, expected: list[int]) -> None:
-    """D2: omitted is open, empty matches nothing, OR within a side, AND between them."""
+    """D2: a missing part matches everything, an empty one nothing; parts are combined by AND."""
     result = tools.query(query)
 
     assert numbers(result) == expected
@@ -223,7 +223,7 @@ def test_filter_semantics(tools: Facts, query: Any, expected: list[int]) -> None
 
 
 def test_the_example_of_the_specification(facts: Facts) -> None:
-    """D4: returned records lie after 40, the version is of the whole context."""
+    """D4: the version covers the whole context, the records only those after 40."""
     other = [fact("noise", {"tool_id": "tool_1"})] * 39
     facts.append([fact("tool_registered", {"tool_id": "tool_1"}), *other])
     query = {
@@ -265,8 +265,8 @@ def test_the_example_of_the_specification(facts: Facts) -> None:
         Query(filters="x"),  # type: ignore[arg-type]
     ],
 )
-def test_an_invalid_query_is_not_run(tools: Facts, query: Any) -> None:
-    """D6: the shape is refused before anything is read or stored."""
+def test_an_invalid_query_is_refused(tools: Facts, query: Any) -> None:
+    """D6: an invalid query is refused before anything is read or stored."""
     with pytest.raises(seriatim.InvalidQuery):
         tools.query(query)
     with pytest.raises(seriatim.InvalidQuery):
@@ -274,8 +274,8 @@ def test_an_invalid_query_is_not_run(tools: Facts, query: Any) -> None:
     assert numbers(tools.query()) == [1, 2, 3, 4]
 
 
-def test_pages_are_of_one_snapshot(tools: Facts) -> None:
-    """D1: a version never covers a record that the caller was not shown."""
+def test_pages_belong_to_one_snapshot(tools: Facts) -> None:
+    """D1: later pages have the version and the records of the first page's snapshot."""
     first = tools.query(TOOL_1, limit=2)
     tools.append([fact("tool_lost", {"tool_id": "tool_1"})])
     last = first.last_returned_sequence_number
@@ -290,7 +290,7 @@ def test_pages_are_of_one_snapshot(tools: Facts) -> None:
 
 
 def test_commits_when_the_context_is_unchanged(tools: Facts) -> None:
-    """D5: actual equals expected; facts outside the context do not matter."""
+    """D5: append_if succeeds if no fact of the context was appended meanwhile."""
     seen = tools.query(TOOL_1)
     tools.append([fact("tool_registered", {"tool_id": "tool_3"})])
     result = tools.append_if([fact("lent", {"tool_id": "tool_1"})], TOOL_1, 4)
@@ -303,7 +303,7 @@ def test_commits_when_the_context_is_unchanged(tools: Facts) -> None:
 def test_a_changed_context_is_returned_as_a_conflict(
     tools: Facts, expected: int | None, actual: int
 ) -> None:
-    """D5: the conflict carries both versions, is returned, and stores nothing."""
+    """D5: a changed context is returned as a conflict with both versions, and nothing is stored."""
     result = tools.append_if([fact(), fact()], TOOL_1, expected)
 
     assert result == FactAppendConflict(expected, actual)
@@ -313,7 +313,7 @@ def test_a_changed_context_is_returned_as_a_conflict(
 
 
 def test_absent_equals_absent_only(tools: Facts) -> None:
-    """D5: no context and no expectation match; one without the other does not."""
+    """D5: a missing version equals only a missing expectation."""
     unheard = {"filters": [{"event_types": ["unheard"]}]}
 
     assert tools.append_if([fact()], unheard, 1) == FactAppendConflict(1, None)
@@ -322,7 +322,7 @@ def test_absent_equals_absent_only(tools: Facts) -> None:
 
 
 def test_min_sequence_number_is_ignored_in_conflicts(tools: Facts) -> None:
-    """D5: the context version is of the full query, min_sequence_number ignored."""
+    """D5: append_if ignores min_sequence_number of the query."""
     late = {**TOOL_1, "min_sequence_number": 4}
 
     assert tools.append_if([fact()], late, None) == FactAppendConflict(None, 4)
@@ -330,16 +330,16 @@ def test_min_sequence_number_is_ignored_in_conflicts(tools: Facts) -> None:
 
 
 @pytest.mark.parametrize("expected", [0, -1, True, "4", 4.0, 1 << 63])
-def test_an_expected_version_is_a_position_or_absent(tools: Facts, expected: Any) -> None:
-    """D6: anything else is an invalid argument, named as the caller named it."""
+def test_invalid_expected_versions_are_refused(tools: Facts, expected: Any) -> None:
+    """D6: an invalid expected version is refused under the name of the argument."""
     with pytest.raises(seriatim.InvalidArgument) as caught:
         tools.append_if([fact()], TOOL_1, expected)
 
     assert caught.value.details["argument"] == "expected_context_version"
 
 
-def test_a_retry_of_a_conditional_append_never_conflicts_with_itself(tools: Facts) -> None:
-    """B4: reuse comes before the condition, so the receipt comes back."""
+def test_a_retry_does_not_conflict_with_its_append(tools: Facts) -> None:
+    """B4: a repeated conditional append returns its receipt."""
     event = fact("lent", {"tool_id": "tool_1"})
     first = tools.append_if([event], TOOL_1, 4, idempotency_key="lend-1")
     again = tools.append_if([event], TOOL_1, 4, idempotency_key="lend-1")
@@ -348,7 +348,7 @@ def test_a_retry_of_a_conditional_append_never_conflicts_with_itself(tools: Fact
     assert again == FactAppendResult(5, 5, 1, replayed=True)
 
 
-def test_exactly_one_racing_append_on_a_context_wins(facts: Facts) -> None:
+def test_exactly_one_concurrent_append_on_a_context_succeeds(facts: Facts) -> None:
     """B9: check and append are one atomic operation."""
     query = {"filters": [{"event_types": ["seat_taken"]}]}
     results: list[FactAppendResult | FactAppendConflict] = []
@@ -365,15 +365,15 @@ def test_exactly_one_racing_append_on_a_context_wins(facts: Facts) -> None:
         thread.join()
 
     assert sum(map(bool, results)) == 1
-    assert [one for one in results if not one] == [FactAppendConflict(None, 1)] * 7
+    assert [result for result in results if not result] == [FactAppendConflict(None, 1)] * 7
     assert numbers(facts.query(query)) == [1]
 
 
 # -- streams
 
 
-def test_a_live_stream_gives_one_batch_per_append(tools: Facts) -> None:
-    """E5: batches are committed appends, narrowed to the query, in order."""
+def test_a_tail_yields_one_batch_per_append(tools: Facts) -> None:
+    """E5: a tail yields the matching records of each append as one batch, in order."""
     tools.append([fact("tool_lost", {"tool_id": "tool_1"})])
     stream = tools.tail(TOOL_1, after=0, idle_timeout=0.05)
 
@@ -381,15 +381,15 @@ def test_a_live_stream_gives_one_batch_per_append(tools: Facts) -> None:
     assert found == [[1, 3, 4], [5]]
 
 
-def test_a_stream_keeps_the_querys_cursor(tools: Facts) -> None:
-    """D4: min_sequence_number also restricts the events of a stream."""
+def test_a_tail_applies_min_sequence_number(tools: Facts) -> None:
+    """D4: min_sequence_number limits the records of a tail."""
     stream = tools.tail({**TOOL_1, "min_sequence_number": 3}, after=0, idle_timeout=0.05)
 
     assert [[record.sequence_number for record in batch] for batch in stream] == [[4]]
 
 
-def test_durable_stream_continues_at_its_cursor(tools: Facts) -> None:
-    """E5: a named stream keeps its cursor, moved after the handler returned."""
+def test_a_subscription_continues_at_its_cursor(tools: Facts) -> None:
+    """E5: a subscription continues at its cursor; its name with another query conflicts."""
     seen: list[int] = []
 
     def note(batch: list[Any]) -> None:
@@ -404,8 +404,8 @@ def test_durable_stream_continues_at_its_cursor(tools: Facts) -> None:
         tools.subscribe("notes", {})
 
 
-def test_facts_see_every_event_of_the_tenant(log: seriatim.Log) -> None:
-    """A9: facts contain events of streams of any kind, and none of other tenants."""
+def test_facts_include_every_event_of_the_tenant(log: seriatim.Log) -> None:
+    """A9: facts include events of all streams of the tenant, and none of other tenants."""
     log.append([NewEvent("order.placed", {"n": 1}, stream=("order", "o-1"), tags=("x",))])
     log.for_tenant("acme").append([NewEvent("order.placed", {})])
     (record,) = log.facts.query().event_records

@@ -1,4 +1,4 @@
-"""Seed 000: the append pipeline of traces and the order of its steps."""
+"""Seed 000: appends of traces and the order of their checks."""
 
 from hashlib import sha256
 from typing import Any
@@ -14,8 +14,8 @@ SECRET = {"workflow": "orders", "title": "Bearer abc", "primary_entity": {}}
 LEAKY = {**PAYLOADS["TraceStarted"], "title": "my password=hunter2"}
 
 
-def refused(log: seriatim.Log, given: Any) -> seriatim.SeriatimError:
-    """Append and return the error, having made sure that nothing was stored."""
+def refusal(log: seriatim.Log, given: Any) -> seriatim.SeriatimError:
+    """Append, check that nothing was stored, and return the error."""
     before = log.head()
     with pytest.raises(seriatim.SeriatimError) as caught:
         log.traces.append_event(given)
@@ -23,8 +23,8 @@ def refused(log: seriatim.Log, given: Any) -> seriatim.SeriatimError:
     return caught.value
 
 
-def test_a_whole_trace_of_the_ten_frozen_types(log: seriatim.Log) -> None:
-    """A6: each frozen type with a sound payload is stored, numbered from 0 by its producer."""
+def test_a_trace_with_all_ten_types(log: seriatim.Log) -> None:
+    """A6: events of each type are stored, numbered from 0 by their producer."""
     stored = append_trace(log, *PAYLOADS)
 
     assert [event.trace_seq for event in stored] == list(range(10))
@@ -33,8 +33,8 @@ def test_a_whole_trace_of_the_ten_frozen_types(log: seriatim.Log) -> None:
     assert log.traces.is_trace_finished("t-1")
 
 
-def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> None:
-    """A1: a stored event carries every field of seed 002's table, under its name there."""
+def test_stored_events_have_the_fields_of_the_specification(log: seriatim.Log) -> None:
+    """A1: a stored event has every field of seed 002 under its name there."""
     given = envelope(
         correlation_id="c-1",
         causation_event_id="z-1",
@@ -74,7 +74,7 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
 
 
 def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
-    """A1: the frozen envelope and its dictionary form are the same event."""
+    """A1: an envelope and its dictionary form are the same event."""
     given = envelope()
     value = EventEnvelope(
         **{
@@ -89,8 +89,8 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
         value.trace_seq = 1  # type: ignore[misc]
 
 
-def test_producer_is_in_the_source_or_a_field_of_its_own(log: seriatim.Log) -> None:
-    """A1: `source` may name the producer; two given names must be equal."""
+def test_the_producer_may_be_part_of_the_source(log: seriatim.Log) -> None:
+    """A1: the producer is a field or part of `source`; two different ones are refused."""
     beside = envelope(producer_id="p", source={"system": "orders"})
     within = {name: value for name, value in beside.items() if name != "producer_id"}
     within["source"] = {"system": "orders", "producer_id": "p"}
@@ -109,7 +109,7 @@ def test_producer_is_in_the_source_or_a_field_of_its_own(log: seriatim.Log) -> N
         assert caught.value.details["field"] == field
 
 
-def test_the_hash_is_of_the_canonical_payload_alone(log: seriatim.Log) -> None:
+def test_the_hash_depends_on_the_payload_only(log: seriatim.Log) -> None:
     """A2: events with equal payloads have equal hashes, whatever their other fields are."""
     payload = {**PAYLOADS["TraceStarted"], "é": [1, {"b": None, "a": "ü"}]}
     first = log.traces.append_event(envelope(payload=payload))
@@ -122,8 +122,8 @@ def test_the_hash_is_of_the_canonical_payload_alone(log: seriatim.Log) -> None:
     assert (first.payload_json, first.payload_hash) == (other.payload_json, other.payload_hash)
 
 
-def test_times(log: seriatim.Log) -> None:
-    """A1: occurred_at is kept byte for byte, recorded_at is the store's, UTC, microseconds."""
+def test_times_of_a_stored_event(log: seriatim.Log) -> None:
+    """A1: occurred_at is stored unchanged; recorded_at is UTC with microseconds."""
     given = "2026-03-01t10:00:00.123456789-07:30"
     stored = log.traces.append_event(envelope(occurred_at=given))
 
@@ -148,31 +148,31 @@ def test_times(log: seriatim.Log) -> None:
 def test_first_failing_check_determines_the_error(
     log: seriatim.Log, changes: dict[str, Any], code: str
 ) -> None:
-    """B4: key, JSON safety, shape, guard, reuse, sequence: the first flaw names the error."""
+    """B4: key, JSON safety, shape, guard, reuse and sequence are checked in this order."""
     append_trace(log, "TraceStarted")
     fresh = {"event_id": "new", "idempotency_key": "new"}
 
-    assert refused(log, envelope(**{**fresh, **changes})).code == code
+    assert refusal(log, envelope(**{**fresh, **changes})).code == code
 
 
-def test_reuse_comes_before_the_sequence_and_the_lock(log: seriatim.Log) -> None:
-    """B4: drift under a known key is a conflict of keys, even in a finished trace."""
+def test_reuse_is_checked_before_sequence_and_closing(log: seriatim.Log) -> None:
+    """B4: another event under a known key conflicts, also in a finished trace."""
     append_trace(log, "TraceStarted", "TraceFinished")
     drifted = envelope("TraceFinished", 9, payload={"outcome": "failure"}, event_id="new")
 
-    assert refused(log, {**drifted, "idempotency_key": "t-1/1"}).code == "idempotency_conflict"
+    assert refusal(log, {**drifted, "idempotency_key": "t-1/1"}).code == "idempotency_conflict"
 
 
-def test_the_sequence_comes_before_the_lock(log: seriatim.Log) -> None:
-    """B7: after the end the right next number is a conflict, another is out of sequence."""
+def test_the_sequence_is_checked_before_closing(log: seriatim.Log) -> None:
+    """B7: in a finished trace the next number is a conflict, another one a sequence error."""
     append_trace(log, "TraceStarted", "TraceFinished")
 
-    assert refused(log, envelope("PrecedentCited", 2)).code == "conflict"
-    assert refused(log, envelope("PrecedentCited", 3)).code == "event_sequence_invalid"
+    assert refusal(log, envelope("PrecedentCited", 2)).code == "conflict"
+    assert refusal(log, envelope("PrecedentCited", 3)).code == "event_sequence_invalid"
 
 
 def test_an_exact_retry_after_the_end_returns_the_original(log: seriatim.Log) -> None:
-    """B7: stored events can still be repeated after the end, including the end itself."""
+    """B7: events of a finished trace can be repeated, including the last."""
     stored = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
     again = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
 
@@ -182,9 +182,9 @@ def test_an_exact_retry_after_the_end_returns_the_original(log: seriatim.Log) ->
 
 @pytest.mark.parametrize("number", [0, 1, 3, 99])
 def test_only_the_next_number_is_accepted(log: seriatim.Log, number: int) -> None:
-    """B5: a caller-numbered event carries exactly the next number."""
+    """B5: an event with another number than the next is refused with both."""
     append_trace(log, "TraceStarted", "PrecedentCited")
-    error = refused(log, envelope("PrecedentCited", number, event_id="n", idempotency_key="n"))
+    error = refusal(log, envelope("PrecedentCited", number, event_id="n", idempotency_key="n"))
 
     assert error.code == "event_sequence_invalid"
     assert (error.details["expected"], error.details["actual"]) == (2, number)
@@ -202,12 +202,12 @@ def test_only_the_next_number_is_accepted(log: seriatim.Log, number: int) -> Non
 def test_a_trace_opens_with_trace_started(
     log: seriatim.Log, event_type: str, number: int, begun: bool
 ) -> None:
-    """B6: TraceStarted has number 0, and nothing else may have it."""
+    """B6: TraceStarted must have number 0, and no other type may have it."""
     if begun:
         append_trace(log, "TraceStarted")
     given = envelope(event_type, number, event_id="n", idempotency_key="n")
 
-    assert refused(log, given).code == "event_sequence_invalid"
+    assert refusal(log, given).code == "event_sequence_invalid"
 
 
 @pytest.mark.parametrize(
@@ -224,12 +224,12 @@ def test_a_trace_opens_with_trace_started(
         ("tags", {"tags": ["other"]}),
     ],
 )
-def test_metadata_drift_is_an_idempotency_conflict(
+def test_different_fields_are_an_idempotency_conflict(
     log: seriatim.Log, field: str, changes: dict[str, Any]
 ) -> None:
-    """C2: each compared field that differs is named, in the profile's words."""
+    """C2: each differing field is listed under its name in this profile."""
     append_trace(log, "TraceStarted")
-    error = refused(log, {**envelope(), **changes})
+    error = refusal(log, {**envelope(), **changes})
 
     assert error.code == "idempotency_conflict"
     assert field in error.details["fields"]
@@ -248,7 +248,7 @@ def test_metadata_drift_is_an_idempotency_conflict(
 def test_differences_in_other_fields_are_ignored(
     log: seriatim.Log, changes: dict[str, Any]
 ) -> None:
-    """C2: the number above all, and event id, time, request and metadata play no part."""
+    """C2: sequence number, event id, time, request id and metadata are not compared."""
     (stored,) = append_trace(log, "TraceStarted")
 
     assert log.traces.append_event({**envelope(), **changes}) == stored
@@ -256,7 +256,7 @@ def test_differences_in_other_fields_are_ignored(
 
 
 def test_keys_are_scoped_by_producer_and_tenant(log: seriatim.Log) -> None:
-    """C1: each producer and each tenant has separate keys."""
+    """C1: producers and tenants have separate idempotency keys."""
     append_trace(log, "TraceStarted")
     other = envelope(trace_id="t-2", idempotency_key="t-1/0", producer_id="other")
     log.traces.append_event(other)
@@ -265,13 +265,13 @@ def test_keys_are_scoped_by_producer_and_tenant(log: seriatim.Log) -> None:
     assert log.head() == 3
 
 
-def test_an_event_id_with_other_content(log: seriatim.Log) -> None:
+def test_a_known_event_id_is_compared(log: seriatim.Log) -> None:
     """C3: a known event id under a new key returns the original, or conflicts if it differs."""
     (stored,) = append_trace(log, "TraceStarted")
 
     assert log.traces.append_event(envelope(idempotency_key="new")) == stored
     drifted = envelope(idempotency_key="new", tags=["x"])
-    assert refused(log, drifted).details["fields"] == ["tags"]
+    assert refusal(log, drifted).details["fields"] == ["tags"]
 
 
 @pytest.mark.parametrize(
@@ -290,10 +290,10 @@ def test_an_event_id_with_other_content(log: seriatim.Log) -> None:
     ],
 )
 def test_a_missing_field_is_an_invalid_argument(log: seriatim.Log, field: str) -> None:
-    """A7: what traces require, and L3: its absence is about the envelope."""
+    """A7: a missing required field is an invalid argument with its name."""
     given = envelope()
     del given[field]
-    error = refused(log, given)
+    error = refusal(log, given)
 
     assert error.code == "invalid_argument"
     assert error.details["field"].startswith(field)
@@ -332,14 +332,14 @@ def test_a_missing_field_is_an_invalid_argument(log: seriatim.Log, field: str) -
     ],
 )
 def test_invalid_envelope_or_json_is_refused(log: seriatim.Log, changes: dict[str, Any]) -> None:
-    """L3: an invalid envelope and invalid JSON are invalid arguments."""
-    assert refused(log, {**envelope(), **changes}).code == "invalid_argument"
+    """L3: an invalid envelope or payload is an invalid argument."""
+    assert refusal(log, {**envelope(), **changes}).code == "invalid_argument"
 
 
 @pytest.mark.parametrize("given", [None, 7, "TraceStarted", [envelope()]])
 def test_invalid_envelope_type_is_refused(log: seriatim.Log, given: Any) -> None:
-    """L3: an envelope is a value or a mapping."""
-    assert refused(log, given).code == "invalid_argument"
+    """L3: an object that is no envelope or mapping is an invalid argument."""
+    assert refusal(log, given).code == "invalid_argument"
 
 
 @pytest.mark.parametrize(
@@ -357,15 +357,15 @@ def test_invalid_envelope_type_is_refused(log: seriatim.Log, given: Any) -> None
 def test_type_shape_and_floats_are_schema_violations(
     log: seriatim.Log, changes: dict[str, Any]
 ) -> None:
-    """L3: an unknown type, a payload that is no object, its shape, and floats."""
-    assert refused(log, {**envelope(), **changes}).code == "schema_violation"
+    """L3: an unknown type, an invalid payload and a float are schema violations."""
+    assert refusal(log, {**envelope(), **changes}).code == "schema_violation"
 
 
-def test_a_float_is_named_by_its_path(log: seriatim.Log) -> None:
+def test_a_float_is_refused_with_its_path(log: seriatim.Log) -> None:
     """A2: a finite float is refused in traces, with its JSON path."""
     payload = {**PAYLOADS["TraceStarted"], "scores": [1, {"x": 0.5}]}
 
-    assert refused(log, envelope(payload=payload)).details["field"] == "$.scores[1].x"
+    assert refusal(log, envelope(payload=payload)).details["field"] == "$.scores[1].x"
 
 
 @pytest.mark.parametrize(
@@ -380,11 +380,11 @@ def test_a_float_is_named_by_its_path(log: seriatim.Log) -> None:
         ({"idempotency_key": "secret=1"}, "idempotency_key"),
     ],
 )
-def test_the_guard_names_rule_and_path(
+def test_guard_violations_have_a_path(
     log: seriatim.Log, changes: dict[str, Any], path: str
 ) -> None:
-    """K1: traces-v1 scans payload and selected metadata, and never repeats the value."""
-    error = refused(log, {**envelope(), **changes})
+    """K1: traces-v1 scans payload and envelope, and reports the path without the value."""
+    error = refusal(log, {**envelope(), **changes})
 
     assert (error.code, error.details["path"]) == ("pii_policy_violation", path)
     assert error.details["guard"] == "traces-v1"
@@ -392,8 +392,8 @@ def test_the_guard_names_rule_and_path(
 
 
 def test_errors_use_the_names_of_the_profile(log: seriatim.Log) -> None:
-    """L3: an error names schema_version, which the caller wrote, not event_version."""
-    error = refused(log, envelope(schema_version=0))
+    """L3: an error names schema_version, not event_version."""
+    error = refusal(log, envelope(schema_version=0))
 
     assert error.details["field"] == "schema_version"
     assert "schema_version" in error.message

@@ -23,9 +23,9 @@ def registry_at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def registry(registry_at: str) -> Iterator[Registry]:
     """An empty registry."""
-    made = open_registry(registry_at)
-    yield made
-    made.close()
+    registry = open_registry(registry_at)
+    yield registry
+    registry.close()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ QUICK = RetryPolicy(attempts=3, base_s=0.01, cap_s=0.02)
 
 
 def make_event(seq: int | None, *, stream: tuple[str, str] = SHOW, **more: Any) -> Delivery:
-    """Return the event with a number in a stream, or without a stream for None."""
+    """Return an event with a number in a stream, or without a stream for None."""
     name = f"{stream[0]}-{stream[1]}-{seq}"
     known: dict[str, Any] = {"event_type": "seat.taken", "position": seq or 1, "event": {"n": seq}}
     return Delivery(
@@ -48,6 +48,6 @@ def claim_and_complete(registry: Registry, by: Handler, *events: Delivery) -> No
     registry.mark_done(by, claims)
 
 
-def statuses_of(registry: Registry, **asked: Any) -> dict[str, str]:
+def statuses_of(registry: Registry, **fields: Any) -> dict[str, str]:
     """Return the status of every event in the registry."""
-    return {one.event_id: one.status for one in registry.entries(EntryFilter(**asked))}
+    return {entry.event_id: entry.status for entry in registry.entries(EntryFilter(**fields))}

@@ -27,7 +27,7 @@ from tests.integration.delivery.support import (
 
 
 def test_an_event_is_claimed_once(registry: Registry) -> None:
-    """G1: the first claim wins, and after it is done the event is a duplicate."""
+    """G1: an event is claimed once; later claims are in_progress, then duplicate_done."""
     mailer = make_handler()
     [first] = claim(registry, mailer, make_event(1))
     [second] = claim(registry, mailer, make_event(1))
@@ -39,7 +39,7 @@ def test_an_event_is_claimed_once(registry: Registry) -> None:
 
 
 def test_handlers_are_independent(registry: Registry) -> None:
-    """C6: one event, two handlers, two effects; and another tenant's is another event."""
+    """C6: two handlers each claim one event, and another tenant's event of the same id."""
     claim_and_complete(registry, make_handler("mailer"), make_event(1))
 
     assert verdicts_of(claim(registry, make_handler("biller"), make_event(1))) == ["claimed"]
@@ -49,22 +49,22 @@ def test_handlers_are_independent(registry: Registry) -> None:
 
 
 def test_claims_are_durable(registry_at: str) -> None:
-    """G1: a claim is found by the next process that opens the registry."""
+    """G1: a claim is known to the next process that opens the registry."""
     for expected in ("claimed", "in_progress"):
         opened = open_registry(registry_at)
         assert verdicts_of(claim(opened, make_handler(), make_event(1))) == [expected]
         opened.close()
 
 
-def test_one_event_twice_in_a_batch(registry: Registry) -> None:
-    """G1: a batch that holds an event twice claims it once."""
+def test_an_event_twice_in_a_batch(registry: Registry) -> None:
+    """G1: an event that occurs twice in a batch is claimed once."""
     plain = make_event(None, event_id="a")
 
     assert verdicts_of(claim(registry, make_handler(), plain, plain)) == ["claimed", "in_progress"]
 
 
-def test_two_consumers_at_the_same_moment(registry_at: str, registry: Registry) -> None:
-    """G1: of many that claim the same events at once, exactly one gets each."""
+def test_concurrent_consumers_claim_each_event_once(registry_at: str, registry: Registry) -> None:
+    """G1: of concurrent consumers of the same events, exactly one claims each."""
     mailer = make_handler()
     events = [make_event(None, event_id=f"e{number}", position=number) for number in range(60)]
     barrier = threading.Barrier(6)
@@ -79,11 +79,11 @@ def test_two_consumers_at_the_same_moment(registry_at: str, registry: Registry) 
     with ThreadPoolExecutor(6) as pool:
         won = [event_id for one in pool.map(consume, range(6)) for event_id in one]
 
-    assert sorted(won) == sorted(one.event_id for one in events)
+    assert sorted(won) == sorted(event.event_id for event in events)
 
 
-def test_a_lease_that_ended_can_be_taken(registry: Registry, expiring_registry: Registry) -> None:
-    """G2: after the lease another may claim, with a higher token, and the first has lost it."""
+def test_an_expired_lease_can_be_claimed(registry: Registry, expiring_registry: Registry) -> None:
+    """G2: an expired claim is given to another owner with a higher token; the first has lost it."""
     mailer = make_handler()
     [lost] = claim(expiring_registry, mailer, make_event(1))
     time.sleep(0.05)
@@ -103,8 +103,8 @@ def test_a_lease_that_ended_can_be_taken(registry: Registry, expiring_registry: 
     assert statuses_of(registry) == {taken.delivery.event_id: "done"}
 
 
-def test_an_ended_lease_that_nobody_took(expiring_registry: Registry) -> None:
-    """G2: an expired lease stays with its owner until another claims it."""
+def test_an_expired_lease_stays_until_claimed(expiring_registry: Registry) -> None:
+    """G2: an expired claim stays with its owner until another claims it."""
     mailer = make_handler()
     claims = claim(expiring_registry, mailer, make_event(1))
     time.sleep(0.05)
@@ -113,8 +113,8 @@ def test_an_ended_lease_that_nobody_took(expiring_registry: Registry) -> None:
     assert statuses_of(expiring_registry) == {make_event(1).event_id: "done"}
 
 
-def test_a_heartbeat_keeps_the_lease(registry: Registry, expiring_registry: Registry) -> None:
-    """G2: heartbeats use the database's clock and keep the lease."""
+def test_a_heartbeat_renews_the_lease(registry: Registry, expiring_registry: Registry) -> None:
+    """G2: a heartbeat renews the lease of a claim."""
     mailer = make_handler()
     claims = claim(expiring_registry, mailer, make_event(1))
     registry.heartbeat(mailer, claims)  # for 900 s
@@ -123,8 +123,8 @@ def test_a_heartbeat_keeps_the_lease(registry: Registry, expiring_registry: Regi
     assert verdicts_of(claim(registry, mailer, make_event(1))) == ["in_progress"]
 
 
-def test_a_claim_is_ended_once(registry: Registry) -> None:
-    """G2: marking done what failed already, or the other way round, is refused."""
+def test_a_failed_claim_cannot_be_completed(registry: Registry) -> None:
+    """G2: a claim that was marked failed cannot be marked done."""
     mailer = make_handler()
     claims = claim(registry, mailer, make_event(1))
     registry.mark_failed(mailer, claims[0], "no", pause_s=60)
@@ -135,7 +135,7 @@ def test_a_claim_is_ended_once(registry: Registry) -> None:
 
 
 def test_mark_done_can_be_repeated(registry: Registry) -> None:
-    """G2: marking done again after a lost response succeeds."""
+    """G2: marking a claim done twice succeeds, as after a lost response."""
     mailer = make_handler()
     claims = claim(registry, mailer, make_event(1))
     registry.mark_done(mailer, claims)
@@ -155,12 +155,12 @@ def test_mark_done_can_be_repeated(registry: Registry) -> None:
     ],
     ids=["case", "space", "separators", "forms", "emoji"],
 )
-def test_ids_that_look_alike(registry: Registry, ids: list[str]) -> None:
-    """G1: 003 §6.7: ids that differ in anything differ: events, streams, tenants, handlers."""
+def test_similar_ids_are_different(registry: Registry, ids: list[str]) -> None:
+    """G1: 003 §6.7: similar ids of events, streams, tenants and handlers are different."""
     mailer = make_handler()
-    events = [make_event(None, event_id=one) for one in ids]
+    events = [make_event(None, event_id=id_) for id_ in ids]
     streams = [make_event(1, stream=("show", one), event_id=f"s-{n}") for n, one in enumerate(ids)]
-    tenants = [make_event(None, event_id="same", tenant_id=one) for one in ids]
+    tenants = [make_event(None, event_id="same", tenant_id=id_) for id_ in ids]
     everything = [*events, *streams, *tenants]
 
     claim_and_complete(registry, mailer, *everything)
@@ -170,15 +170,15 @@ def test_ids_that_look_alike(registry: Registry, ids: list[str]) -> None:
     assert verdicts_of(claim(registry, mailer, *everything)) == ["duplicate_done"] * len(everything)
 
 
-def test_a_handler_is_declared_as_one_thing(registry: Registry) -> None:
-    """G4: the registry knows a handler's mode, filter and start; it refuses another of the name."""
+def test_a_handler_has_one_declaration(registry: Registry) -> None:
+    """G4: a handler with another filter under a known name is refused unless it replaces it."""
     registry.declare(make_handler(events=["a.*"]))
     registry.declare(make_handler(events=["a.*"]))
 
     with pytest.raises(Conflict, match="take another name"):
         registry.declare(make_handler(events=["b.*"]))
     registry.declare(make_handler(events=["b.*"]), replace=True)
-    assert [one.declaration["events"] for one in registry.handlers()] == [["b.*"]]
+    assert [handler.declaration["events"] for handler in registry.handlers()] == [["b.*"]]
 
 
 def test_heartbeat_interval_must_be_below_the_lease() -> None:
@@ -190,7 +190,7 @@ def test_heartbeat_interval_must_be_below_the_lease() -> None:
 def test_only_the_database_clock_counts(
     registry_at: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G2: only the database's clock counts: a worker whose own is a day ahead takes nothing."""
+    """G2: a worker whose own clock is a day ahead takes no claim of another."""
     mailer = make_handler()
     claim(registry, mailer, make_event(1))
     day = 86_400
@@ -203,20 +203,20 @@ def test_only_the_database_clock_counts(
 
 
 def test_events_of_one_command_are_claimed_separately(tmp_path: Path, registry: Registry) -> None:
-    """C6: two events of one command share its idempotency key, and both have their effect."""
+    """C6: two events of one command share its idempotency key, and both are claimed."""
     with seriatim.open("memory:") as log:
         aggregate = ("order", "o-1")
         log.append(
             [NewEvent("order.placed", stream=aggregate), NewEvent("order.paid", stream=aggregate)],
             idempotency_key="command-7",
         )
-        events = [Delivery.of(one, log=log.identity()) for one in log.read()]
+        events = [Delivery.of(record, log=log.identity()) for record in log.read()]
 
     assert verdicts_of(claim(registry, make_handler(), *events)) == ["claimed", "claimed"]
 
 
-async def test_an_awaited_claim(registry: Registry) -> None:
-    """G1: the same in asyncio, with the same verdicts; a transaction stays with its thread."""
+async def test_claims_in_asyncio(registry: Registry) -> None:
+    """G1: awaited claims have the same verdicts; a transactional handler is refused."""
     mailer = make_handler()
     async with registry.aio.claim(mailer, make_event(1)) as held:
         assert (bool(held), held.attempt) == (True, 1)
@@ -245,8 +245,8 @@ def test_missing_registry_is_not_created_by_reads(registry_at: str) -> None:
     ]
 
 
-def test_claims_are_few_round_trips(registry: Registry) -> None:
-    """G1: a claim is one statement, and so is its end."""
+def test_a_claim_takes_two_statements(registry: Registry) -> None:
+    """G1: claiming an event and completing it take one statement each."""
     runs: list[str] = []
     mailer = make_handler()
     original = registry.engine.autocommit
@@ -262,7 +262,7 @@ def test_claims_are_few_round_trips(registry: Registry) -> None:
 
 
 def test_events_without_a_stream_are_only_deduplicated(registry: Registry) -> None:
-    """G4: an event without a stream waits for no other."""
+    """G4: events without a stream are claimed in any order, each once."""
     mailer = make_handler()
     one, two = (Delivery(event_id=name, position=number) for number, name in enumerate("ab"))
 

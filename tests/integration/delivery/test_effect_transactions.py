@@ -1,4 +1,4 @@
-"""Effects that misuse their transaction: only their event fails, others are done once."""
+"""Effects that misuse their transaction: only their event fails, others are handle once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.registry import Registry
 from seriatim.factory import open_registry
 from tests.integration.delivery.support import QUICK, make_handler
-from tests.integration.delivery.test_commit_failures import Ledger, apart, handled
+from tests.integration.delivery.test_commit_failures import Ledger, event_of_own_stream, handle
 
-WRONG = 2  # the event whose effect does so
+WRONG = 2  # the event whose effect misuses its transaction
 EVENTS = (1, WRONG, 4)
 
 
@@ -52,7 +52,7 @@ def _roll_back(connection: Any) -> None:
 def test_effect_that_closes_the_connection_fails(
     registry: Registry, ledger: Ledger, misuse: Any
 ) -> None:
-    """G10: closing or committing the registry's connection is one event's failure, no outage."""
+    """G10: an effect that closes or commits the registry's connection fails its event."""
     done: list[int] = []
 
     def bill(given: Any, context: HandlerContext) -> None:
@@ -63,20 +63,20 @@ def test_effect_that_closes_the_connection_fails(
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    counts = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handle(registry, billing, [event_of_own_stream(number) for number in EVENTS])
 
     assert (counts.done, counts.failed) == (2, 1)
     assert _ways(registry, ledger) == ["1", "4"]
     [entry] = registry.entries(EntryFilter(status="failed"))
-    assert (entry.event_id, entry.attempts) == (apart(WRONG).event_id, 1)
+    assert (entry.event_id, entry.attempts) == (event_of_own_stream(WRONG).event_id, 1)
     assert entry.error
 
 
 @pytest.mark.parametrize(
     "statement", ["commit", "rollback", "insert into bills (way) values ('script')"]
 )
-def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
-    """G7: `executescript` would commit first; the effects of its chunk still happen once."""
+def test_a_script_in_an_effect_fails(tmp_path: Path, statement: str) -> None:
+    """G7: `executescript` in an effect, which would commit first, fails its event."""
     registry = open_registry(f"sqlite:///{tmp_path}/delivery.db")
     ledger = Ledger(registry)
 
@@ -87,7 +87,7 @@ def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    counts = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handle(registry, billing, [event_of_own_stream(number) for number in EVENTS])
 
     assert (counts.done, counts.failed) == (2, 1)
     assert _ways(registry, ledger) == ["1", "4"]
@@ -96,7 +96,7 @@ def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
     registry.close()
 
 
-def test_the_connection_is_free_after_the_effect(registry: Registry, ledger: Ledger) -> None:
+def test_the_connection_is_usable_after_the_effect(registry: Registry, ledger: Ledger) -> None:
     """G10: savepoints work in an effect, and the connection can be used after it."""
 
     def bill(given: Any, context: HandlerContext) -> None:
@@ -106,7 +106,7 @@ def test_the_connection_is_free_after_the_effect(registry: Registry, ledger: Led
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    counts = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handle(registry, billing, [event_of_own_stream(number) for number in EVENTS])
     with registry.engine.transaction() as session:
         connection = session.connection
     connection.execute("begin")
@@ -138,10 +138,10 @@ def _no_database(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", [_locked, _missing, _no_database])
-def test_another_database_that_fails(
+def test_an_error_of_another_database(
     registry: Registry, ledger: Ledger, tmp_path: Path, trouble: Any
 ) -> None:
-    """G10: an error in the effect's own database fails the event, not the registry."""
+    """G10: an error in a database of the effect fails the event, not the registry."""
 
     def bill(given: Any, context: HandlerContext) -> None:
         ledger.bill(given, context)
@@ -150,21 +150,24 @@ def test_another_database_that_fails(
 
     billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
-    counts = handled(registry, billing, [apart(number) for number in EVENTS])
+    counts = handle(registry, billing, [event_of_own_stream(number) for number in EVENTS])
 
     assert (counts.done, counts.failed) == (2, 1)
     assert ledger.billed == [1, 4]
 
 
-def test_a_claim_whose_block_closes_the_connection(registry: Registry, ledger: Ledger) -> None:
-    """G10: the same in `with registry.claim`, and the registry can be used afterwards."""
+def test_a_claim_block_that_closes_the_connection(registry: Registry, ledger: Ledger) -> None:
+    """G10: a claim block that closes the connection fails its event; the registry works on."""
     billing = make_handler("billing", effect="transactional", retry=QUICK)
     registry.declare(billing)
 
-    with pytest.raises(SeriatimError, match="closed"), registry.claim(billing, apart(1)) as claim:
+    with (
+        pytest.raises(SeriatimError, match="closed"),
+        registry.claim(billing, event_of_own_stream(1)) as claim,
+    ):
         claim.connection.close()
 
-    assert [one.status for one in registry.entries(EntryFilter())] == ["failed"]
+    assert [entry.status for entry in registry.entries(EntryFilter())] == ["failed"]
     assert ledger.billed == []
 
 

@@ -24,8 +24,8 @@ from tests.integration.delivery.support import (
 )
 
 
-def failed(registry: Registry, by: Any, *, error: Exception | None = None) -> Claim:
-    """Claim the first event as soon as it may be, and fail."""
+def fail_event(registry: Registry, by: Any, *, error: Exception | None = None) -> Claim:
+    """Claim the first event when it is due, and fail it."""
     until = time.monotonic() + 10
     while True:
         [found] = claim(registry, by, make_event(1))
@@ -37,14 +37,14 @@ def failed(registry: Registry, by: Any, *, error: Exception | None = None) -> Cl
         time.sleep(0.005)
 
 
-def dead(registry: Registry, by: Any) -> None:
+def exhaust_attempts(registry: Registry, by: Any) -> None:
     """Let the first event become a dead letter."""
     for _ in range(by.retry.attempts):
-        failed(registry, by)
+        fail_event(registry, by)
 
 
-def test_the_policy_of_pauses() -> None:
-    """G5: pauses grow by a factor up to a cap, reduced by a random part."""
+def test_the_backoff_of_a_retry_policy() -> None:
+    """G5: the delay grows by a factor up to a cap, reduced by a random part."""
     policy = RetryPolicy(base_s=1, factor=2, cap_s=10, jitter=0.5)
 
     assert [policy.pause_s(n, 0.0) for n in (1, 2, 3, 4, 5, 5000)] == [1, 2, 4, 8, 10, 10]
@@ -53,10 +53,10 @@ def test_the_policy_of_pauses() -> None:
     assert (default.attempts, default.base_s, default.factor, default.cap_s) == (5, 1, 2, 60)
 
 
-def test_a_failed_event_waits(registry: Registry) -> None:
+def test_a_failed_event_backs_off(registry: Registry) -> None:
     """G5: after a failure the event backs off, by the database's clock."""
     mailer = make_handler(retry=RetryPolicy(base_s=3600, cap_s=3600))
-    failed(registry, mailer)
+    fail_event(registry, mailer)
     [entry] = registry.entries(EntryFilter(status="failed"))
 
     assert verdicts_of(claim(registry, mailer, make_event(1), make_event(2))) == [
@@ -68,10 +68,10 @@ def test_a_failed_event_waits(registry: Registry) -> None:
     assert entry.due_at > entry.updated_at
 
 
-def test_attempts_run_out(registry: Registry) -> None:
-    """G5: after as many attempts as the policy has, the event is a dead letter with all of it."""
+def test_an_event_is_dead_after_its_attempts(registry: Registry) -> None:
+    """G5: after the attempts of its policy an event is a dead letter with error and payload."""
     mailer = make_handler(retry=QUICK)
-    tokens = [failed(registry, mailer).token for _ in range(3)]
+    tokens = [fail_event(registry, mailer).token for _ in range(3)]
     [entry] = registry.entries(EntryFilter(status="dead"))
 
     assert tokens == [1, 2, 3]
@@ -81,15 +81,15 @@ def test_attempts_run_out(registry: Registry) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(1))) == ["dead"]
 
 
-def test_an_error_that_is_final(registry: Registry) -> None:
-    """G5: errors that no retry helps against go to the dead letters at once."""
-    failed(registry, make_handler(retry=RetryPolicy(final=(KeyError,))), error=KeyError("seat"))
+def test_a_final_error_makes_a_dead_letter(registry: Registry) -> None:
+    """G5: an error that the policy calls final makes a dead letter at once."""
+    fail_event(registry, make_handler(retry=RetryPolicy(final=(KeyError,))), error=KeyError("seat"))
 
     assert statuses_of(registry) == {make_event(1).event_id: "dead"}
 
 
-def test_a_worker_that_dies_every_time(registry: Registry, expiring_registry: Registry) -> None:
-    """G5: attempts that end with their worker are counted too."""
+def test_expired_attempts_are_counted(registry: Registry, expiring_registry: Registry) -> None:
+    """G5: attempts whose lease expired count, and make a dead letter."""
     mailer = make_handler(retry=QUICK)
     for _ in range(3):
         assert verdicts_of(claim(expiring_registry, mailer, make_event(1))) == ["claimed"]
@@ -101,10 +101,10 @@ def test_a_worker_that_dies_every_time(registry: Registry, expiring_registry: Re
     assert entry.event == {"n": 1}
 
 
-def test_a_secret_in_an_error(registry: Registry) -> None:
+def test_secrets_in_errors_are_not_stored(registry: Registry) -> None:
     """K: an error message that resembles a secret is not stored."""
     token = "ghp_" + "a1B2" * 9
-    failed(registry, make_handler(), error=ValueError(f"the server refused {token}"))
+    fail_event(registry, make_handler(), error=ValueError(f"the server refused {token}"))
     [entry] = registry.entries(EntryFilter())
 
     assert token not in entry.error
@@ -112,16 +112,16 @@ def test_a_secret_in_an_error(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_poison", "behind"), [("park", "blocked"), ("skip", "claimed"), ("stop", "blocked")]
+    ("on_poison", "next_verdict"), [("park", "blocked"), ("skip", "claimed"), ("stop", "blocked")]
 )
-def test_poison_policies(registry: Registry, on_poison: str, behind: str) -> None:
+def test_poison_policies(registry: Registry, on_poison: str, next_verdict: str) -> None:
     """G5: a dead letter parks its stream, is skipped, or stops the handler."""
     mailer = make_handler(retry=QUICK, on_poison=on_poison)
     registry.declare(mailer)
-    dead(registry, mailer)
+    exhaust_attempts(registry, mailer)
     other = make_event(1, stream=("show", "s-2"))
 
-    assert verdicts_of(claim(registry, mailer, make_event(2))) == [behind]
+    assert verdicts_of(claim(registry, mailer, make_event(2))) == [next_verdict]
     assert verdicts_of(claim(registry, mailer, other)) == [
         "blocked" if on_poison == "stop" else "claimed"
     ]
@@ -130,11 +130,11 @@ def test_poison_policies(registry: Registry, on_poison: str, behind: str) -> Non
 
 
 @pytest.mark.parametrize("on_poison", ["park", "skip", "stop"])
-def test_a_retry_by_hand(registry: Registry, on_poison: str) -> None:
-    """G5: an operator retries a dead letter; in strict it is never stale."""
+def test_an_operator_retries_a_dead_letter(registry: Registry, on_poison: str) -> None:
+    """G5: a dead letter that an operator retries is claimed again, also after later events."""
     mailer = make_handler(retry=QUICK, on_poison=on_poison)
     registry.declare(mailer)
-    dead(registry, mailer)
+    exhaust_attempts(registry, mailer)
     if on_poison == "skip":
         claim_and_complete(registry, mailer, make_event(2))
 
@@ -148,10 +148,10 @@ def test_a_retry_by_hand(registry: Registry, on_poison: str) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(2))) == [expected]
 
 
-def test_a_retry_that_came_too_late(registry: Registry) -> None:
+def test_a_retried_event_may_be_stale(registry: Registry) -> None:
     """G5: in latest_wins a retried dead letter may be stale."""
     view = make_handler(mode="latest_wins", retry=QUICK)
-    dead(registry, view)
+    exhaust_attempts(registry, view)
     claim_and_complete(registry, view, make_event(2))
     registry.retry(EntryFilter(status="dead"))
 
@@ -159,8 +159,10 @@ def test_a_retry_that_came_too_late(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("status", ["claimed", "failed", "blocked", "dead", "unknown"])
-def test_a_skip_by_hand(registry: Registry, expiring_registry: Registry, status: str) -> None:
-    """G5: anything unfinished can be skipped, with a reason; it counts as done."""
+def test_an_operator_skips_an_event(
+    registry: Registry, expiring_registry: Registry, status: str
+) -> None:
+    """G5: any unfinished event can be skipped with a reason, and counts as done."""
     mailer = (
         make_handler(effect="unsafe", retry=QUICK)
         if status == "unknown"
@@ -169,9 +171,9 @@ def test_a_skip_by_hand(registry: Registry, expiring_registry: Registry, status:
     if status == "claimed":
         claim(registry, mailer, make_event(1))
     elif status == "failed":
-        failed(registry, mailer)
+        fail_event(registry, mailer)
     elif status == "dead":
-        dead(registry, mailer)
+        exhaust_attempts(registry, mailer)
     elif status == "unknown":
         claim(expiring_registry, mailer, make_event(1))
         time.sleep(0.05)
@@ -191,8 +193,8 @@ def test_a_skip_by_hand(registry: Registry, expiring_registry: Registry, status:
         registry.skip(EntryFilter(), "  ")
 
 
-def test_an_owner_whose_event_was_skipped(registry: Registry) -> None:
-    """G5: the owner of an event that was skipped can no longer complete it."""
+def test_a_skipped_event_cannot_be_completed(registry: Registry) -> None:
+    """G5: the owner of a skipped event can no longer complete it."""
     mailer = make_handler()
     claims = claim(registry, mailer, make_event(1))
     registry.skip(EntryFilter(), "hangs")
@@ -201,10 +203,10 @@ def test_an_owner_whose_event_was_skipped(registry: Registry) -> None:
         registry.mark_done(mailer, claims)
 
 
-def test_an_unsafe_effect_whose_owner_is_gone(
+def test_an_unsafe_effect_with_an_expired_lease_is_unknown(
     registry: Registry, expiring_registry: Registry
 ) -> None:
-    """G7: the outcome is unknown until an operator decides."""
+    """G7: an unsafe effect whose lease expired is unknown until its owner completes it."""
     caller = make_handler(effect="unsafe")
     claims = claim(expiring_registry, caller, make_event(1))
     time.sleep(0.05)
@@ -217,10 +219,10 @@ def test_an_unsafe_effect_whose_owner_is_gone(
     assert statuses_of(registry) == {make_event(1).event_id: "done"}
 
 
-def test_an_unsafe_effect_that_may_be_repeated(
+def test_an_unsafe_effect_with_retry_unknown(
     registry: Registry, expiring_registry: Registry
 ) -> None:
-    """G7: retry_unknown chooses at least once."""
+    """G7: with `retry_unknown` an unsafe effect whose lease expired is claimed again."""
     caller = make_handler(effect="unsafe", retry_unknown=True)
     claim(expiring_registry, caller, make_event(1))
     time.sleep(0.05)
@@ -228,7 +230,9 @@ def test_an_unsafe_effect_that_may_be_repeated(
     assert verdicts_of(claim(registry, caller, make_event(1))) == ["claimed"]
 
 
-def test_a_retried_unknown(registry: Registry, expiring_registry: Registry) -> None:
+def test_an_operator_retries_an_unknown_event(
+    registry: Registry, expiring_registry: Registry
+) -> None:
     """G7: an operator can retry an event with an unknown outcome."""
     caller = make_handler(effect="unsafe")
     claim(expiring_registry, caller, make_event(1))
@@ -243,16 +247,16 @@ def test_a_retried_unknown(registry: Registry, expiring_registry: Registry) -> N
 def test_counts_and_entries(registry: Registry) -> None:
     """M2: entries of the registry are counted and listed by handler and status."""
     mailer, biller = make_handler(retry=QUICK), make_handler("biller")
-    dead(registry, mailer)
+    exhaust_attempts(registry, mailer)
     claim_and_complete(registry, biller, make_event(1), make_event(2))
     claim(registry, biller, make_event(3, event_type="seat.freed"))
 
-    assert {(one.handler, one.status): one.count for one in registry.counts()} == {
+    assert {(count.handler, count.status): count.count for count in registry.counts()} == {
         ("mailer", "dead"): 1,
         ("biller", "claimed"): 1,
     }
     assert ("biller", "done", 2) in [
-        (one.handler, one.status, one.count) for one in registry.counts(finished=True)
+        (count.handler, count.status, count.count) for count in registry.counts(finished=True)
     ]
     assert statuses_of(registry, event_type="seat.freed") == {make_event(3).event_id: "claimed"}
     assert len(registry.entries(EntryFilter(handler="biller", after=1), limit=1)) == 1
@@ -273,7 +277,7 @@ def test_counts_and_entries(registry: Registry) -> None:
     ],
 )
 def test_patterns_of_event_types(registry: Registry, pattern: str, found: set[str]) -> None:
-    """E7: an operator names event types by the patterns that a read takes."""
+    """E7: operators filter event types by the same patterns as reads."""
     types = {"a": "seat.taken", "b": "seat.freed", "c": "seats.x", "d": "seat.*", "e": "sé.x"}
     events = [make_event(None, event_id=name, event_type=kind) for name, kind in types.items()]
     claim(registry, make_handler(), *events)
@@ -284,15 +288,15 @@ def test_patterns_of_event_types(registry: Registry, pattern: str, found: set[st
 
 
 @pytest.mark.parametrize("pattern", ["se*", "*.taken", "seat.*.x"])
-def test_a_pattern_that_matches_nothing_is_refused(registry: Registry, pattern: str) -> None:
-    """E7: an invalid star is an error, not an empty result."""
+def test_an_invalid_pattern_is_refused(registry: Registry, pattern: str) -> None:
+    """E7: a misplaced star is an error, not an empty result."""
     for act in (registry.entries, registry.retry):
         with pytest.raises(InvalidArgument, match="event_type"):
             act(EntryFilter(event_type=pattern))
 
 
 def test_a_paused_handler(registry: Registry) -> None:
-    """G6: a handler that is paused claims nothing."""
+    """G6: a paused handler claims nothing."""
     mailer = make_handler()
     registry.declare(mailer)
     registry.set_status("mailer", "paused", "deploying")
@@ -303,7 +307,7 @@ def test_a_paused_handler(registry: Registry) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(1))) == ["claimed"]
 
 
-def test_pruning(registry: Registry) -> None:
+def test_old_entries_are_pruned(registry: Registry) -> None:
     """G3: old done entries are pruned if their sequence number still identifies them."""
     mailer = make_handler()
     claim_and_complete(registry, mailer, make_event(1), make_event(None, event_id="plain"))

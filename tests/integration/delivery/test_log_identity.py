@@ -1,4 +1,4 @@
-"""A registry records the identity of its log: after a restore nothing is done by mistake."""
+"""A registry records the identity of its log, so that a restored log stops its handlers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THERE = LogIdentity("8a4f7d8e-2b58-4c6e-9d5b-000000000002", 1)
 LATER = LogIdentity(HERE.log_id, 2)
 
 
-def given(number: int, log: LogIdentity | None, tenant: str = "default") -> Delivery:
+def event_of(number: int, log: LogIdentity | None, tenant: str = "default") -> Delivery:
     """Make the event at a position of a log."""
     return Delivery(
         event_id=f"e-{number}",
@@ -52,21 +52,21 @@ class Shop:
         with self.log() as log:
             for text in texts:
                 name = f"id-{log.head() + 1}" if ids else None
-                made = NewEvent("paid", {"text": text}, stream=("order", stream), event_id=name)
-                log.append([made])
+                event = NewEvent("paid", {"text": text}, stream=("order", stream), event_id=name)
+                log.append([event])
 
     def log(self) -> seriatim.Log:
         """Open the log."""
         return seriatim.open(f"sqlite:///{self.path}")
 
     def save(self) -> None:
-        """Copy the log, which nobody has open."""
+        """Copy the log while it is closed."""
         shutil.copy(self.path, self._copy)
 
     def restore(self, *, raise_epoch: bool = True) -> None:
-        """Go back to the copy."""
-        for one in self.path.parent.glob("shop.db-*"):
-            one.unlink()
+        """Replace the log by the copy."""
+        for path in self.path.parent.glob("shop.db-*"):
+            path.unlink()
         shutil.copy(self._copy, self.path)
         if raise_epoch:
             with self.log() as log:
@@ -100,7 +100,7 @@ def shop(tmp_path: Path, registry_at: str) -> Shop:
 
 @pytest.mark.parametrize("ids", [False, True])
 def test_a_restored_log_stops_the_handler(shop: Shop, ids: bool) -> None:
-    """G9: registry at 6, log restored to 3, new events 4 to 6: neither done nor stale."""
+    """G9: after a restore a handler fails until its reset, and then handles the new events."""
     shop.append("a1", "a2", "a3", ids=ids)
     shop.save()
     shop.append("a4", "a5", "a6", ids=ids)
@@ -123,8 +123,8 @@ def test_a_restored_log_stops_the_handler(shop: Shop, ids: bool) -> None:
     assert shop.effects[6:] == ["b4", "b5", "b6"]
 
 
-def test_several_streams_after_a_restore(shop: Shop) -> None:
-    """G9: a reset lowers the streams that continued, and leaves the others alone."""
+def test_a_reset_lowers_streams_that_continued(shop: Shop) -> None:
+    """G9: a reset lowers the streams with lost events and leaves the others alone."""
     shop.append("a1", stream="o-1")
     shop.append("a2", stream="o-2")
     shop.save()
@@ -143,7 +143,7 @@ def test_several_streams_after_a_restore(shop: Shop) -> None:
 
 
 def test_a_dry_run_changes_nothing(shop: Shop) -> None:
-    """G9: a dry run shows an operator what a reset deletes."""
+    """G9: a dry run reports the entries that a reset would delete, and deletes none."""
     shop.append("a1")
     shop.save()
     shop.append("a2")
@@ -158,7 +158,7 @@ def test_a_dry_run_changes_nothing(shop: Shop) -> None:
 
 
 def test_reset_refuses_an_impossible_position(shop: Shop, registry: Registry) -> None:
-    """G9: a reset refuses a position that its own entries contradict, and an unknown handler."""
+    """G9: a reset refuses a position that its entries contradict, and an unknown handler."""
     shop.append("a1")
     shop.save()
     shop.append("a2")
@@ -179,7 +179,7 @@ def test_reset_refuses_an_impossible_position(shop: Shop, registry: Registry) ->
 
 
 def test_reset_requires_a_position_without_shared_history(shop: Shop, registry: Registry) -> None:
-    """G9: without an entry of the shared history a reset asks for the restored head."""
+    """G9: without an entry of the shared history a reset needs the restored head."""
     shop.append("a1")
     shop.save()
     shop.append("a2")
@@ -197,8 +197,8 @@ def test_reset_requires_a_position_without_shared_history(shop: Shop, registry: 
     assert shop.effects == ["a1", "a2", "b2"]
 
 
-def test_kept_events_of_a_lost_future(shop: Shop, registry: Registry) -> None:
-    """G9: an event that failed and is not in the restored log is not tried again."""
+def test_deferred_events_of_a_lost_history(shop: Shop, registry: Registry) -> None:
+    """G9: a failed event that is not in the restored log is not tried again."""
     shop.append("a1")
     shop.save()
     shop.append("a2")
@@ -225,32 +225,32 @@ def test_kept_events_of_a_lost_future(shop: Shop, registry: Registry) -> None:
 
 @pytest.mark.parametrize("other", [THERE, LATER, None], ids=["log", "epoch", "none"])
 def test_events_of_another_log(registry: Registry, other: LogIdentity | None) -> None:
-    """G9: another log, another epoch and no identity at all stop the handler; nothing is kept."""
+    """G9: events of another log, another epoch or without an identity are refused."""
     mailer = make_handler()
-    registry.handle(mailer, given(1, HERE))
+    registry.handle(mailer, event_of(1, HERE))
 
     for number in (1, 2):
         with pytest.raises(LogIdentityChanged) as raised:
-            registry.handle(mailer, given(number, other))
+            registry.handle(mailer, event_of(number, other))
         assert raised.value.details == {"handler": "mailer", "tenant_id": "default"}
     with pytest.raises(LogIdentityChanged):
-        registry.claim_all(mailer, [given(2, HERE), given(3, other)])
-    with pytest.raises(LogIdentityChanged), registry.claim(mailer, given(2, other)):
+        registry.claim_all(mailer, [event_of(2, HERE), event_of(3, other)])
+    with pytest.raises(LogIdentityChanged), registry.claim(mailer, event_of(2, other)):
         pass
     with pytest.raises(LogIdentityChanged):
-        registry.pass_over(mailer, [given(2, other)])
+        registry.pass_over(mailer, [event_of(2, other)])
 
     assert "claimed" not in statuses_of(registry).values()
-    registry.handle(mailer, given(2, HERE))
+    registry.handle(mailer, event_of(2, HERE))
 
 
-def test_each_handler_and_tenant_for_itself(registry: Registry) -> None:
-    """G9: the identity is kept for each handler and tenant."""
-    registry.handle(make_handler("one"), given(1, HERE))
-    registry.handle(make_handler("one"), given(1, THERE, tenant="acme"))
-    registry.handle(make_handler("two"), given(1, THERE))
+def test_identities_are_stored_per_handler_and_tenant(registry: Registry) -> None:
+    """G9: the identity is stored per handler and tenant."""
+    registry.handle(make_handler("one"), event_of(1, HERE))
+    registry.handle(make_handler("one"), event_of(1, THERE, tenant="acme"))
+    registry.handle(make_handler("two"), event_of(1, THERE))
 
-    assert [(one.handler, one.tenant_id, one.log_id) for one in registry.logs()] == [
+    assert [(log.handler, log.tenant_id, log.log_id) for log in registry.logs()] == [
         ("one", "acme", THERE.log_id),
         ("one", "default", HERE.log_id),
         ("two", "default", THERE.log_id),
@@ -258,19 +258,19 @@ def test_each_handler_and_tenant_for_itself(registry: Registry) -> None:
 
 
 def test_events_without_a_log_identity(registry: Registry) -> None:
-    """G9: events without an identity are handled as long as none with one has come."""
+    """G9: events without an identity are handled until one with an identity is."""
     mailer = make_handler()
-    registry.handle(mailer, given(1, None))
-    registry.handle(mailer, given(2, HERE))
+    registry.handle(mailer, event_of(1, None))
+    registry.handle(mailer, event_of(2, HERE))
 
     with pytest.raises(LogIdentityChanged):
-        registry.handle(mailer, given(3, None))
+        registry.handle(mailer, event_of(3, None))
 
 
-def test_two_logs_at_once(registry: Registry) -> None:
-    """G9: of two logs in one batch the first is kept to, and nothing of either is claimed."""
+def test_a_batch_of_two_logs_is_refused(registry: Registry) -> None:
+    """G9: a batch with events of two logs is refused, and nothing is claimed."""
     with pytest.raises(LogIdentityChanged):
-        registry.claim_all(make_handler(), [given(1, HERE), given(2, THERE)])
+        registry.claim_all(make_handler(), [event_of(1, HERE), event_of(2, THERE)])
 
     assert "claimed" not in statuses_of(registry).values()
     assert len(registry.logs()) == 1
@@ -278,9 +278,9 @@ def test_two_logs_at_once(registry: Registry) -> None:
 
 @pytest.fixture
 def old_registry(registry_at: str) -> str:
-    """A registry as it was made before it knew logs, with one event done."""
+    """A registry without the table of log identities, with one event done."""
     made_before = open_registry(registry_at)
-    made_before.handle(make_handler(), given(1, None))
+    made_before.handle(make_handler(), event_of(1, None))
     with made_before.engine.transaction() as session:
         session.run(f"drop table {made_before.engine.schema_prefix}seriatim_logs")
     made_before.close()
@@ -289,21 +289,21 @@ def old_registry(registry_at: str) -> str:
 
 @pytest.mark.parametrize("create", [True, False])
 def test_an_old_registry_is_upgraded(old_registry: str, create: bool) -> None:
-    """G9: opened by whomever, it keeps its entries and adopts the identity that comes first."""
+    """G9: an old registry keeps its entries and adopts the first identity."""
     registry = open_registry(old_registry, create=create)
     try:
-        assert registry.handle(make_handler(), given(1, HERE)).duplicate == 1
+        assert registry.handle(make_handler(), event_of(1, HERE)).duplicate == 1
         assert registry.logs()[0].log_id == HERE.log_id
         with pytest.raises(LogIdentityChanged):
-            registry.handle(make_handler(), given(2, THERE))
+            registry.handle(make_handler(), event_of(2, THERE))
     finally:
         registry.close()
 
 
 def test_subscription_ends_after_a_restore(tmp_path: Path, registry: Registry) -> None:
-    """G9: the run of a subscription ends, instead of trying the same batch for ever."""
+    """G9: the run of a subscription raises the changed identity instead of retrying."""
     mailer = make_handler()
-    registry.handle(mailer, given(1, HERE))
+    registry.handle(mailer, event_of(1, HERE))
     with seriatim.open("memory:") as log:
         log.append([NewEvent("paid")])
         identity = log.identity()

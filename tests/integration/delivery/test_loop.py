@@ -25,7 +25,7 @@ EFFECTS = ["transactional", "keyed", "unsafe"]
 
 
 class Target:
-    """A place where effects are counted."""
+    """Counts effects, in memory or in a table."""
 
     def __init__(self, registry: Registry, effect: str) -> None:
         self.effect = effect
@@ -38,7 +38,7 @@ class Target:
             )
 
     def run(self, seen: Any, context: HandlerContext) -> None:
-        """Have the effect of an event."""
+        """Apply the effect of an event."""
         if seen["n"] in self.poison:
             raise ValueError("poison")
         if self.effect == "transactional":
@@ -49,7 +49,7 @@ class Target:
 
     @property
     def seen(self) -> list[int]:
-        """The effects that were had, in order."""
+        """Return the applied effects, in order."""
         if self.effect != "transactional":
             return self._seen
         with self._registry.engine.transaction(write=False) as session:
@@ -67,29 +67,29 @@ def target(request: pytest.FixtureRequest, registry: Registry) -> Target:
     return Target(registry, request.param)
 
 
-def looped(registry: Registry, target: Target, **parts: Any) -> HandlerLoop:
-    """Make a loop whose handler counts."""
+def make_loop(registry: Registry, target: Target, **parts: Any) -> HandlerLoop:
+    """Make a loop whose handler counts effects."""
     starts = parts.pop("starts", None)
     mailer = make_handler(effect=target.effect, run=target.run, retry=QUICK, **parts)
     registry.declare(mailer, replace=True)
     return HandlerLoop(registry, mailer, start_lookup=starts, chunk=10)
 
 
-def drained(loop: HandlerLoop, registry: Registry, seconds: float = 5) -> None:
-    """Handle what is due until nothing is left that will ever be by itself."""
+def handle_due(loop: HandlerLoop, registry: Registry, seconds: float = 5) -> None:
+    """Handle due events until none remains that will become due."""
     until = time.monotonic() + seconds
-    while any(one.status in ("failed", "blocked") for one in registry.counts()):
+    while any(count.status in ("failed", "blocked") for count in registry.counts()):
         due = registry.due(loop.handler)
         loop.handle(due)
-        if not due and not any(one.status == "failed" for one in registry.counts()):
+        if not due and not any(count.status == "failed" for count in registry.counts()):
             return
         assert time.monotonic() < until
         time.sleep(0.005)
 
 
-def test_effects_once_and_in_order(registry: Registry, target: Target) -> None:
-    """G7: events that come twice have one effect, in the order of their stream."""
-    loop = looped(registry, target)
+def test_effects_happen_once_and_in_order(registry: Registry, target: Target) -> None:
+    """G7: repeated events have one effect each, in the order of their stream."""
+    loop = make_loop(registry, target)
     events = [make_event(number) for number in range(1, 26)]
     first, second = loop.handle(events), loop.handle(events)
 
@@ -97,15 +97,15 @@ def test_effects_once_and_in_order(registry: Registry, target: Target) -> None:
     assert (first.done, second.duplicate, second.done) == (25, 25, 0)
 
 
-def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Target) -> None:
-    """G5: it is tried, then parked; its stream waits, other streams never do."""
+def test_a_poison_event_blocks_only_its_stream(registry: Registry, target: Target) -> None:
+    """G5: after its attempts a poison event is dead; its stream waits, others continue."""
     target.poison = {1}
-    loop = looped(registry, target)
+    loop = make_loop(registry, target)
     others = [
         make_event(number, stream=("show", "s-2"), event={"n": 100 + number}) for number in (1, 2)
     ]
     counts = loop.handle([make_event(1), make_event(2), *others, make_event(3)])
-    drained(loop, registry)
+    handle_due(loop, registry)
 
     assert (counts.failed, counts.done) == (1, 2)
     assert target.seen == [101, 102]
@@ -113,16 +113,16 @@ def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Targe
     assert (letter.event_id, letter.attempts) == (make_event(1).event_id, 3)
     target.poison = set()
     registry.retry(EntryFilter(status="dead"))
-    drained(loop, registry)
+    handle_due(loop, registry)
     assert target.seen == [101, 102, 1, 2, 3]
 
 
 def test_poison_is_skipped(registry: Registry, target: Target) -> None:
-    """G5: with on_poison=skip the next events continue once the attempts are spent."""
+    """G5: with on_poison=skip later events continue after the attempts of a poison event."""
     target.poison = {2}
-    loop = looped(registry, target, on_poison="skip")
+    loop = make_loop(registry, target, on_poison="skip")
     loop.handle([make_event(1), make_event(2), make_event(3)])
-    drained(loop, registry)
+    handle_due(loop, registry)
 
     assert target.seen == [1, 3]
     assert statuses_of(registry, status="dead") == {make_event(2).event_id: "dead"}
@@ -131,7 +131,7 @@ def test_poison_is_skipped(registry: Registry, target: Target) -> None:
 def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
     """G5: with on_poison=stop nothing is handled until an operator intervenes."""
     target.poison = {1}
-    loop = looped(registry, target, on_poison="stop")
+    loop = make_loop(registry, target, on_poison="stop")
 
     def tried() -> None:
         for _ in range(50):
@@ -145,26 +145,28 @@ def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
 
     assert target.seen == []
     registry.skip(EntryFilter(status="dead"), "bad data")
-    drained(loop, registry)
+    handle_due(loop, registry)
     loop.handle([make_event(2)])
     assert target.seen == [2]
 
 
 def test_filtered_events_do_not_block_a_stream(registry: Registry, target: Target) -> None:
     """G4: events that a handler filters out do not block it."""
-    loop = looped(registry, target, events=["seat.*"])
+    loop = make_loop(registry, target, events=["seat.*"])
     kinds = ["seat.taken", "note.made", "seat.freed", "note.made", "seat.taken"]
     events = [make_event(number, event_type=kind) for number, kind in enumerate(kinds, start=1)]
 
     assert loop.handle(events[1:]).kept == 2
     assert loop.handle(events[:1]).done == 1
-    drained(loop, registry)
+    handle_due(loop, registry)
     assert target.seen == [1, 3, 5]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_shuffled_with_a_filter_and_a_start(registry: Registry, target: Target, seed: int) -> None:
-    """G4: 003 §6.4: shuffled, repeated, filtered by type, from mid-log: nothing lost, in order."""
+def test_shuffled_events_with_a_filter_and_a_start(
+    registry: Registry, target: Target, seed: int
+) -> None:
+    """G4: 003 §6.4: shuffled, repeated and filtered events from mid-log have effects in order."""
     first = 7
     events = [
         make_event(number, event_type="seat.taken" if number % 3 else "note.made")
@@ -175,34 +177,34 @@ def test_shuffled_with_a_filter_and_a_start(registry: Registry, target: Target, 
     def starts(_handler: Any, _blocked: Any) -> list[PassedRange]:
         return [PassedRange(("default", *SHOW), 1, 1, first - 1)]
 
-    loop = looped(registry, target, events=["seat.*"], start=first - 1, starts=starts)
+    loop = make_loop(registry, target, events=["seat.*"], start=first - 1, starts=starts)
     for start in range(0, len(events), 4):
         loop.handle(events[start : start + 4])
-    drained(loop, registry)
+    handle_due(loop, registry)
 
     assert target.seen == [number for number in range(first, 30) if number % 3]
 
 
 def test_start_ranges_are_looked_up_once(registry: Registry, target: Target) -> None:
-    """G4: a handler that starts later in the log looks up earlier numbers once per stream."""
-    asked: list[int | None] = []
+    """G4: a handler that starts in mid-log looks up earlier numbers once per stream."""
+    requested: list[int | None] = []
 
     def starts(_handler: Any, blocked: Any) -> list[PassedRange]:
-        asked.extend(claim.delivery.stream_seq for claim in blocked)
+        requested.extend(claim.delivery.stream_seq for claim in blocked)
         return [PassedRange(("default", *SHOW), 1, 1, 4)]
 
-    loop = looped(registry, target, start=4, starts=starts)
+    loop = make_loop(registry, target, start=4, starts=starts)
     loop.handle([make_event(5), make_event(6)])
     loop.handle([make_event(7)])
 
     assert target.seen == [5, 6, 7]
-    assert asked[0] == 5
-    assert 7 not in asked
+    assert requested[0] == 5
+    assert 7 not in requested
 
 
 def test_latest_wins_in_the_loop(registry: Registry, target: Target) -> None:
-    """G4: in latest_wins an outdated event has no effect."""
-    loop = looped(registry, target, mode="latest_wins")
+    """G4: in latest_wins an outdated event is stale and has no effect."""
+    loop = make_loop(registry, target, mode="latest_wins")
     loop.handle([make_event(3)])
     counts = loop.handle([make_event(1), make_event(2), make_event(4)])
 
@@ -211,7 +213,7 @@ def test_latest_wins_in_the_loop(registry: Registry, target: Target) -> None:
 
 
 def test_an_async_handler(registry: Registry) -> None:
-    """G7: a handler may be awaited."""
+    """G7: a loop awaits an async handler."""
     seen: list[int] = []
 
     async def run(given: Any, _context: HandlerContext) -> None:
@@ -222,8 +224,8 @@ def test_an_async_handler(registry: Registry) -> None:
     assert seen == [1, 2]
 
 
-def test_a_lease_that_ends_while_its_owner_works(registry_at: str, registry: Registry) -> None:
-    """G2: the token stops an owner whose lease ended and was taken: its transaction is undone."""
+def test_a_lost_lease_rolls_back_the_effect(registry_at: str, registry: Registry) -> None:
+    """G2: the transaction of an owner that lost its claim is rolled back."""
     slow = open_registry(registry_at, RegistrySettings(lease_s=0.03, heartbeat_s=0.029))
     target = Target(registry, "transactional")
     mailer = make_handler(effect="transactional")
@@ -231,7 +233,7 @@ def test_a_lease_that_ends_while_its_owner_works(registry_at: str, registry: Reg
     def held_too_long() -> None:
         with slow.claim(mailer, make_event(1)) as held:
             target.run({"n": 1}, held.context)  # type: ignore[arg-type]
-            _taken_by_another(slow, registry)
+            take_claim(slow, registry)
 
     with pytest.raises(LeaseLost):
         held_too_long()
@@ -240,8 +242,8 @@ def test_a_lease_that_ends_while_its_owner_works(registry_at: str, registry: Reg
     assert target.seen == []
 
 
-def _taken_by_another(slow: Registry, registry: Registry) -> None:
-    """Let the claim be somebody else's, in whatever way the database lets it be."""
+def take_claim(slow: Registry, registry: Registry) -> None:
+    """Give the claim to another owner, in the way that the database allows."""
     if slow.engine.schema_prefix:  # Postgres: another connection takes it
         time.sleep(0.05)
         sql = f"update {slow.engine.schema_prefix}seriatim_handled set token = token + 1"
@@ -253,7 +255,7 @@ def _taken_by_another(slow: Registry, registry: Registry) -> None:
             slow.engine._connection.execute(sql)  # type: ignore[attr-defined]
 
 
-def test_heartbeats_while_an_effect_takes_long(registry_at: str, registry: Registry) -> None:
+def test_heartbeats_during_a_long_effect(registry_at: str, registry: Registry) -> None:
     """G2: an effect that takes longer than a lease keeps it by heartbeats."""
     slow = open_registry(registry_at, RegistrySettings(lease_s=0.3, heartbeat_s=0.05))
     mailer = make_handler()
@@ -268,8 +270,8 @@ def test_heartbeats_while_an_effect_takes_long(registry_at: str, registry: Regis
     assert statuses_of(registry) == {make_event(1).event_id: "done"}
 
 
-def test_a_claim_as_a_block(registry: Registry) -> None:
-    """G1: the end of the block marks it done, an exception marks it failed and propagates."""
+def test_a_claim_block_marks_its_event(registry: Registry) -> None:
+    """G1: a claim block marks its event done at its end, and failed on an exception."""
     mailer = make_handler(retry=QUICK)
 
     def failing() -> None:
@@ -306,15 +308,15 @@ def test_user_errors_propagate_unchanged(registry: Registry) -> None:
 
 
 def test_effect_keys_are_stable_and_unique() -> None:
-    """G7: the key is the same at every attempt, and no other event's in any tenant."""
+    """G7: effect keys of different tenants and events differ."""
     pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("A", "b/c")]
     keys = {effect_key(Delivery(tenant_id=tenant, event_id=one)) for tenant, one in pairs}
 
     assert len(keys) == len(pairs)
 
 
-def test_an_outage_that_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """G6: pause keeps retrying, and logs the outage and its end once."""
+def test_the_pause_policy_retries_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """G6: `pause` retries until the registry responds, and logs the outage and its end once."""
     answers = iter([BackendFailure("down"), BackendFailure("down"), None])
     waiting: list[bool] = []
     outage = OutageRetry("pause")
@@ -335,8 +337,8 @@ def test_an_outage_that_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail_fast", "dlq"])
-def test_an_outage_that_is_not_waited_for(policy: Any) -> None:
-    """G6: the other policies say so at once, and so does an error that no waiting helps against."""
+def test_other_outages_are_raised(policy: Any) -> None:
+    """G6: other policies raise an outage at once; `pause` raises permanent errors."""
 
     def act(*, retryable: bool) -> None:
         raise BackendFailure("down", retryable=retryable)

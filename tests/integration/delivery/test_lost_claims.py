@@ -1,4 +1,4 @@
-"""Claims that are lost during their effect, and claims won out of order."""
+"""Claims that are lost during their effect, or to a concurrent consumer."""
 
 from __future__ import annotations
 
@@ -32,35 +32,33 @@ PATIENCE_S = 20.0
 
 @pytest.fixture
 def polling_registry(registry_at: str) -> Iterator[Registry]:
-    """A registry whose claims are kept for long, and looked at a hundred times a second."""
+    """A registry with long leases and a heartbeat every 10 ms."""
     opened = open_registry(registry_at, RegistrySettings(lease_s=900.0, heartbeat_s=0.01))
     yield opened
     opened.close()
 
 
-def lose(registry: Registry, by: Handler) -> None:
-    """Take all claims of a handler away from their owners, as an operator who skips them does."""
+def lose_claims(registry: Registry, by: Handler) -> None:
+    """Take all claims of a handler from their owners by skipping their events."""
     assert registry.skip(EntryFilter(handler=by.name), reason="lost on purpose")
 
 
 def check_until_lost(check: Callable[[], None]) -> None:
-    """Check as a long effect does, until that raises; return if it never does."""
+    """Call a check repeatedly until it raises or the time is over."""
     ends = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends:
         check()
         time.sleep(0.005)
 
 
-def test_a_handler_learns_that_its_claim_is_lost(
-    polling_registry: Registry, registry: Registry
-) -> None:
-    """G2: `context.check()` raises once another owner has the claim, and ends the effect."""
+def test_a_handler_detects_a_lost_claim(polling_registry: Registry, registry: Registry) -> None:
+    """G2: `context.check()` raises once the claim is lost, and ends the effect."""
     reached: list[str] = []
 
     def effect(_event: Any, context: Any) -> None:
         context.check()  # still ours
         reached.append("begun")
-        lose(registry, by)
+        lose_claims(registry, by)
         check_until_lost(context.check)
         reached.append("gone on")
 
@@ -73,10 +71,8 @@ def test_a_handler_learns_that_its_claim_is_lost(
     assert statuses_of(registry) == {make_event(1).event_id: "skipped"}
 
 
-def test_a_block_learns_that_its_claim_is_lost(
-    polling_registry: Registry, registry: Registry
-) -> None:
-    """G2: so does a block that holds a claim, and it is not marked done."""
+def test_a_claim_block_detects_a_lost_claim(polling_registry: Registry, registry: Registry) -> None:
+    """G2: `check()` of a claim block raises once the claim is lost, and nothing is marked done."""
     by = make_handler()
     registry.declare(by)
     reached: list[str] = []
@@ -85,7 +81,7 @@ def test_a_block_learns_that_its_claim_is_lost(
         with polling_registry.claim(by, make_event(1)) as held:
             held.check()
             reached.append("begun")
-            lose(registry, by)
+            lose_claims(registry, by)
             check_until_lost(held.check)
             reached.append("gone on")
 
@@ -98,13 +94,13 @@ def test_a_block_learns_that_its_claim_is_lost(
 def test_an_interrupt_is_not_hidden_by_a_lost_claim(
     polling_registry: Registry, registry: Registry
 ) -> None:
-    """G2: Ctrl-C in a block propagates, also when the claim cannot be given back any more."""
+    """G2: KeyboardInterrupt in a claim block propagates, also when the claim is lost."""
     by = make_handler()
     registry.declare(by)
 
     def hold() -> None:
         with polling_registry.claim(by, make_event(1)):
-            lose(registry, by)
+            lose_claims(registry, by)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -112,7 +108,7 @@ def test_an_interrupt_is_not_hidden_by_a_lost_claim(
 
 
 def waits_for_a_lock(url: str) -> bool:
-    """Tell whether somebody waits for a lock in a database."""
+    """Return whether a session of a database waits for a lock."""
     with psycopg.connect(url, autocommit=True) as connection:
         found = connection.execute(
             "select count(*) from pg_stat_activity"
@@ -121,24 +117,24 @@ def waits_for_a_lock(url: str) -> bool:
     return found is not None and found[0] > 0
 
 
-def test_later_claims_are_given_back_when_another_won_the_first(empty_postgres_url: str) -> None:
-    """G4: a strict consumer keeps no claim behind an event that another consumer has just won.
+def test_claims_after_a_lost_one_are_released(empty_postgres_url: str) -> None:
+    """G4: a strict consumer keeps no claim after an event that another consumer has just claimed.
 
-    The other one's claim of event 1 is uncommitted while 1 to 3 are asked for: none is there to
-    see, and the question waits for it. So 2 and 3 are free when they are judged, and 1 is not.
+    The other consumer's claim of event 1 is uncommitted while events 1 to 3 are claimed: the
+    statement does not see it and waits for it. So 2 and 3 look free when they are evaluated.
     """
     registry, other = open_registry(empty_postgres_url), open_registry(empty_postgres_url)
     by = make_handler()
     registry.declare(by)
-    wanted = [make_event(1), make_event(2), make_event(3)]
+    events = [make_event(1), make_event(2), make_event(3)]
     found: list[str] = []
     asking = threading.Thread(
-        target=lambda: found.extend(verdicts_of(claim(registry, by, *wanted))), daemon=True
+        target=lambda: found.extend(verdicts_of(claim(registry, by, *events))), daemon=True
     )
     with other.engine.transaction() as session:
         values = other._database.handler_values(by) | {"owner": "other"}
         won = other._database.run_rows_in(
-            session, "claim_events", CANDIDATE_TYPES, encode_candidates(wanted[:1], ()), values
+            session, "claim_events", CANDIDATE_TYPES, encode_candidates(events[:1], ()), values
         )
         asking.start()
         wait_until(lambda: waits_for_a_lock(empty_postgres_url), "the claim waits")
@@ -147,6 +143,6 @@ def test_later_claims_are_given_back_when_another_won_the_first(empty_postgres_u
     assert len(won) == 1
     assert found == ["in_progress", "blocked", "blocked"]
     assert statuses_of(registry)[make_event(1).event_id] == "claimed"
-    assert "claimed" not in [statuses_of(registry).get(one.event_id) for one in wanted[1:]]
+    assert "claimed" not in [statuses_of(registry).get(event.event_id) for event in events[1:]]
     for one in (registry, other):
         one.close()

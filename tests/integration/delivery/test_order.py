@@ -25,7 +25,7 @@ LINE = ("default", *SHOW)
 
 
 def test_a_later_number_is_blocked(registry: Registry) -> None:
-    """G4: s waits until every lower number is done, also those that were never seen."""
+    """G4: an event is blocked until every lower number is done, also unknown ones."""
     mailer = make_handler()
 
     assert verdicts_of(claim(registry, mailer, make_event(2))) == ["blocked"]
@@ -33,8 +33,8 @@ def test_a_later_number_is_blocked(registry: Registry) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(2))) == ["blocked"]
 
 
-def test_the_next_number_follows(registry: Registry) -> None:
-    """G3: marking done moves the stream on in the same transaction."""
+def test_completing_an_event_advances_its_stream(registry: Registry) -> None:
+    """G3: marking an event done advances its stream in the same transaction."""
     mailer = make_handler()
     claim_and_complete(registry, mailer, make_event(1))
 
@@ -44,16 +44,16 @@ def test_the_next_number_follows(registry: Registry) -> None:
     ]
 
 
-def test_a_run_is_claimed_together(registry: Registry) -> None:
-    """G4: numbers that follow each other are claimed in one batch, up to the first that is not."""
+def test_consecutive_numbers_are_claimed_together(registry: Registry) -> None:
+    """G4: consecutive numbers are claimed in one batch, up to the first gap."""
     mailer = make_handler()
     found = claim(registry, mailer, make_event(1), make_event(2), make_event(3), make_event(5))
 
     assert verdicts_of(found) == ["claimed", "claimed", "claimed", "blocked"]
 
 
-def test_run_ends_at_an_event_of_another_owner(registry: Registry) -> None:
-    """G4: events after one that another owner handles are not claimed."""
+def test_events_after_one_of_another_owner_are_blocked(registry: Registry) -> None:
+    """G4: an event after one that another owner handles is blocked."""
     mailer = make_handler()
     claim(registry, mailer, make_event(1))
 
@@ -63,8 +63,8 @@ def test_run_ends_at_an_event_of_another_owner(registry: Registry) -> None:
     ]
 
 
-def test_streams_do_not_wait_for_each_other(registry: Registry) -> None:
-    """G4: order is a stream's own."""
+def test_streams_are_independent(registry: Registry) -> None:
+    """G4: events of one stream do not block those of another."""
     other = ("show", "s-2")
     found = claim(
         registry,
@@ -78,15 +78,15 @@ def test_streams_do_not_wait_for_each_other(registry: Registry) -> None:
 
 
 def test_an_old_number_is_stale(registry: Registry) -> None:
-    """G3: a number that the stream has passed is stale, with any event id."""
+    """G3: a number that the stream has passed is stale, also with an unknown event id."""
     mailer = make_handler()
     claim_and_complete(registry, mailer, make_event(1), make_event(2))
 
     assert verdicts_of(claim(registry, mailer, make_event(1, event_id="forged"))) == ["stale"]
 
 
-def test_a_stream_that_begins_at_zero(registry: Registry) -> None:
-    """G4: the first number is that of the stream's kind."""
+def test_a_stream_that_starts_at_zero(registry: Registry) -> None:
+    """G4: the first number of a stream is that of its kind."""
     mailer = make_handler()
 
     assert verdicts_of(claim(registry, mailer, make_event(1, first_seq=0))) == ["blocked"]
@@ -95,7 +95,7 @@ def test_a_stream_that_begins_at_zero(registry: Registry) -> None:
 
 
 def test_filtered_events_are_skipped(registry: Registry) -> None:
-    """G4: the consumer reports skipped events, and the stream continues after them."""
+    """G4: events that the consumer reports as filtered do not block later ones."""
     mailer = make_handler()
     registry.pass_over(mailer, [make_event(1), make_event(2), make_event(4)])
 
@@ -118,8 +118,8 @@ def test_events_skipped_ahead_are_remembered(registry: Registry) -> None:
     assert verdicts_of(claim(registry, mailer, make_event(4))) == ["claimed"]
 
 
-def test_a_start_in_the_middle(registry: Registry) -> None:
-    """G4: numbers before the handler's start are skipped by range, in order only."""
+def test_a_start_in_mid_log(registry: Registry) -> None:
+    """G4: a range before the handler's start is skipped only if it follows in order."""
     mailer = make_handler(start=100)
     registry.pass_ranges(mailer, [PassedRange(LINE, 1, 1, 41)])
 
@@ -129,7 +129,7 @@ def test_a_start_in_the_middle(registry: Registry) -> None:
 
 
 def test_latest_wins(registry: Registry) -> None:
-    """G4: a higher number may start while a lower one runs; the lower then ends stale."""
+    """G4: in latest_wins a higher number is claimed while a lower one runs, which ends stale."""
     view = make_handler(mode="latest_wins")
     low = claim(registry, view, make_event(1))
     claim_and_complete(registry, view, make_event(2))
@@ -150,17 +150,17 @@ def test_expired_owner_does_not_advance_a_stream(
     mailer = make_handler()
     lost = claim(expiring_registry, mailer, make_event(1), make_event(2), make_event(3))
     time.sleep(0.05)
-    [mine] = claim(registry, mailer, make_event(1))
+    [own_claim] = claim(registry, mailer, make_event(1))
 
     with pytest.raises(LeaseLost):
         expiring_registry.mark_done(mailer, lost)
     assert set(statuses_of(registry).values()) == {"claimed"}
-    registry.mark_done(mailer, [mine])
+    registry.mark_done(mailer, [own_claim])
     assert verdicts_of(claim(registry, mailer, make_event(2))) == ["claimed"]
 
 
-def test_later_event_is_not_completed_before_an_open_one(registry: Registry) -> None:
-    """G4: of a run that was claimed together, a later one cannot be ended before an earlier one."""
+def test_later_event_is_not_completed_before_an_earlier_one(registry: Registry) -> None:
+    """G4: of events claimed together a later one cannot be completed before an earlier one."""
     mailer = make_handler()
     first, second, third = claim(registry, mailer, make_event(1), make_event(2), make_event(3))
     with pytest.raises(LeaseLost):
@@ -171,8 +171,8 @@ def test_later_event_is_not_completed_before_an_open_one(registry: Registry) -> 
     assert set(statuses_of(registry).values()) == {"done"}
 
 
-def test_blocked_events_wait_in_the_registry(registry: Registry) -> None:
-    """G4: a consumer can store blocked events and read on without losing them."""
+def test_blocked_events_are_deferred(registry: Registry) -> None:
+    """G4: deferred events are due in order once their predecessors are done."""
     mailer = make_handler()
     registry.defer(mailer, [make_event(3), make_event(2)])
     assert registry.due(mailer) == []
@@ -184,7 +184,7 @@ def test_blocked_events_wait_in_the_registry(registry: Registry) -> None:
 
 
 def settle(registry: Registry, by: Handler, events: list[Delivery]) -> list[int]:
-    """Consume events in any order, keeping waiting events, and return the order of effects."""
+    """Claim events one by one, defer those that are not due, and return the order of effects."""
     order: list[int] = []
 
     def consume(some: list[Delivery]) -> None:
@@ -203,8 +203,8 @@ def settle(registry: Registry, by: Handler, events: list[Delivery]) -> list[int]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_shuffled_in_strict(registry: Registry, seed: int) -> None:
-    """G4: 003 §6.4: shuffled numbers, with repeats: nothing is lost, and the order holds."""
+def test_shuffled_events_in_strict(registry: Registry, seed: int) -> None:
+    """G4: 003 §6.4: shuffled, repeated events in strict mode have effects once and in order."""
     chance = random.Random(seed)
     events = [make_event(number) for number in range(1, 25)] * 2
     chance.shuffle(events)
@@ -213,8 +213,8 @@ def test_shuffled_in_strict(registry: Registry, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_shuffled_in_latest_wins(registry: Registry, seed: int) -> None:
-    """G4: 003 §6.4: shuffled numbers: only rising ones have an effect, the highest among them."""
+def test_shuffled_events_in_latest_wins(registry: Registry, seed: int) -> None:
+    """G4: 003 §6.4: shuffled events in latest_wins have rising effects up to the highest."""
     chance = random.Random(seed)
     events = [make_event(number) for number in range(1, 25)] * 2
     chance.shuffle(events)

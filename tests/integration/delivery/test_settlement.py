@@ -1,4 +1,4 @@
-"""Custom consumers: no cursor moves past an event without a final verdict."""
+"""`Registry.handle`: a consumer does not pass an event without a final verdict."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ def log() -> Iterator[seriatim.Log]:
 
 @pytest.fixture
 def log_registry(registry_at: str, log: seriatim.Log) -> Iterator[Registry]:
-    """A registry of that log's events."""
+    """A registry of the events of that log."""
     opened = open_registry(registry_at, log=log)
     yield opened
     opened.close()
 
 
-def paid(log: seriatim.Log, *numbers: int, stream: str = "o-1") -> None:
+def append_paid(log: seriatim.Log, *numbers: int, stream: str = "o-1") -> None:
     """Append one event for each number, as one append."""
-    log.append([NewEvent("order.paid", {"n": one}, stream=("order", stream)) for one in numbers])
+    log.append(
+        [NewEvent("order.paid", {"n": number}, stream=("order", stream)) for number in numbers]
+    )
 
 
 class Effects:
@@ -50,7 +52,7 @@ class Effects:
         self.failures = {int(name[1:]): times for name, times in failures.items()}
 
     def run(self, record: Any, _context: Any) -> None:
-        """Have the effect of a record."""
+        """Apply the effect of a record."""
         number = record.payload["n"]
         if self.failures.get(number, 0):
             self.failures[number] -= 1
@@ -58,12 +60,12 @@ class Effects:
         self.seen.append(number)
 
 
-def test_a_transient_error_loses_nothing(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: a subscription whose handler fails once redelivers until it succeeds."""
+def test_a_transient_error_is_retried(log_registry: Registry, log: seriatim.Log) -> None:
+    """G10: a subscription whose handler fails twice repeats the batch until it succeeds."""
     effects = Effects(n2=2)
     mailer = make_handler(retry=RetryPolicy(attempts=5, base_s=0.3, cap_s=0.3), run=effects.run)
     for number in (1, 2, 3):
-        paid(log, number)
+        append_paid(log, number)
     subscription = log.subscribe("mailer", idle_timeout=0, backoff_s=0.01, backoff_cap_s=0.05)
 
     subscription.run(lambda batch: log_registry.handle(mailer, batch))
@@ -73,13 +75,11 @@ def test_a_transient_error_loses_nothing(log_registry: Registry, log: seriatim.L
     assert set(statuses_of(log_registry).values()) == {"done"}
 
 
-def test_the_cursor_stays_while_an_event_backs_off(
-    log_registry: Registry, log: seriatim.Log
-) -> None:
-    """G10: `waiting` is no verdict to move on with, at the first delivery and at the next ones."""
+def test_an_event_that_backs_off_is_not_settled(log_registry: Registry, log: seriatim.Log) -> None:
+    """G10: an event that waits for a retry raises EventNotSettled at each delivery."""
     effects = Effects(n1=1)
     mailer = make_handler(retry=LONG, run=effects.run)
-    paid(log, 1)
+    append_paid(log, 1)
     records = list(log.read())
 
     with pytest.raises(EventNotSettled) as first:
@@ -91,11 +91,13 @@ def test_the_cursor_stays_while_an_event_backs_off(
     assert first.value.retryable
     assert second.value.details["verdict"] == "waiting"
     assert statuses_of(log_registry) == {records[0].event_id: "failed"}
-    assert [one.attempts for one in log_registry.entries(EntryFilter())] == [1]
+    assert [entry.attempts for entry in log_registry.entries(EntryFilter())] == [1]
 
 
-def test_one_batch_with_one_failure(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: the other events of the batch are done once, and not again with the next delivery."""
+def test_a_failure_does_not_repeat_the_rest_of_its_batch(
+    log_registry: Registry, log: seriatim.Log
+) -> None:
+    """G10: the other events of a batch with a failure are handled once."""
     effects = Effects(n2=1)
     mailer = make_handler(retry=QUICK, run=effects.run)
     log.append(
@@ -111,11 +113,11 @@ def test_one_batch_with_one_failure(log_registry: Registry, log: seriatim.Log) -
     assert (counts.done, counts.duplicate, counts.kept) == (1, 2, 0)
 
 
-def test_waiting_in_the_call(log_registry: Registry, log: seriatim.Log) -> None:
+def test_handle_waits_for_a_retry(log_registry: Registry, log: seriatim.Log) -> None:
     """G10: with `wait_s` the call returns after the backoff and the effect."""
     effects = Effects(n1=2)
     mailer = make_handler(retry=QUICK, run=effects.run)
-    paid(log, 1, 2)
+    append_paid(log, 1, 2)
 
     counts = log_registry.handle(mailer, list(log.read()), wait_s=30)
 
@@ -126,11 +128,11 @@ def test_waiting_in_the_call(log_registry: Registry, log: seriatim.Log) -> None:
 def test_a_dead_letter_is_final_and_its_stream_is_not(
     log_registry: Registry, log: seriatim.Log
 ) -> None:
-    """G10: after its attempts an event is final; with `park` the next of its stream is not."""
+    """G10: a dead letter is settled; with `park` the next event of its stream is not."""
     effects = Effects(n1=99)
     mailer = make_handler(retry=QUICK, run=effects.run)
-    paid(log, 1)
-    paid(log, 2)
+    append_paid(log, 1)
+    append_paid(log, 2)
     first, second = log.read()
 
     counts = log_registry.handle(mailer, first, wait_s=30)
@@ -148,13 +150,13 @@ def test_a_dead_letter_is_final_and_its_stream_is_not(
     assert effects.seen == [1, 2]
 
 
-def test_a_retried_dead_letter_without_a_delivery(
+def test_a_retried_dead_letter_is_handled_without_a_delivery(
     log_registry: Registry, log: seriatim.Log
 ) -> None:
-    """G5: what an operator retries is handled by the next call, also one without events."""
+    """G5: a retried dead letter is handled by the next call, also by one without events."""
     effects = Effects(n1=99)
     mailer = make_handler(retry=QUICK, run=effects.run)
-    paid(log, 1)
+    append_paid(log, 1)
     log_registry.handle(mailer, list(log.read()), wait_s=30)
     effects.failures.clear()
     log_registry.retry(EntryFilter(status="dead"))
@@ -164,11 +166,11 @@ def test_a_retried_dead_letter_without_a_delivery(
     assert effects.seen == [1]
 
 
-def test_skipped_poison(log_registry: Registry, log: seriatim.Log) -> None:
-    """G5: with `on_poison="skip"` the consumer continues."""
+def test_poison_is_skipped(log_registry: Registry, log: seriatim.Log) -> None:
+    """G5: with `on_poison="skip"` the consumer continues after a poison event."""
     effects = Effects(n1=99)
     mailer = make_handler(retry=QUICK, run=effects.run, on_poison="skip")
-    paid(log, 1, 2, 3)
+    append_paid(log, 1, 2, 3)
 
     log_registry.handle(mailer, list(log.read()), wait_s=30)
 
@@ -176,12 +178,12 @@ def test_skipped_poison(log_registry: Registry, log: seriatim.Log) -> None:
 
 
 def test_event_in_progress_elsewhere(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: `in_progress` raises at once, or is waited for as long as the caller says."""
+    """G10: an event in progress elsewhere raises, or is waited for with `wait_s`."""
     mailer = make_handler(retry=QUICK)
-    paid(log, 1)
+    append_paid(log, 1)
     records = list(log.read())
-    mine = log_registry.deliveries(records)
-    claims = claim(log_registry, mailer, *mine)
+    deliveries = log_registry.deliveries(records)
+    claims = claim(log_registry, mailer, *deliveries)
 
     with pytest.raises(EventNotSettled) as raised:
         log_registry.handle(mailer, records)
@@ -197,12 +199,12 @@ def test_event_in_progress_elsewhere(log_registry: Registry, log: seriatim.Log) 
     assert counts.duplicate == 1
 
 
-def test_a_blocked_event(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: in strict mode an event before which one is missing is not final."""
+def test_a_blocked_event_is_not_settled(log_registry: Registry, log: seriatim.Log) -> None:
+    """G10: in strict mode an event with a missing predecessor is not settled."""
     effects = Effects()
     mailer = make_handler(run=effects.run)
-    paid(log, 1)
-    paid(log, 2)
+    append_paid(log, 1)
+    append_paid(log, 2)
     first, second = log.read()
 
     with pytest.raises(EventNotSettled) as raised:
@@ -215,11 +217,11 @@ def test_a_blocked_event(log_registry: Registry, log: seriatim.Log) -> None:
 
 
 def test_filtered_events_are_skipped(log_registry: Registry, log: seriatim.Log) -> None:
-    """G4: events of a batch that the handler filters out block nothing."""
+    """G4: events that the handler filters out block no others."""
     effects = Effects()
     mailer = make_handler(run=effects.run, events=["order.paid"])
     log.append([NewEvent("order.placed", stream=("order", "o-1"))])
-    paid(log, 1)
+    append_paid(log, 1)
     placed, record = log.read()
 
     assert log_registry.handle(mailer, placed).passed == 1
@@ -230,8 +232,8 @@ def test_filtered_events_are_skipped(log_registry: Registry, log: seriatim.Log) 
 def test_a_handler_that_starts_in_mid_log(log_registry: Registry, log: seriatim.Log) -> None:
     """G4: numbers before the handler's start are looked up in the log and block nothing."""
     effects = Effects()
-    paid(log, 1)
-    paid(log, 2)
+    append_paid(log, 1)
+    append_paid(log, 2)
     late = make_handler(run=effects.run, start=1)
     records = list(log.read(after=1))
 
@@ -240,8 +242,8 @@ def test_a_handler_that_starts_in_mid_log(log_registry: Registry, log: seriatim.
     assert effects.seen == [2]
 
 
-def test_a_stream_that_begins_with_zero(log_registry: Registry, log: seriatim.Log) -> None:
-    """G4: the first event of a stream numbered from 0 is no stale one."""
+def test_a_stream_that_starts_at_zero(log_registry: Registry, log: seriatim.Log) -> None:
+    """G4: the first event of a stream numbered from 0 is done, not stale."""
     log.declare(seriatim.StreamKind(name="ticket", first_seq=0))
     log.append([NewEvent("opened", {"n": 0}, stream=("ticket", "t-1"))])
     effects = Effects()
@@ -251,11 +253,11 @@ def test_a_stream_that_begins_with_zero(log_registry: Registry, log: seriatim.Lo
     assert (counts.done, counts.stale) == (1, 0)
 
 
-def test_claim_block_raises_for_undecided_events(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: `with registry.claim` raises without a claim or final verdict, unless requested."""
+def test_claim_block_raises_for_unsettled_events(log_registry: Registry, log: seriatim.Log) -> None:
+    """G10: `with registry.claim` raises without a claim or final verdict, unless told to return."""
     mailer = make_handler(retry=LONG)
-    paid(log, 1)
-    paid(log, 2)
+    append_paid(log, 1)
+    append_paid(log, 2)
     first, second = log.read()
 
     def consume(record: Any) -> str:
@@ -276,7 +278,7 @@ def test_claim_block_raises_for_undecided_events(log_registry: Registry, log: se
     assert consume(first) == "duplicate_done"
 
 
-def test_an_interrupted_block_frees_its_claim(log_registry: Registry) -> None:
+def test_an_interrupted_block_releases_its_claim(log_registry: Registry) -> None:
     """G2: an interrupted block releases its claim, unless the effect is unsafe."""
 
     def interrupt(effect: str, name: str) -> str:
@@ -299,7 +301,7 @@ def test_async_handle_has_the_same_results(log_registry: Registry, log: seriatim
         effects.run(record, context)
 
     mailer = make_handler(retry=QUICK, run=run)
-    paid(log, 1, 2)
+    append_paid(log, 1, 2)
     records = list(log.read())
 
     async def consume() -> None:
@@ -313,7 +315,7 @@ def test_async_handle_has_the_same_results(log_registry: Registry, log: seriatim
     assert effects.seen == [1, 2]
 
 
-def test_a_cancelled_call(log_registry: Registry, log: seriatim.Log) -> None:
+def test_a_cancelled_call_releases_its_claims(log_registry: Registry, log: seriatim.Log) -> None:
     """G10: a cancelled call cancels its effect, costs no attempt and leaves no claim."""
     begun = threading.Event()
 
@@ -321,7 +323,7 @@ def test_a_cancelled_call(log_registry: Registry, log: seriatim.Log) -> None:
         begun.set()
         await asyncio.sleep(3600)
 
-    paid(log, 1)
+    append_paid(log, 1)
     records = list(log.read())
 
     async def consume() -> None:
@@ -337,7 +339,7 @@ def test_a_cancelled_call(log_registry: Registry, log: seriatim.Log) -> None:
     assert (entry.status, entry.attempts) == ("blocked", 0)
 
 
-def test_a_transactional_handler_awaited(log_registry: Registry, log: seriatim.Log) -> None:
+def test_a_transactional_handler_in_asyncio(log_registry: Registry, log: seriatim.Log) -> None:
     """G7: a transactional effect runs in the thread that holds the transaction."""
     at = log_registry.engine.schema_prefix
     with log_registry.engine.transaction() as session:
@@ -346,7 +348,7 @@ def test_a_transactional_handler_awaited(log_registry: Registry, log: seriatim.L
     def run(record: Any, context: Any) -> None:
         context.connection.execute(f"insert into {at}effects values ({record.payload['n']})")
 
-    paid(log, 1)
+    append_paid(log, 1)
 
     asyncio.run(
         log_registry.aio.handle(make_handler(effect="transactional", run=run), list(log.read()))
@@ -356,9 +358,11 @@ def test_a_transactional_handler_awaited(log_registry: Registry, log: seriatim.L
         assert session.run(f"select n from {at}effects") == [(1,)]
 
 
-def test_arguments_of_handle(log_registry: Registry, registry: Registry, log: seriatim.Log) -> None:
+def test_invalid_arguments_are_refused(
+    log_registry: Registry, registry: Registry, log: seriatim.Log
+) -> None:
     """L3: invalid arguments are refused before anything is claimed."""
-    paid(log, 1)
+    append_paid(log, 1)
     mailer = make_handler()
 
     with pytest.raises(InvalidArgument, match="wait_s"):
@@ -374,12 +378,12 @@ def test_arguments_of_handle(log_registry: Registry, registry: Registry, log: se
     assert statuses_of(log_registry) == {}
 
 
-def test_without_a_registry(registry_at: str, log: seriatim.Log) -> None:
-    """G6: switched off, every delivery has its effect, and a failure is raised."""
+def test_handle_with_a_disabled_registry(registry_at: str, log: seriatim.Log) -> None:
+    """G6: with a disabled registry every delivery has its effect, and a failure is raised."""
     off = open_registry(registry_at, RegistrySettings(enabled=False), log=log)
     effects = Effects(n2=1)
     mailer = make_handler(run=effects.run)
-    paid(log, 1, 2)
+    append_paid(log, 1, 2)
 
     off.handle(mailer, list(log.read(limit=1)))
     with pytest.raises(EventNotSettled):
@@ -390,11 +394,11 @@ def test_without_a_registry(registry_at: str, log: seriatim.Log) -> None:
 
 
 def test_two_consumers_of_one_batch(registry_at: str, log: seriatim.Log) -> None:
-    """G10: two consumers of the same events cause each effect once."""
+    """G10: two concurrent consumers of the same events cause each effect once."""
     effects = Effects()
     mailer = make_handler(run=effects.run)
     for number in range(30):
-        paid(log, number, stream=f"o-{number % 3}")
+        append_paid(log, number, stream=f"o-{number % 3}")
     records = list(log.read())
 
     def consume() -> None:

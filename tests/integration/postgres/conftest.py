@@ -80,7 +80,7 @@ def insert_by_hand(
     event_type: str = "hand.made",
     **columns: Any,
 ) -> None:
-    """Return a function that inserts an event with plain SQL; other columns are valid."""
+    """Insert an event with plain SQL; columns that are not given are valid."""
     values: dict[str, Any] = {
         "position": position,
         "append_position": position,

@@ -17,8 +17,8 @@ from seriatim.store.postgres.fast_path import BATCH_MIN_EVENTS
 LARGE = BATCH_MIN_EVENTS + 8
 
 
-def numbered(log: seriatim.Log) -> list[Any]:
-    """What numbering decides of each record."""
+def numbers_of(log: seriatim.Log) -> list[Any]:
+    """Return the numbers and contents of each record."""
     return [
         (r.position, r.append_position, r.stream, r.stream_seq, r.payload_json, tuple(r.tags))
         for r in log.read()
@@ -26,7 +26,7 @@ def numbered(log: seriatim.Log) -> list[Any]:
 
 
 def batch(streams: int, *, of: str = "order", start: int = 0) -> list[NewEvent]:
-    """A large batch over so many streams, some of it tagged, some of it without a stream."""
+    """Make a large batch over several streams, partly tagged, partly without a stream."""
     return [
         NewEvent(
             "noted",
@@ -39,8 +39,8 @@ def batch(streams: int, *, of: str = "order", start: int = 0) -> list[NewEvent]:
 
 
 @pytest.mark.parametrize("streams", [1, 5, LARGE])
-def test_batches_are_numbered_like_the_models(postgres_url: str, streams: int) -> None:
-    """B3, B5: positions and stream numbers of large appends are those of the model."""
+def test_batches_are_numbered_like_in_the_model(postgres_url: str, streams: int) -> None:
+    """B3, B5: positions and stream numbers of large appends equal those of the memory backend."""
     with seriatim.open(postgres_url) as log, seriatim.open("memory:") as model:
         for one in (log, model):
             one.declare(StreamKind(name="case", first_seq=0))
@@ -56,11 +56,11 @@ def test_batches_are_numbered_like_the_models(postgres_url: str, streams: int) -
             for receipt in receipts:
                 read = list(one.read(after=receipt.first_position - 1, limit=receipt.count))
                 assert list(receipt.records) == read
-        assert numbered(log) == numbered(model)
+        assert numbers_of(log) == numbers_of(model)
 
 
-def test_given_numbers_and_others_share_a_group(postgres_url: str) -> None:
-    """B5: a group of many appends, of which some name their numbers and some do not."""
+def test_expected_and_assigned_numbers_share_a_group(postgres_url: str) -> None:
+    """B5: appends of a group may name their numbers or leave them to the log."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("begun", stream=("order", "old"))])
         requests = [
@@ -84,7 +84,7 @@ def test_given_numbers_and_others_share_a_group(postgres_url: str) -> None:
 
 
 def test_wrong_number_in_a_large_group_fails_alone(postgres_url: str) -> None:
-    """B4, B5: each append of a group gets its own result."""
+    """B4, B5: an append with a wrong number in a large group fails alone."""
     with seriatim.open(postgres_url) as log:
         requests = [
             log.appender.prepare_request(
@@ -102,7 +102,7 @@ def test_wrong_number_in_a_large_group_fails_alone(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
-def test_a_number_before_its_turn_fails_in_a_shared_group(postgres_url: str, size: int) -> None:
+def test_a_number_ahead_of_its_group_fails(postgres_url: str, size: int) -> None:
     """B5: an append that requires a later append of its group is refused."""
     with seriatim.open(postgres_url) as log:
         requests = [
@@ -122,10 +122,10 @@ def test_a_number_before_its_turn_fails_in_a_shared_group(postgres_url: str, siz
 
 
 @pytest.mark.parametrize("seqs", [(1, None), (None, 1)])
-def test_an_expectation_before_its_turn_fails_in_a_shared_group(
+def test_expectations_of_a_group_hold_in_order(
     postgres_url: str, seqs: tuple[int | None, int | None]
 ) -> None:
-    """B5: expectations of one stream in one group hold only in their order."""
+    """B5: expectations on one stream in one group are evaluated in the order of the group."""
     with seriatim.open(postgres_url) as log:
         requests = [
             log.appender.prepare_request(
@@ -139,13 +139,13 @@ def test_an_expectation_before_its_turn_fails_in_a_shared_group(
         ]
         outcomes = log.store.append(requests)
 
-        kept = [isinstance(one, AppendResult) for one in outcomes]
+        kept = [isinstance(outcome, AppendResult) for outcome in outcomes]
         assert kept == [seqs[0] is None, True]
         assert [r.stream_seq for r in log.read()] == list(range(1, sum(kept) + 1))
 
 
-def test_kind_declared_after_its_streams_began(postgres_url: str) -> None:
-    """A8, F2: the database follows a stream from where it began, not from where it would now."""
+def test_a_kind_declared_after_its_streams_started(postgres_url: str) -> None:
+    """A8, F2: a stream keeps its first number when its kind is declared later."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("noted", stream=("case", "1"))])
         log.declare(StreamKind(name="case", first_seq=0, closing_types=("closed",)))
@@ -154,8 +154,8 @@ def test_kind_declared_after_its_streams_began(postgres_url: str) -> None:
         assert [r.stream_seq for r in log.read(stream=("case", "1"))] == list(range(1, LARGE + 3))
 
 
-def test_large_groups_are_judged_by_the_database(postgres_url: str) -> None:
-    """F2: a closing event within a group, of many streams, is found by the trigger itself."""
+def test_the_trigger_checks_large_groups(postgres_url: str) -> None:
+    """F2: the trigger refuses events after a closing event within a group of many streams."""
     with seriatim.open(postgres_url) as log:
         log.declare(StreamKind(name="case", closing_types=("closed",)))
         log.append([NewEvent("noted", stream=("case", str(n))) for n in range(LARGE)])

@@ -30,7 +30,7 @@ CART = ("cart", "c-1")
 
 @pytest.fixture
 def log(postgres_url: str) -> Iterator[seriatim.Log]:
-    """An open log, and a table of the caller's own beside it."""
+    """An open log, and a table of the caller in the same database."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute("create table stock (item text primary key, left_over int)")
         connection.execute("insert into stock values ('tea', 5)")
@@ -55,7 +55,7 @@ async def async_connection(
 
 
 def left_over(url: str) -> int:
-    """Read the caller's state over a connection of its own."""
+    """Read the caller's state over a separate connection."""
     with psycopg.connect(url) as connection:
         row = connection.execute("select left_over from stock").fetchone()
     assert row is not None
@@ -74,7 +74,7 @@ TAKE = "update stock set left_over = left_over - 1"
 def test_state_and_events_commit_together(
     log: seriatim.Log, connection: psycopg.Connection[Any], postgres_url: str, commits: bool
 ) -> None:
-    """B12: with the caller's commit both are there, with the rollback neither."""
+    """B12: with the caller's commit state and events are stored, with a rollback neither."""
     connection.execute(TAKE)
     receipt = log.append(sold(), connection=connection)
     many = log.append([NewEvent("many", {"n": n}) for n in range(50)], connection=connection)
@@ -97,7 +97,7 @@ async def test_async_state_and_events_commit_together(
     postgres_url: str,
     commits: bool,
 ) -> None:
-    """B12: the same, awaited."""
+    """B12: an async caller commits or rolls back state and events together."""
     await async_connection.execute(TAKE)
     receipt = await log.aio.append(sold(), connection=async_connection)
     many = [NewEvent("many", {"n": n}) for n in range(50)]
@@ -115,7 +115,7 @@ async def test_async_state_and_events_commit_together(
 def test_refusals_are_the_same_and_leave_the_transaction_usable(
     log: seriatim.Log, connection: psycopg.Connection[Any], postgres_url: str
 ) -> None:
-    """B12: each rule refuses as ever, and the caller's transaction continues."""
+    """B12: a refused append raises the usual error, and the caller's transaction continues."""
     log.append([NewEvent("sold", {"n": 0}, stream=CART, event_id="e-0")], idempotency_key="k")
     context = Query([Filter(types=["sold"])])
     connection.execute(TAKE)
@@ -147,7 +147,7 @@ def test_refusals_are_the_same_and_leave_the_transaction_usable(
 async def test_async_refusal_leaves_the_transaction_usable(
     log: seriatim.Log, async_connection: psycopg.AsyncConnection[Any], postgres_url: str
 ) -> None:
-    """B12: the same, awaited."""
+    """B12: a refused async append leaves the caller's transaction usable."""
     await async_connection.execute(TAKE)
     with pytest.raises(seriatim.EventSequenceInvalid):
         await log.aio.append(sold(), ExpectedSeq(CART, 3), connection=async_connection)
@@ -157,10 +157,10 @@ async def test_async_refusal_leaves_the_transaction_usable(
     assert (await log.aio.head(), left_over(postgres_url)) == (1, 4)
 
 
-def test_reuse_and_commands_work_there(
+def test_keys_and_commands_in_the_callers_transaction(
     log: seriatim.Log, connection: psycopg.Connection[Any]
 ) -> None:
-    """B12, C4, C5: keys, ids and command records are known in the caller's transaction too."""
+    """B12, C4, C5: keys and commands are recognised in the caller's transaction."""
     command = Command(actor="a", endpoint="/sell", key="1", request={"n": 1}, response={"ok": 1})
     first = log.append(sold(), command=command, connection=connection)
     duplicate = log.append(sold(), command=command, connection=connection)
@@ -182,10 +182,10 @@ def test_reuse_and_commands_work_there(
     assert log.head() == 2
 
 
-def test_context_of_the_same_transaction_is_seen(
+def test_conditions_see_the_callers_own_appends(
     log: seriatim.Log, connection: psycopg.Connection[Any]
 ) -> None:
-    """B12, D5: a condition sees earlier appends of the same transaction."""
+    """B12, D5: a condition includes earlier appends of the same transaction."""
     context = Query([Filter(types=["sold"])])
     log.append(sold(), ExpectedContext(context, None), connection=connection)
     with pytest.raises(seriatim.ConditionalAppendConflict) as refused:
@@ -200,7 +200,7 @@ def test_context_of_the_same_transaction_is_seen(
 def test_lock_is_held_until_the_caller_commits(
     log: seriatim.Log, connection: psycopg.Connection[Any]
 ) -> None:
-    """B12: another writer waits until the caller commits, and comes behind."""
+    """B12: another writer waits until the caller commits, and gets the next position."""
     log.append(sold(), connection=connection)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(log.append, sold())
@@ -214,10 +214,10 @@ def test_lock_is_held_until_the_caller_commits(
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_other_isolation_is_refused(
+def test_other_isolation_levels_are_refused(
     log: seriatim.Log, connection: psycopg.Connection[Any], level: IsolationLevel
 ) -> None:
-    """B12: only READ COMMITTED sees appends committed before the lock was acquired."""
+    """B12: REPEATABLE READ and SERIALIZABLE are refused in the caller's transaction."""
     connection.isolation_level = level
     with pytest.raises(seriatim.InvalidArgument, match="READ COMMITTED"):
         log.append(sold(), connection=connection)
@@ -227,7 +227,7 @@ def test_other_isolation_is_refused(
 
 
 def test_autocommit_is_refused_outside_a_transaction(log: seriatim.Log, postgres_url: str) -> None:
-    """B12: autocommit mode is refused unless a transaction is open."""
+    """B12: a connection in autocommit mode is refused unless a transaction is open."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         with pytest.raises(seriatim.InvalidArgument, match="autocommit"):
             log.append(sold(), connection=connection)
@@ -240,7 +240,7 @@ def test_autocommit_is_refused_outside_a_transaction(log: seriatim.Log, postgres
 async def test_async_autocommit_and_isolation_are_refused(
     log: seriatim.Log, postgres_url: str
 ) -> None:
-    """B12: the same, awaited."""
+    """B12: async connections in autocommit mode or at another isolation level are refused."""
     connect = psycopg.AsyncConnection.connect
     async with await connect(postgres_url, autocommit=True) as connection:
         with pytest.raises(seriatim.InvalidArgument, match="autocommit"):
@@ -259,12 +259,12 @@ def test_foreign_connections_are_refused(log: seriatim.Log) -> None:
         memory.append(sold(), connection=object())
 
 
-async def test_wrong_kind_of_call_is_refused(
+async def test_sync_and_async_connections_are_not_interchangeable(
     log: seriatim.Log,
     connection: psycopg.Connection[Any],
     async_connection: psycopg.AsyncConnection[Any],
 ) -> None:
-    """B12: an async connection belongs to the awaited append, a sync one to the other."""
+    """B12: an async connection needs the awaited append, a sync one the synchronous append."""
     with pytest.raises(seriatim.InvalidArgument, match="aio"):
         log.append(sold(), connection=async_connection)
     with pytest.raises(seriatim.InvalidArgument):
@@ -288,10 +288,10 @@ def test_row_and_cursor_factories_of_the_caller_are_ignored(
     assert log.head() == 2
 
 
-def test_savepoint_rolls_the_append_back(
+def test_savepoint_rolls_back_its_append(
     log: seriatim.Log, connection: psycopg.Connection[Any]
 ) -> None:
-    """B12: an append in a savepoint goes with it; its number is used again, not lost."""
+    """B12: an append rolled back with a savepoint leaves its position to the next one."""
     log.append(sold(), connection=connection)
 
     with connection.transaction(force_rollback=True):
@@ -302,10 +302,10 @@ def test_savepoint_rolls_the_append_back(
     assert (receipt.first_position, log.head()) == (2, 2)
 
 
-def test_declarations_changed_meanwhile_are_obeyed(
+def test_new_declarations_apply_in_the_callers_transaction(
     log: seriatim.Log, connection: psycopg.Connection[Any], postgres_url: str
 ) -> None:
-    """B12, A8: rules that another process declared hold in the caller's transaction as well."""
+    """B12, A8: rules that another process declared apply in the caller's transaction."""
     with seriatim.open(postgres_url) as other:
         other.declare(
             StreamKind(name="cart", catalogue="closed"), EventType(event_type="sold", kind="cart")

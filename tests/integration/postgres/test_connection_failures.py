@@ -1,4 +1,4 @@
-"""Errors of failed connections name the address, the cause and the cure, never a password."""
+"""Errors of failed connections name the address, the cause and the remedy, never a password."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ host all limited 127.0.0.1/32 trust
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A server with roles, a self-signed certificate and few connections."""
     settings: dict[str, str | int] = {"max_connections": 8, "superuser_reserved_connections": 1}
-    with PostgresServer(fsync=False, settings=settings) as one:
+    with PostgresServer(fsync=False, settings=settings) as server:
         folder = tmp_path_factory.mktemp("tls")
         subprocess.run(
             [
@@ -56,14 +56,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
             check=True,
             capture_output=True,
         )
-        owner = one.data_dir.stat()
+        owner = server.data_dir.stat()
         for name in ("server.key", "server.crt"):
-            target = one.data_dir / name
+            target = server.data_dir / name
             target.write_bytes((folder / name).read_bytes())
             os.chown(target, owner.st_uid, owner.st_gid)
             target.chmod(0o600)
-        (one.data_dir / "pg_hba.conf").write_text(HBA)
-        with psycopg.connect(one.url(), autocommit=True) as connection:
+        (server.data_dir / "pg_hba.conf").write_text(HBA)
+        with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute("create role asked login password 'right'")
             connection.execute("create role banned login")
             connection.execute("create role plain login")
@@ -74,20 +74,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
             connection.execute("revoke connect on database private from public")
             connection.execute("alter system set ssl = on")
             connection.execute("select pg_reload_conf()")
-        one.create_database("kept")
-        migrate(one.url("kept"))
-        yield one
+        server.create_database("kept")
+        migrate(server.url("kept"))
+        yield server
 
 
 def refusal(url: str) -> BackendFailure:
-    """Return why a log cannot be opened."""
+    """Return the error of opening a log."""
     with pytest.raises(BackendFailure) as caught:
         seriatim.open(url, settings=QUICK)
     return caught.value
 
 
 def at(server: PostgresServer, user: str = "postgres", database: str = "kept", **more: str) -> str:
-    """Return a URL that has a password in it."""
+    """Return a URL that contains a password."""
     options = "&".join(f"{name}={value}" for name, value in more.items())
     return (
         f"postgresql://{user}:{WRITTEN}@127.0.0.1:{server.port}/{database}"
@@ -132,7 +132,7 @@ WRONG_URLS = {
 @pytest.mark.parametrize("case", WRONG_URLS)
 @pytest.mark.parametrize("opened", [seriatim.open, open_registry, parse_database_url])
 def test_a_password_that_is_not_encoded(opened: Callable[[str], object], case: str) -> None:
-    """L2, K1: it is taken for nothing else, and no part of it is in the message."""
+    """L2, K1: a URL whose password is not percent-encoded is refused without any part of it."""
     with pytest.raises(InvalidArgument) as caught:
         opened(WRONG_URLS[case])
 
@@ -140,8 +140,8 @@ def test_a_password_that_is_not_encoded(opened: Callable[[str], object], case: s
     assert_no_secret(caught.value)
 
 
-def test_characters_that_libpq_takes(server: PostgresServer) -> None:
-    """F9: brackets and number signs in a password are no mistake, nor is a URL without a host."""
+def test_passwords_that_need_no_encoding(server: PostgresServer) -> None:
+    """F9: brackets and number signs in a password, and a URL without a host, are accepted."""
     for password in ("[hunter2", "#hunter2", "a]b"):
         url = f"postgresql://postgres:{password}@127.0.0.1:{server.port}/kept"
         seriatim.open(url, settings=QUICK).close()
@@ -158,7 +158,7 @@ def test_an_unknown_option_is_named() -> None:
 
 
 def test_spark_job_reports_the_same_error(server: PostgresServer) -> None:
-    """L2: errors of ADBC also have host, port, reason and cure."""
+    """L2: connection errors of ADBC have host, port, reason and remedy."""
     port = free_port()
     for url, state, cure in (
         (f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x", None, "no server is listening there"),
@@ -176,8 +176,8 @@ def test_spark_job_reports_the_same_error(server: PostgresServer) -> None:
         assert_no_secret(caught.value)
 
 
-def test_a_schema_that_may_not_be_made(server: PostgresServer) -> None:
-    """L3: which schema is missing, and which right to create it."""
+def test_a_schema_without_the_right_to_create_it(server: PostgresServer) -> None:
+    """L3: the error names the missing schema and the GRANT that allows to create it."""
     error = refusal(at(server, user="plain", schema="billing"))
 
     assert "billing" in error.message
@@ -187,7 +187,7 @@ def test_a_schema_that_may_not_be_made(server: PostgresServer) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_refused_by_the_server(server: PostgresServer, case: str) -> None:
-    """L2, L3: cause, cure, host and port, whether to try again, and never the password."""
+    """L2, L3: the error has cause, remedy, host, port and retryable, and no password."""
     how, state, cure, retryable = CASES[case]
     error = refusal(at(server, **how))
 
@@ -199,7 +199,7 @@ def test_refused_by_the_server(server: PostgresServer, case: str) -> None:
 
 
 def assert_no_secret(error: seriatim.SeriatimError) -> None:
-    """Check that neither form of the password is anywhere in an error, its causes included."""
+    """Check that an error and its causes contain no form of the password."""
     seen: BaseException | None = error
     while seen is not None:
         for text in (str(seen), repr(seen), repr(getattr(seen, "details", ""))):
@@ -209,8 +209,8 @@ def assert_no_secret(error: seriatim.SeriatimError) -> None:
         seen = seen.__cause__ or seen.__context__
 
 
-def test_nothing_listens() -> None:
-    """L2: a refused connection names host and port, and may be tried again."""
+def test_a_closed_port() -> None:
+    """L2: a refused connection names host and port, and is retryable."""
     port = free_port()
     error = refusal(f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x")
 
@@ -221,7 +221,7 @@ def test_nothing_listens() -> None:
 
 
 def test_server_that_closes_the_connection() -> None:
-    """L2: one that ends the connection at once is called so, with what may be the cause."""
+    """L2: the error of a connection that the server closes at once names a likely cause."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         hanging_up = threading.Thread(target=_hang_up, args=(server,), daemon=True)
@@ -242,8 +242,8 @@ def _hang_up(server: socket.socket) -> None:
             return
 
 
-def test_unknown_host() -> None:
-    """L2: a name that cannot be resolved is called so."""
+def test_an_unknown_host() -> None:
+    """L2: the error says that the host name cannot be resolved."""
     error = refusal(f"postgresql://u:{WRITTEN}@no-such-host.invalid/x")
 
     assert "no-such-host.invalid:5432" in error.message
@@ -252,7 +252,7 @@ def test_unknown_host() -> None:
 
 
 def test_unresponsive_server_times_out() -> None:
-    """L2: one that accepts and never answers is given up in time, and called out of reach."""
+    """L2: a server that accepts and does not respond is given up after connect_timeout_s."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
         error = refusal(f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x")
@@ -263,8 +263,8 @@ def test_unresponsive_server_times_out() -> None:
     assert_no_secret(error)
 
 
-def test_no_connection_left(server: PostgresServer) -> None:
-    """L2: a full server is called so, and may be tried again."""
+def test_a_server_without_free_connections(server: PostgresServer) -> None:
+    """L2: the error of a full server names max_connections, and is retryable."""
     with ExitStack() as held:
 
         def take_all() -> None:
@@ -282,7 +282,7 @@ def test_no_connection_left(server: PostgresServer) -> None:
 
 
 def test_a_missing_grant_names_its_schema(server: PostgresServer) -> None:
-    """L3: a role without grants learns which schema lacks them, and the command that helps."""
+    """L3: the error of a role without grants names the schema and the command that grants."""
     error = refusal(at(server, user="plain"))
 
     assert "seriatim" in error.message
@@ -292,8 +292,8 @@ def test_a_missing_grant_names_its_schema(server: PostgresServer) -> None:
     assert_no_secret(error)
 
 
-def test_an_old_server_is_named(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F9: the version that is needed and the one that is there, before any statement."""
+def test_an_old_server_is_refused(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F9: a server of an old version is refused with the version that is needed."""
     monkeypatch.setattr(connection, "MIN_SERVER_VERSION", 990000)
     error = refusal(at(server))
 
@@ -302,8 +302,8 @@ def test_an_old_server_is_named(server: PostgresServer, monkeypatch: pytest.Monk
     assert not error.retryable
 
 
-def test_reads_say_why_no_connection_can_be_had(server: PostgresServer) -> None:
-    """L2: the pool's failure is the connection's own, with host, port and cure."""
+def test_reads_report_the_error_of_their_connection(server: PostgresServer) -> None:
+    """L2: a read without a connection reports the connection's own error."""
     name = "renamed"
     server.create_database(name)
     migrate(server.url(name))
@@ -317,7 +317,7 @@ def test_reads_say_why_no_connection_can_be_had(server: PostgresServer) -> None:
 
 
 def failure_of(log: seriatim.Log) -> BackendFailure | None:
-    """Return why the log cannot be read, once a new connection was needed for it."""
+    """Return the connection error of a read, or None while a pooled connection works."""
     try:
         log.head()
     except BackendFailure as error:
@@ -326,7 +326,7 @@ def failure_of(log: seriatim.Log) -> BackendFailure | None:
 
 
 def test_secrets_are_hidden_in_any_text() -> None:
-    """L2: passwords, options and password files are hidden, in either way of writing."""
+    """L2: passwords, options and password files are redacted, encoded or not."""
     conninfo = f"host=h password='{SECRET}' passfile=/etc/secret options='-c a.b=topsecret'"
     text = redact_secrets(f"said {SECRET} {WRITTEN} /etc/secret -c a.b=topsecret", conninfo)
 
@@ -334,8 +334,8 @@ def test_secrets_are_hidden_in_any_text() -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "text", "read-only"])
-def test_a_file_that_is_no_log(tmp_path: Path, kind: str) -> None:
-    """L2: a SQLite file that cannot be used is named with its cause and its cure."""
+def test_an_unusable_file(tmp_path: Path, kind: str) -> None:
+    """L2: a SQLite file that cannot be used is named with the cause."""
     file = tmp_path / "log.db"
     cure = "cannot open"
     if kind == "folder":

@@ -1,4 +1,4 @@
-"""Context conditions: evaluated before the lock, and trusted if no event was appended since."""
+"""Context conditions: evaluated before the lock, and valid if no event was appended since."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SEAT = Query([Filter(types=["seat.reserved"], payload=[{"seat": "12A"}])])
 
 
 def reserve(log: seriatim.Log, version: int | None = None, **options: object) -> int:
-    """Reserve the seat, on condition of what was seen."""
+    """Reserve the seat, under the condition of a context version."""
     event = NewEvent("seat.reserved", {"seat": "12A"}, **options)  # type: ignore[arg-type]
     return log.append([event], ExpectedContext(SEAT, version)).first_position
 
 
-def test_a_context_that_holds_is_one_statement(
+def test_an_unchanged_context_takes_the_fast_path(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D5: if the log still ends where the context was seen, nothing is decided under the lock."""
+    """D5: if no event was appended since the evaluation, the append takes the fast path."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("other")])
         monkeypatch.setattr("seriatim.store.postgres.writer.run_steps", pytest.fail)
@@ -31,7 +31,7 @@ def test_a_context_that_holds_is_one_statement(
 def test_newer_events_are_checked_under_the_lock(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D5: an append between the evaluation and the lock is checked."""
+    """D5: an event appended between the evaluation and the lock is checked."""
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
         log.append([NewEvent("first")])
         look = log.store._evaluate_contexts  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Doctor reports problems of a database and their cures (F9)."""
+"""Doctor reports problems of a database and their remedies (F9)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ StartServer = Callable[..., PostgresServer]
 MakeRole = Callable[..., str]
 
 
-def found(url: str, check: str) -> list[Finding]:
-    """Return what doctor says about one thing."""
+def findings_of(url: str, check: str) -> list[Finding]:
+    """Return the findings of one check."""
     return [finding for finding in diagnose(url) if finding.check == check]
 
 
 def test_sound_database_has_no_findings(own_postgres: StartServer) -> None:
-    """F9: a durable server with a fresh log has nothing worse than its superuser to report."""
+    """F9: a durable server with a new log has no finding but the superuser's rights."""
     server = own_postgres()
     url = server.create_database("log")
     migrate(url)
@@ -38,8 +38,8 @@ def test_sound_database_has_no_findings(own_postgres: StartServer) -> None:
     ]
 
 
-def test_unsafe_settings_are_named(own_postgres: StartServer) -> None:
-    """F9: each unsafe setting is reported with its consequence."""
+def test_unsafe_settings_are_reported(own_postgres: StartServer) -> None:
+    """F9: each unsafe setting is reported with its level."""
     server = own_postgres(fsync=False, settings={"full_page_writes": "off", "autovacuum": "off"})
     url = server.create_database("log")
     migrate(url)
@@ -53,58 +53,58 @@ def test_unsafe_settings_are_named(own_postgres: StartServer) -> None:
     )
 
 
-def test_old_schema_is_named(empty_postgres_url: str) -> None:
-    """F9, F3: an old schema, which cannot be opened, can be examined."""
-    assert found(empty_postgres_url, "schema")[0].cure == "run seriatim init"
+def test_old_schema_is_reported(empty_postgres_url: str) -> None:
+    """F9, F3: a missing or old schema is reported with its version and the command to run."""
+    assert findings_of(empty_postgres_url, "schema")[0].cure == "run seriatim init"
     migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
 
-    [old] = found(empty_postgres_url, "schema")
+    [old] = findings_of(empty_postgres_url, "schema")
 
     assert (old.level, old.cure) == ("error", "run seriatim init")
     assert f"version {SCHEMA_VERSION - 1}" in old.message
 
 
-def test_missing_grants_are_named(postgres_url: str, make_role: MakeRole) -> None:
-    """F9: a role without read access can run the doctor, which names the cure."""
-    [said] = found(as_role(postgres_url, make_role()), "grants")
+def test_missing_grants_are_reported(postgres_url: str, make_role: MakeRole) -> None:
+    """F9: doctor runs without read access, and reports the option that grants it."""
+    [said] = findings_of(as_role(postgres_url, make_role()), "grants")
 
     assert said.level == "error"
     assert "--app-role" in said.cure
 
 
 @pytest.mark.parametrize("trigger", ["check_group", "refuse_change"])
-def test_disabled_trigger_is_named(postgres_url: str, trigger: str) -> None:
-    """F9, F2: a trigger that was switched off, or dropped, is an error."""
+def test_disabled_trigger_is_reported(postgres_url: str, trigger: str) -> None:
+    """F9, F2: a disabled or dropped trigger is an error."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f"alter table seriatim.events disable trigger {trigger}".encode())
-    [disabled] = found(postgres_url, "triggers")
+    [disabled] = findings_of(postgres_url, "triggers")
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f"drop trigger {trigger} on seriatim.events".encode())
-    [dropped] = found(postgres_url, "triggers")
+    [dropped] = findings_of(postgres_url, "triggers")
 
     assert (disabled.level, dropped.level) == ("error", "error")
     assert trigger in disabled.message
 
 
-def test_replica_triggers_are_named(postgres_url: str) -> None:
-    """F9, F2: a trigger that fires only on replicas protects nothing here."""
+def test_replica_triggers_are_reported(postgres_url: str) -> None:
+    """F9, F2: a trigger that fires only on replicas is an error."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute("alter table seriatim.events enable replica trigger refuse_change")
 
-    assert found(postgres_url, "triggers")[0].level == "error"
+    assert findings_of(postgres_url, "triggers")[0].level == "error"
 
 
-def test_role_that_bypasses_row_security_is_named(
+def test_role_that_bypasses_row_security_is_reported(
     postgres_url: str, app_url: str, make_role: MakeRole
 ) -> None:
-    """F9, K2: doctor warns of a role that bypasses row-level security, and names the cure."""
+    """F9, K2: a role that bypasses row-level security is a warning."""
     role = make_role()
     grant(postgres_url, role)
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f"alter role {role} bypassrls".encode())
     urls = (postgres_url, as_role(postgres_url, role), app_url)
 
-    [superuser], [bypassing], [plain] = (found(url, "row security") for url in urls)
+    [superuser], [bypassing], [plain] = (findings_of(url, "row security") for url in urls)
 
     assert (superuser.level, bypassing.level, plain.level) == ("warning", "warning", "ok")
     assert role in bypassing.message
@@ -119,25 +119,25 @@ def test_role_that_bypasses_row_security_is_named(
         "drop policy one_tenant on seriatim.events",
     ],
 )
-def test_disabled_row_security_is_named(postgres_url: str, change: str) -> None:
-    """F9, K2: row-level security that was switched off is an error, with the table's name."""
+def test_disabled_row_security_is_reported(postgres_url: str, change: str) -> None:
+    """F9, K2: disabled row-level security is an error that names the table."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute(change.encode())
 
-    [said] = found(postgres_url, "row security")
+    [said] = findings_of(postgres_url, "row security")
 
     assert said.level == "error"
     assert said.message.endswith(" events")
 
 
-def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F9: an old transaction is reported with its process."""
+def test_long_transaction_is_reported(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F9: a long transaction is reported with its process and application."""
     checks = load_postgres_statements("checks.sql", "seriatim")
     text = checks["list_long_transactions"].replace("60 seconds", "0.1 seconds")
     monkeypatch.setitem(checks, "list_long_transactions", text)
     with psycopg.connect(postgres_url, application_name="sleeper") as connection:
         connection.execute("select pg_sleep(0.2)")
-        [said] = found(postgres_url, "long transaction")
+        [said] = findings_of(postgres_url, "long transaction")
         pid = connection.info.backend_pid
 
     assert said.level == "warning"
@@ -145,8 +145,8 @@ def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.Monkey
     assert "sleeper" in said.message
 
 
-def test_held_lock_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F9, B14: a process that holds the append lock for long is reported with the cure."""
+def test_held_lock_is_reported(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F9, B14: a process that holds the append lock for long is reported with its pid."""
     checks = load_postgres_statements("checks.sql", "seriatim")
     text = checks["list_lock_holders"].replace("5 seconds", "0.1 seconds")
     monkeypatch.setitem(checks, "list_lock_holders", text)
@@ -156,7 +156,7 @@ def test_held_lock_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) 
     ):
         log.append([NewEvent("held", {})], connection=connection)
         connection.execute("select pg_sleep(0.2)")
-        [said] = found(postgres_url, "append lock")
+        [said] = findings_of(postgres_url, "append lock")
         pid = connection.info.backend_pid
 
     assert said.level == "error"
@@ -164,20 +164,20 @@ def test_held_lock_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) 
     assert str(pid) in said.cure
 
 
-def test_standby_is_named(own_postgres: StartServer) -> None:
-    """F9, F6: a standby can be examined, and is called one."""
+def test_standby_is_reported(own_postgres: StartServer) -> None:
+    """F9, F6: doctor runs on a standby and reports it."""
     primary = own_postgres(fsync=False)
     url = primary.create_database("log")
     migrate(url)
     with standby_of(primary) as standby:
-        [said] = found(standby.url("log"), "standby")
+        [said] = findings_of(standby.url("log"), "standby")
 
     assert (said.level, said.cure) == ("error", "connect to the primary")
 
 
-def test_unreachable_server_is_named(own_postgres: StartServer) -> None:
-    """F9: no server at the address is a finding, not a crash."""
+def test_unreachable_server_is_reported(own_postgres: StartServer) -> None:
+    """F9: an unreachable server is a finding, not an exception."""
     server = own_postgres(fsync=False)
     server.stop()
 
-    assert [one.level for one in found(server.url("log"), "connection")] == ["error"]
+    assert [one.level for one in findings_of(server.url("log"), "connection")] == ["error"]

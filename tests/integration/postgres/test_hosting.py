@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="module")
 def bouncer(postgres_server: PostgresServer) -> Iterator[PgbouncerServer]:
-    """A pooler in transaction mode in front of the run's server."""
+    """A pooler in transaction mode for the server of the test run."""
     with PgbouncerServer(find_pgbouncer(), postgres_server) as started:
         yield started
 
@@ -50,8 +50,8 @@ def pooled_url(bouncer: PgbouncerServer, postgres_url: str) -> str:
     return bouncer.url(postgres_url.rsplit("/", 1)[1])
 
 
-def test_everything_works_behind_a_pooler(pooled_url: str) -> None:
-    """F9: appends on every path, reads and queries work behind a transaction pooler."""
+def test_appends_and_reads_through_a_pooler(pooled_url: str) -> None:
+    """F9: appends on every path, reads and queries work through a transaction pooler."""
     stream = ("cart", "1")
     context = Query([Filter(types=["placed"], payload=[{"n": 1}])])
     with seriatim.open(pooled_url) as log, ThreadPoolExecutor(16) as threads:
@@ -81,8 +81,8 @@ def test_everything_works_behind_a_pooler(pooled_url: str) -> None:
         assert verify(log.store).ok
 
 
-def test_subscriptions_work_behind_a_pooler(pooled_url: str) -> None:
-    """F9, E6: without wake-ups events come by the poll, and the durable cursor moves."""
+def test_subscriptions_through_a_pooler(pooled_url: str) -> None:
+    """F9, E6: without wake-ups a subscription polls, and its cursor moves."""
     with seriatim.open(pooled_url) as log:
         log.append([NewEvent("early", {})])
         seen: list[int] = []
@@ -101,8 +101,8 @@ def test_subscriptions_work_behind_a_pooler(pooled_url: str) -> None:
         assert subscription.position == 6
 
 
-def test_confined_reads_behind_a_pooler(pooled_url: str) -> None:
-    """F9, K2: there, too, a read and its tenant are one transaction, and nothing of it stays."""
+def test_tenant_reads_through_a_pooler(pooled_url: str) -> None:
+    """F9, K2: the tenant of a read is set for its transaction only."""
     asked = "select current_setting('seriatim.tenant', true)"
     tenants = [f"tenant-{number % 3}" if number % 4 else None for number in range(60)]
     with seriatim.open(pooled_url) as log, ThreadPoolExecutor(8) as threads:
@@ -113,8 +113,8 @@ def test_confined_reads_behind_a_pooler(pooled_url: str) -> None:
     assert [one or None for one in said] == tenants
 
 
-def test_racers_behind_a_pooler(pooled_url: str) -> None:
-    """F9, B9: sessions that change their backend with every transaction still race fairly."""
+def test_conditional_appends_through_a_pooler(pooled_url: str) -> None:
+    """F9, B9: of concurrent appends with one context, through a pooler, exactly one succeeds."""
     context = Query([Filter(types=["taken"])])
     barrier = threading.Barrier(4)
 
@@ -141,7 +141,7 @@ def test_racers_behind_a_pooler(pooled_url: str) -> None:
     assert (wins, head) == (10, 10)
 
 
-def test_doctor_names_the_pooler(pooled_url: str, postgres_url: str) -> None:
+def test_doctor_reports_a_pooler(pooled_url: str, postgres_url: str) -> None:
     """F9: doctor detects a pooler and reports its consequences."""
     [pooled] = [one for one in diagnose(pooled_url) if one.check == "pooler"]
     [direct] = [one for one in diagnose(postgres_url) if one.check == "pooler"]
@@ -151,7 +151,7 @@ def test_doctor_names_the_pooler(pooled_url: str, postgres_url: str) -> None:
 
 
 def test_failover_by_reconnecting(own_postgres: StartServer) -> None:
-    """F9: appends, reads and subscriptions continue after a restart of the server."""
+    """F9: appends, reads and subscriptions continue after restarts of the server."""
     server = own_postgres(fsync=False)
     url = server.create_database("log")
     migrate(url)
@@ -161,10 +161,10 @@ def test_failover_by_reconnecting(own_postgres: StartServer) -> None:
         thread = subscription.start(lambda batch: seen.extend(one.position for one in batch))
         for number in range(3):
             events = [NewEvent("n", {}, event_id=f"e-{number}")]
-            resolved(partial(log.append, events))
+            retry_until_done(partial(log.append, events))
             server.restart(immediate=number == 1)
-        resolved(lambda: log.append([NewEvent("n", {}, event_id="last")]))
-        assert resolved(log.head) == 4
+        retry_until_done(lambda: log.append([NewEvent("n", {}, event_id="last")]))
+        assert retry_until_done(log.head) == 4
         deadline = time.monotonic() + 15
         while len(seen) < 4 and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -175,8 +175,8 @@ def test_failover_by_reconnecting(own_postgres: StartServer) -> None:
     assert seen == sorted(seen)
 
 
-def resolved(act: Callable[[], T]) -> T:
-    """Repeat an act while the server is away; ids make an append's repeat safe."""
+def retry_until_done(act: Callable[[], T]) -> T:
+    """Repeat an operation while the server restarts; ids make a repeated append safe."""
     deadline = time.monotonic() + 20
     while True:
         try:
@@ -204,10 +204,10 @@ def test_async_commit_is_refused_unless_allowed(postgres_url: str, make_role: Ma
     assert "acknowledged" in found[0].message
 
 
-def test_async_commit_turned_on_later_is_met_at_the_next_connection(
+def test_async_commit_enabled_later_is_refused_at_reconnection(
     postgres_url: str, app_url: str
 ) -> None:
-    """F9: a role whose setting changes under an open log is refused when it reconnects."""
+    """F9: a role with a changed synchronous_commit is refused when an open log reconnects."""
     role = role_of(app_url)
     with seriatim.open(app_url, settings=Settings(connect_timeout_s=2)) as log:
         log.append([NewEvent("safe", {})])

@@ -1,4 +1,4 @@
-"""The database refuses changes, gaps, broken streams and repeated keys (F2)."""
+"""The database refuses changes, gaps, invalid streams and repeated keys (F2)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def filled(postgres_url: str) -> str:
 
 
 def state_of(url: str, text: str) -> str | None:
-    """Run a statement and return the state it was refused with."""
+    """Run a statement and return the SQLSTATE of its refusal."""
     with psycopg.connect(url) as connection:
         try:
             connection.execute(text.encode())
@@ -54,26 +54,26 @@ def state_of(url: str, text: str) -> str | None:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_are_refused_for_everyone(filled: str, change: str) -> None:
-    """F2: UPDATE, DELETE and TRUNCATE of events are refused by trigger, for a superuser too."""
+    """F2: UPDATE, DELETE and TRUNCATE of events are refused by trigger, for superusers too."""
     assert state_of(filled, change) == "SQ003"
 
 
 def test_changes_of_no_row_are_refused(filled: str) -> None:
-    """F2: the refusal does not wait for a row to be met."""
+    """F2: a statement that changes no row is refused, too."""
     assert state_of(filled, "update seriatim.events set payload = '{}' where false") == "SQ003"
     assert state_of(filled, "delete from seriatim.events where false") == "SQ003"
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_are_refused_for_the_application(app_url: str, change: str) -> None:
-    """F2: the application's role has not even the privilege."""
+    """F2: the application's role has no privilege to change events."""
     assert state_of(app_url, change) == "42501"
 
 
 @pytest.mark.parametrize("table", SMALL_TABLES)
 @pytest.mark.parametrize("act", ["update", "delete", "truncate"])
 def test_rules_and_tags_are_append_only(filled: str, app_url: str, table: str, act: str) -> None:
-    """F2: tags and declarations are as immutable as the events they belong to."""
+    """F2: tags and declarations are as immutable as events."""
     column = {"event_tags": "position", "declarations": "name"}.get(table, "kind")
     column = "name" if table == "stream_kinds" else column
     text = {
@@ -86,8 +86,8 @@ def test_rules_and_tags_are_append_only(filled: str, app_url: str, table: str, a
     assert state_of(app_url, text) == "42501"
 
 
-def test_application_cannot_lift_the_protection(app_url: str) -> None:
-    """F2: the role owns nothing: it cannot disable triggers, drop tables or write the identity."""
+def test_application_cannot_disable_the_protection(app_url: str) -> None:
+    """F2: the application's role cannot disable triggers, drop tables or write the identity."""
     for text in (
         "alter table seriatim.events disable trigger all",
         "drop table seriatim.events cascade",
@@ -120,8 +120,8 @@ def test_application_cannot_lift_the_protection(app_url: str) -> None:
         ({"position": 5, "stream": ("free", "1"), "seq": 0}, "SQ001"),
     ],
 )
-def test_broken_rows_are_refused(filled: str, row: dict[str, Any], state: str) -> None:
-    """F2: gaps, repeated numbers and impossible values are refused by the database itself."""
+def test_invalid_rows_are_refused(filled: str, row: dict[str, Any], state: str) -> None:
+    """F2: the database refuses gaps, repeated numbers and invalid values."""
     with psycopg.connect(filled) as connection, pytest.raises(psycopg.Error) as refused:
         insert_by_hand(connection, **row)
 
@@ -139,18 +139,18 @@ def test_broken_rows_are_refused(filled: str, row: dict[str, Any], state: str) -
         (("trace", "t-1"), 0, "InputObserved"),  # and with TraceStarted
     ],
 )
-def test_broken_streams_are_refused(
+def test_invalid_streams_are_refused(
     filled: str, stream: tuple[str, str], seq: int, event_type: str
 ) -> None:
-    """F2: opening, closing and catalogue rules hold for hand-made rows as well."""
+    """F2: opening, closing and catalogue rules apply to rows inserted with plain SQL."""
     with psycopg.connect(filled) as connection, pytest.raises(psycopg.Error) as refused:
         insert_by_hand(connection, 5, stream=stream, seq=seq, event_type=event_type)
 
     assert refused.value.sqlstate == "SQ001"
 
 
-def test_nothing_goes_before_the_beginning_of_a_stream(filled: str) -> None:
-    """F2: also when its kind is declared to begin at 0 after the stream began at 1."""
+def test_no_row_precedes_the_start_of_a_stream(filled: str) -> None:
+    """F2: a number before a stream's first is refused, also if its kind now starts at 0."""
     with seriatim.open(filled) as log:
         log.append([NewEvent("a", stream=("late", "1"))])
         log.declare(StreamKind(name="late", first_seq=0))
@@ -161,8 +161,8 @@ def test_nothing_goes_before_the_beginning_of_a_stream(filled: str) -> None:
     assert refused.value.sqlstate == "SQ001"
 
 
-def test_sound_row_is_accepted(filled: str) -> None:
-    """F2: the same insert with the right numbers passes: it is the rules that refuse."""
+def test_valid_row_is_accepted(filled: str) -> None:
+    """F2: the same insert with the right numbers is accepted."""
     with psycopg.connect(filled) as connection:
         insert_by_hand(connection, 5, stream=("order", "2"), seq=2, event_type="order.changed")
 
@@ -174,7 +174,7 @@ def test_sound_row_is_accepted(filled: str) -> None:
 
 @pytest.mark.parametrize("column", ["event_key", "idempotency_index"])
 def test_ids_and_keys_are_unique(filled: str, column: str) -> None:
-    """F2: an event id (per tenant) and an idempotency key exist once, for every writer."""
+    """F2: event ids (per tenant) and idempotency keys are unique for every writer."""
     same: dict[str, Any] = {column: "00000000-0000-0000-0000-000000000001"}
     with psycopg.connect(filled) as connection:
         insert_by_hand(connection, 5, **same)
@@ -186,8 +186,8 @@ def test_ids_and_keys_are_unique(filled: str, column: str) -> None:
             insert_by_hand(connection, 6, tenant_id="another", **same)
 
 
-def copied(url: str, rows: list[tuple[int, int, str]]) -> str | None:
-    """COPY events of stream order/2 as one group, and return the state of the refusal."""
+def copy_rows(url: str, rows: list[tuple[int, int, str]]) -> str | None:
+    """COPY events of stream order/2 as one group, and return the SQLSTATE of the refusal."""
     columns = (
         "position, append_position, recorded_us, event_version, event_key, payload_hash,"
         " tenant_id, payload, stream_key, stream_type, stream_id, stream_seq, event_type"
@@ -212,7 +212,7 @@ def copied(url: str, rows: list[tuple[int, int, str]]) -> str | None:
         [(5, 2, "order.closed"), (6, 3, "order.changed")],  # a closing event in the middle
     ],
 )
-def test_groups_are_judged_whole(filled: str, rows: list[tuple[int, int, str]]) -> None:
-    """F2: a COPY of several rows is judged as the one group it is."""
-    assert copied(filled, rows) == "SQ001"
-    assert copied(filled, [(5, 2, "order.changed"), (6, 3, "order.closed")]) is None
+def test_groups_are_checked_as_a_whole(filled: str, rows: list[tuple[int, int, str]]) -> None:
+    """F2: a COPY of several rows is checked as one group."""
+    assert copy_rows(filled, rows) == "SQ001"
+    assert copy_rows(filled, [(5, 2, "order.changed"), (6, 3, "order.closed")]) is None

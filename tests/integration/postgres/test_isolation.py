@@ -40,7 +40,7 @@ LEVELS = ["serializable", "repeatable read"]
 
 @pytest.fixture(params=LEVELS)
 def strict_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
-    """The URL of a log in a database with another default."""
+    """The URL of a log in a database with a stricter default isolation level."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         name = sql.Identifier(postgres_url.rsplit("/", 1)[1])
         level = sql.Literal(request.param)
@@ -51,7 +51,7 @@ def strict_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
 
 @pytest.fixture(scope="module")
 def bouncer(postgres_server: PostgresServer) -> Iterator[PgbouncerServer]:
-    """A pooler in transaction mode in front of the run's server."""
+    """A pooler in transaction mode for the server of the test run."""
     with PgbouncerServer(find_pgbouncer(), postgres_server) as started:
         yield started
 
@@ -67,7 +67,7 @@ def batch(log: Log, writer: int, number: int) -> object:
 
 
 def condition(log: Log, writer: int, number: int) -> object:
-    """Append on condition of a stream of one's own and of one that nobody touches."""
+    """Append under conditions on the writer's own stream and on an empty context."""
     stream = ("c", str(writer))
     last = ExpectedSeq(stream, number or None)
     nothing = ExpectedContext(Query([Filter(types=["never"])]), None)
@@ -78,7 +78,7 @@ def condition(log: Log, writer: int, number: int) -> object:
 def test_concurrent_appends_all_succeed(
     strict_url: str, act: Callable[[Log, int, int], object]
 ) -> None:
-    """B10: no serialization failure reaches a caller, from several logs with threads each."""
+    """B10: concurrent appends of several logs meet no serialization failure."""
     logs = [seriatim.open(strict_url) for _ in range(2)]
     try:
         with ThreadPoolExecutor(WRITERS) as pool:
@@ -95,8 +95,8 @@ def test_concurrent_appends_all_succeed(
     assert check_log_complete(strict_url) == WRITERS * ROUNDS * size
 
 
-def test_an_event_loop_appends(strict_url: str) -> None:
-    """B10: the same for appends that an event loop sends by itself."""
+def test_event_loop_appends_succeed(strict_url: str) -> None:
+    """B10: concurrent appends of an event loop meet no serialization failure."""
 
     async def run() -> None:
         with seriatim.open(strict_url) as one, seriatim.open(strict_url) as other:
@@ -112,8 +112,8 @@ def test_an_event_loop_appends(strict_url: str) -> None:
     assert check_log_complete(strict_url) == 120
 
 
-def test_behind_a_pooler(strict_url: str, bouncer: PgbouncerServer) -> None:
-    """B10, F9: nothing depends on a session's settings."""
+def test_appends_through_a_pooler_succeed(strict_url: str, bouncer: PgbouncerServer) -> None:
+    """B10, F9: appends through a pooler meet no serialization failure."""
     with (
         seriatim.open(bouncer.url(strict_url.rsplit("/", 1)[1])) as log,
         ThreadPoolExecutor(WRITERS) as pool,
@@ -123,8 +123,8 @@ def test_behind_a_pooler(strict_url: str, bouncer: PgbouncerServer) -> None:
     assert check_log_complete(strict_url) == 60 + WRITERS
 
 
-def test_one_wins_a_race(strict_url: str) -> None:
-    """B9: conditions still hold: of concurrent appends on one version, one is stored."""
+def test_exactly_one_conditional_append_succeeds(strict_url: str) -> None:
+    """B9: of concurrent appends on one context version exactly one is stored."""
     context = Query([Filter(types=["seat"])])
     with seriatim.open(strict_url) as log, ThreadPoolExecutor(WRITERS) as pool:
 
@@ -139,14 +139,14 @@ def test_one_wins_a_race(strict_url: str) -> None:
         assert log.head() == 1
 
 
-def test_declarations_cursors_and_leases(strict_url: str) -> None:
-    """B10: other writes are retried without an error, too."""
+def test_concurrent_declarations_and_leases_succeed(strict_url: str) -> None:
+    """B10: concurrent declarations and leases meet no serialization failure."""
     with (
-        seriatim.open(strict_url) as one,
+        seriatim.open(strict_url) as log,
         seriatim.open(strict_url) as other,
         ThreadPoolExecutor(WRITERS) as pool,
     ):
-        logs = (one, other)
+        logs = (log, other)
 
         def declare(number: int) -> None:
             logs[number % 2].declare(StreamKind(name=f"kind-{number // 2}"))
@@ -159,23 +159,24 @@ def test_declarations_cursors_and_leases(strict_url: str) -> None:
 
         list(pool.map(declare, range(2 * WRITERS)))
         assert sum(pool.map(lease, range(4 * WRITERS))) == 1
-        assert len(one.store.rules().types) == WRITERS
+        assert len(log.store.rules().types) == WRITERS
 
 
-def _claim(by: Handler, wanted: Delivery, registry: Registry) -> Claim:
+def claim_one(by: Handler, wanted: Delivery, registry: Registry) -> Claim:
+    """Claim one event."""
     [found] = claim(registry, by, wanted)
     return found
 
 
-def test_claims_of_a_registry(strict_url: str) -> None:
-    """B10, G1: two consumers, one event: one claim, and no serialization failure."""
+def test_concurrent_claims_succeed(strict_url: str) -> None:
+    """B10, G1: of concurrent claims of one event exactly one succeeds, without an error."""
     mailer = make_handler()
     with ThreadPoolExecutor(4) as pool:
         registries = [open_registry(strict_url) for _ in range(4)]
         try:
             for number in range(1, 16):
-                wanted = make_event(None, event_id=f"e-{number}")
-                found = list(pool.map(partial(_claim, mailer, wanted), registries))
+                event = make_event(None, event_id=f"e-{number}")
+                found = list(pool.map(partial(claim_one, mailer, event), registries))
                 assert [one.verdict for one in found].count("claimed") == 1
         finally:
             for registry in registries:
@@ -183,7 +184,7 @@ def test_claims_of_a_registry(strict_url: str) -> None:
 
 
 def test_isolation_of_the_callers_transaction_is_reported(strict_url: str) -> None:
-    """B10, B12: it must be at READ COMMITTED; the error says which level it is, and the cure."""
+    """B10, B12: a caller's transaction at another level is refused with the level and remedy."""
     with seriatim.open(strict_url) as log, psycopg.connect(strict_url) as connection:
         with pytest.raises(InvalidArgument, match=r"at (SERIALIZABLE|REPEATABLE READ): set conn"):
             log.append([NewEvent("a", {})], connection=connection)

@@ -1,4 +1,4 @@
-"""B14: the server itself ends statements that hold the log lock for too long."""
+"""B14: the server ends statements that hold the log lock for too long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ create trigger slow after insert on seriatim.{table} for each statement execute 
 
 @pytest.fixture
 def slow_log(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Log]:
-    """A log in a database that never finishes an insert, until it is mended."""
+    """A log in a database whose inserts do not finish until the end of the test."""
     with seriatim.open(postgres_url, settings=QUICK) as log:
         log.append([NewEvent("first", {})])
         with psycopg.connect(postgres_url, autocommit=True) as owner:
@@ -34,30 +34,30 @@ def slow_log(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Log]
         assert log.append([NewEvent("last", {})]).first_position == head + 1
 
 
-def batch(log: Log) -> object:
+def append_batch(log: Log) -> object:
     """Append many events."""
     return log.append([NewEvent("a", {"n": n}) for n in range(100)])
 
 
-def awaited(log: Log) -> object:
+def append_awaited(log: Log) -> object:
     """Append from an event loop."""
     return asyncio.run(log.aio.append([NewEvent("a", {})]))
 
 
-def one(log: Log) -> object:
+def append_one(log: Log) -> object:
     """Append one event."""
     return log.append([NewEvent("a", {})])
 
 
-def decided(log: Log) -> object:
-    """Append what is decided with the lock held."""
+def append_validated(log: Log) -> object:
+    """Append one event on the validated path."""
     return log.append([NewEvent("a", {})], ELSEWHERE)
 
 
 @pytest.mark.parametrize("slow_log", ["events"], indirect=True)
-@pytest.mark.parametrize("act", [one, batch, decided, awaited])
-def test_a_slow_append_is_ended(slow_log: Log, act: Callable[[Log], Any]) -> None:
-    """B14, B10: a slow append times out with cause and cure, is not stored, and others continue."""
+@pytest.mark.parametrize("act", [append_one, append_batch, append_validated, append_awaited])
+def test_a_slow_append_times_out(slow_log: Log, act: Callable[[Log], Any]) -> None:
+    """B14, B10: a slow append times out with cause and remedy, and is not stored."""
     with pytest.raises(TimedOut, match="raise lock_hold_s") as caught:
         act(slow_log)
 
@@ -66,8 +66,8 @@ def test_a_slow_append_is_ended(slow_log: Log, act: Callable[[Log], Any]) -> Non
 
 
 @pytest.mark.parametrize("slow_log", ["declarations"], indirect=True)
-def test_a_slow_declaration_is_ended(slow_log: Log) -> None:
-    """B14: a declaration that takes too long under the lock gives it back."""
+def test_a_slow_declaration_times_out(slow_log: Log) -> None:
+    """B14: a slow declaration times out and releases the lock."""
     with pytest.raises(TimedOut, match="raise lock_hold_s"):
         slow_log.declare(StreamKind(name="slow"))
     assert slow_log.append([NewEvent("a", {}, event_id="e")]).first_position == 2

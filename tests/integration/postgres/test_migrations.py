@@ -16,7 +16,7 @@ from tests.fixtures.postgres_server import PostgresServer
 
 
 def dump(server: PostgresServer, url: str) -> str:
-    """Return a database's schema as SQL, without what differs between any two dumps."""
+    """Return a database's schema as SQL, without lines that differ between any two dumps."""
     text = server.run_tool("pg_dump", "--schema-only", url.rsplit("/", 1)[1]).stdout
     return re.sub(r"^\\(un)?restrict .*$", "", text, flags=re.MULTILINE)
 
@@ -24,7 +24,7 @@ def dump(server: PostgresServer, url: str) -> str:
 def test_fresh_schema_equals_migrated(
     postgres_server: PostgresServer, postgres_url: str, empty_postgres_url: str
 ) -> None:
-    """F3: migrating step by step, and twice, ends at the schema that a fresh log has."""
+    """F3: migrations applied step by step, and repeated, give the schema of a new log."""
     for version in range(1, SCHEMA_VERSION + 1):
         assert migrate(empty_postgres_url, target=version) == version
     migrate(empty_postgres_url)
@@ -34,17 +34,17 @@ def test_fresh_schema_equals_migrated(
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
-    """F3: every file has its number, and each says which programs still work after it."""
+    """F3: every migration has a number and the oldest program that works after it."""
     numbers = [number for number, _, _ in list_migrations()]
 
     assert numbers == list(range(1, SCHEMA_VERSION + 1))
     assert set(OLDEST_PROGRAM) == set(numbers)
-    # One version older goes on working: expand first, contract later.
+    # A program one version older must work: expand first, contract later.
     assert all(OLDEST_PROGRAM[number] <= max(1, number - 1) for number in numbers)
 
 
-def test_old_schema_is_refused_with_its_cure(empty_postgres_url: str) -> None:
-    """F3, L3: a newer program on an older schema says what to run, and changes nothing."""
+def test_old_schema_is_refused_with_the_command_to_run(empty_postgres_url: str) -> None:
+    """F3, L3: an older schema is refused with the command that migrates it."""
     migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
 
     with pytest.raises(seriatim.BackendFailure, match="seriatim init") as refused:
@@ -57,7 +57,7 @@ def test_old_schema_is_refused_with_its_cure(empty_postgres_url: str) -> None:
 
 
 def test_too_new_schema_is_refused(postgres_url: str) -> None:
-    """F3: a schema that no longer serves this program says: upgrade the package."""
+    """F3: a schema that is too new for this program is refused: upgrade the package."""
     newer = SCHEMA_VERSION + 2
     with psycopg.connect(postgres_url) as connection:
         connection.execute(
@@ -71,7 +71,7 @@ def test_too_new_schema_is_refused(postgres_url: str) -> None:
     assert not refused.value.retryable
 
 
-def test_newer_schema_that_still_serves_us_works(postgres_url: str) -> None:
+def test_compatible_newer_schema_is_accepted(postgres_url: str) -> None:
     """F3: a program one version older keeps working on a migrated schema."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute(
@@ -86,7 +86,7 @@ def test_newer_schema_that_still_serves_us_works(postgres_url: str) -> None:
 
 
 def test_missing_log_is_refused_unless_created(empty_postgres_url: str) -> None:
-    """F3: without leave to create, a database without a log is refused with the cure."""
+    """F3: with create=False a database without a log is refused with the command to run."""
     with pytest.raises(seriatim.BackendFailure, match="seriatim init"):
         seriatim.open(empty_postgres_url, create=False)
 
@@ -94,10 +94,10 @@ def test_missing_log_is_refused_unless_created(empty_postgres_url: str) -> None:
         assert log.head() == 0
 
 
-def test_failed_migration_leaves_the_schema_as_it_was(
+def test_failed_migration_changes_nothing(
     postgres_server: PostgresServer, empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F3: each migration is one transaction: it happens whole or not at all."""
+    """F3: a failed migration is rolled back as a whole."""
     migrate(empty_postgres_url, target=1)
     before = dump(postgres_server, empty_postgres_url)
     files = [*list_migrations()[:1], (2, "broken", "create table {schema}.half (); select 1 / 0;")]
@@ -112,12 +112,12 @@ def test_failed_migration_leaves_the_schema_as_it_was(
 def test_two_logs_in_one_database(postgres_url: str) -> None:
     """F8: a second schema is a second log, with its own identity, events and migrations."""
     with (
-        seriatim.open(postgres_url) as one,
+        seriatim.open(postgres_url) as log,
         seriatim.open(f"{postgres_url}?schema=second_log") as two,
     ):
-        one.append([NewEvent("here", {})])
-        assert (one.head(), two.head()) == (1, 0)
-        assert one.identity().log_id != two.identity().log_id
+        log.append([NewEvent("here", {})])
+        assert (log.head(), two.head()) == (1, 0)
+        assert log.identity().log_id != two.identity().log_id
 
     with pytest.raises(seriatim.InvalidArgument):
         seriatim.open(f'{postgres_url}?schema=a"b')

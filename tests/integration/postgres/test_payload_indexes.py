@@ -10,14 +10,14 @@ from seriatim import Filter, NewEvent, PayloadIndex, Query
 from seriatim.log.verification import verify
 
 
-def since(log: seriatim.Log, path: str) -> int:
-    """Return the position behind which a path is indexed."""
+def covered_since(log: seriatim.Log, path: str) -> int:
+    """Return the position after which a path is indexed."""
     [found] = [index.since for index in log.store.rules().indexes if index.path == path]
     return found
 
 
-def test_coverage(postgres_url: str) -> None:
-    """A8: an index knows all events of a type that had none in any tenant, else those after it."""
+def test_coverage_of_payload_indexes(postgres_url: str) -> None:
+    """A8: an index covers all events of a type that had none yet, else only later ones."""
     with seriatim.open(postgres_url) as log:
         for tenant in ("a", "b", "c"):
             log.for_tenant(tenant).append([NewEvent(f"of-{tenant}", {"n": 1})])
@@ -25,7 +25,7 @@ def test_coverage(postgres_url: str) -> None:
         log.append([NewEvent("new", {"n": 1})])
         log.declare(PayloadIndex("new", "late"), PayloadIndex("new", "n"))
 
-        assert [since(log, path) for path in ("n", "m", "late")] == [0, 3, 4]
+        assert [covered_since(log, path) for path in ("n", "m", "late")] == [0, 3, 4]
         [found] = [one for one in log.store.doctor() if one.check == "payload indexes"]
         assert found.message == "3 are declared"
         walked = [one.message for one in log.store.doctor() if one.check == "payload index"]
@@ -47,8 +47,8 @@ def test_coverage(postgres_url: str) -> None:
         ),
     ],
 )
-def test_verify_knows_every_key(postgres_url: str, change: str, words: str) -> None:
-    """F2: a missing and a superfluous row of the index are found, though triggers were off."""
+def test_verify_finds_wrong_index_rows(postgres_url: str, change: str, words: str) -> None:
+    """F2: verify finds missing and superfluous index rows written with disabled triggers."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("seat", {"row": 1})])
         log.declare(PayloadIndex("seat", "row"), PayloadIndex("seat", "labels[]"))
@@ -62,14 +62,14 @@ def test_verify_knows_every_key(postgres_url: str, change: str, words: str) -> N
             session.execute("alter table seriatim.event_tags disable trigger all")
             session.execute(change.encode())
 
-        [found] = [one for one in log.store.verify() if one.check == "tags"]
+        [found] = [finding for finding in log.store.verify() if finding.check == "tags"]
 
         assert found.level == "error"
         assert words in found.message
 
 
-def test_an_index_is_walked_at_its_end(postgres_url: str) -> None:
-    """F7: keys that all events have, and that never meet, cost a few leaps, not a walk."""
+def test_context_versions_of_payload_indexes(postgres_url: str) -> None:
+    """F7: queries over payload indexes with many common keys return the right version."""
     with seriatim.open(postgres_url) as log:
         log.declare(PayloadIndex("n", "half"), PayloadIndex("n", "all"))
         for half in (1, 2):

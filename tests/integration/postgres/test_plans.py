@@ -1,8 +1,8 @@
 """F7: EXPLAIN shows that statements use their intended indexes.
 
-Pages are kept below what there is to read, as in a log that matters: where a whole answer fits one
-page, Postgres may as well collect it through the same index and sort that page. A superuser goes
-through row-level security, so the plans are looked at as the application's role has them, too.
+A page is smaller than the matching events, as in a large log: if all matches fit in one page,
+Postgres may read them through the same index and sort them. A superuser bypasses row-level
+security, so the plans are also checked under the application's role.
 """
 
 from __future__ import annotations
@@ -43,38 +43,42 @@ def spec(**fields: Any) -> Statement:
     return build_read_statement(ReadSpec(**wanted), SCHEMA)
 
 
-def named(name: str, *parameters: Any) -> Statement:
+def statement_named(name: str, *parameters: Any) -> Statement:
     """Return a statement of `statements.sql`."""
     return load_store_statements(SCHEMA)[name], parameters
 
 
-def stream() -> uuid.UUID:
+def stream_uuid() -> uuid.UUID:
     """Return the stream's key."""
     return uuid.UUID(bytes=stream_key("small", *STREAM))
 
 
-def route(one: Filter) -> AccessPath:
-    """Return the way along which a filter is followed where two paths are declared."""
+def access_path(one: Filter) -> AccessPath:
+    """Return the access path of a filter where three payload indexes are declared."""
     indexes = (StoredIndex("type-3", "n"), StoredIndex("type-3", "m[]"), StoredIndex("type-2", "n"))
     [only] = plan_query("small", Query([one]), Rules((), (), 3, indexes), 0, EVENTS)
     return only
 
 
-def found(one: Filter) -> Statement:
+def records_statement(one: Filter) -> Statement:
     """Return the statement of a filter's records."""
-    return build_route_statement(SCHEMA, "small", route(one), 10)
+    return build_route_statement(SCHEMA, "small", access_path(one), 10)
 
 
-def last(one: Filter) -> Statement:
+def last_position_statement(one: Filter) -> Statement:
     """Return the statement of a filter's last position."""
-    return build_last_position_statement(SCHEMA, "small", route(one))
+    return build_last_position_statement(SCHEMA, "small", access_path(one))
 
 
 PATHS: list[tuple[str, Callable[[], Statement], str]] = [
-    ("last event of a stream", lambda: named("find_last_event", stream()), "events_stream"),
+    (
+        "last event of a stream",
+        lambda: statement_named("find_last_event", stream_uuid()),
+        "events_stream",
+    ),
     (
         "the ends of a group's streams",
-        lambda: named("find_stream_heads", encode_uuid_array([stream().bytes] * 3)),
+        lambda: statement_named("find_stream_heads", encode_uuid_array([stream_uuid().bytes] * 3)),
         "events_stream",
     ),
     ("a stream", lambda: spec(stream=STREAM), "events_stream"),
@@ -90,17 +94,21 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     ),
     (
         "an event id",
-        lambda: named("find_event_by_id", uuid.UUID(bytes=event_key("id-77")), "small"),
+        lambda: statement_named("find_event_by_id", uuid.UUID(bytes=event_key("id-77")), "small"),
         "events_id",
     ),
     (
         "the ids of a group",
-        lambda: named("find_stored_ids", encode_uuid_array([event_key("id-77"), event_key("no")])),
+        lambda: statement_named(
+            "find_stored_ids", encode_uuid_array([event_key("id-77"), event_key("no")])
+        ),
         "events_id",
     ),
     (
         "the keys of a group",
-        lambda: named("find_stored_keys", encode_uuid_array([event_key("k-1"), event_key("k-2")])),
+        lambda: statement_named(
+            "find_stored_keys", encode_uuid_array([event_key("k-1"), event_key("k-2")])
+        ),
         "events_key",
     ),
     (
@@ -111,9 +119,13 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
         ),
         "events_position",
     ),
-    ("the head", lambda: named("select_head"), "events_position"),
-    ("the id at a position", lambda: named("find_event_id", 77), "events_position"),
-    ("the events of an append", lambda: named("list_events_in_range", 70, 90), "events_position"),
+    ("the head", lambda: statement_named("select_head"), "events_position"),
+    ("the id at a position", lambda: statement_named("find_event_id", 77), "events_position"),
+    (
+        "the events of an append",
+        lambda: statement_named("list_events_in_range", 70, 90),
+        "events_position",
+    ),
     ("newest of a tenant", lambda: spec(newest_first=True), "events_tenant"),
     ("older ones", lambda: spec(newest_first=True, until=EVENTS // 2), "events_tenant"),
     ("newest of a type", lambda: spec(types=("type-3",), newest_first=True), "events_type"),
@@ -153,7 +165,7 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     ),
     (
         "the last of several types",
-        lambda: last(Filter(types=["type-3", "type-2"])),
+        lambda: last_position_statement(Filter(types=["type-3", "type-2"])),
         "events_type",
     ),
     (
@@ -161,29 +173,45 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
         lambda: build_route_statement(
             SCHEMA,
             "small",
-            route(Filter(types=["type-3", "type-2"], payload=[{"o": 3}])),
+            access_path(Filter(types=["type-3", "type-2"], payload=[{"o": 3}])),
             10,
             newest_first=True,
         ),
         "events_type",
     ),
-    ("a query by type", lambda: found(Filter(types=["type-3"])), "events_type"),
-    ("the last of a type", lambda: last(Filter(types=["type-3"])), "events_type"),
+    ("a query by type", lambda: records_statement(Filter(types=["type-3"])), "events_type"),
     (
-        "the last of a type that matches a predicate",
-        lambda: last(Filter(types=["type-3"], payload=[{"o": 3}])),
+        "the last of a type",
+        lambda: last_position_statement(Filter(types=["type-3"])),
         "events_type",
     ),
-    ("the last of a tag", lambda: last(Filter(tags=["tag-5"])), "event_tags_key"),
-    ("the last of two tags", lambda: last(Filter(tags=["tag-5", "tag-6"])), "event_tags_key"),
+    (
+        "the last of a type that matches a predicate",
+        lambda: last_position_statement(Filter(types=["type-3"], payload=[{"o": 3}])),
+        "events_type",
+    ),
+    (
+        "the last of a tag",
+        lambda: last_position_statement(Filter(tags=["tag-5"])),
+        "event_tags_key",
+    ),
+    (
+        "the last of two tags",
+        lambda: last_position_statement(Filter(tags=["tag-5", "tag-6"])),
+        "event_tags_key",
+    ),
     (
         "the last of a declared path",
-        lambda: last(Filter(types=["type-3", "type-2"], payload=[{"n": 3}, {"n": 2.0}])),
+        lambda: last_position_statement(
+            Filter(types=["type-3", "type-2"], payload=[{"n": 3}, {"n": 2.0}])
+        ),
         "event_tags_key",
     ),
     (
         "the last of declared paths and tags",
-        lambda: last(Filter(types=["type-3"], payload=[{"n": 3, "m": [3]}], tags=["tag-3"])),
+        lambda: last_position_statement(
+            Filter(types=["type-3"], payload=[{"n": 3, "m": [3]}], tags=["tag-3"])
+        ),
         "event_tags_key",
     ),
 ]
@@ -195,7 +223,7 @@ def plans_url(postgres_server: PostgresServer, application_template: str) -> Ite
     url = postgres_server.create_database("plans", application_template)
     with seriatim.open(url) as log:
         for start in range(0, EVENTS, 3000):
-            # The small tenant's events lie thin among the others'.
+            # The events of the small tenant are sparse among those of the large one.
             for tenant, share in (("big", 2970), ("small", 30)):
                 events = [
                     NewEvent(
@@ -222,7 +250,7 @@ def plans_url(postgres_server: PostgresServer, application_template: str) -> Ite
 def connection(
     request: pytest.FixtureRequest, plans_url: str, application_template: str
 ) -> Iterator[psycopg.Connection[Any]]:
-    """A connection on which no policy, one that lets all pass, or one that confines is in force."""
+    """A connection without a policy, with one that passes all rows, or with one that confines."""
     url = plans_url if request.param == "superuser" else as_role(plans_url, application_template)
     with psycopg.connect(url, autocommit=True) as opened:
         opened.adapters.register_dumper(RowArray, RowArrayDumper)
@@ -239,22 +267,22 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("path", "statement", "index"), PATHS, ids=[path for path, _, _ in PATHS])
-def test_index_answers(
+def test_statements_use_their_index(
     connection: psycopg.Connection[Any],
     path: str,
     statement: Callable[[], Statement],
     index: str,
 ) -> None:
-    """F7: no sequential scan, no sort, and the named index."""
+    """F7: a statement uses its index, without a sequential scan or a sort."""
     text, parameters = statement()
 
     row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
 
     assert row is not None
-    found = list(nodes(row[0][0]["Plan"]))
-    kinds = {node["Node Type"] for node in found}
+    records_statement = list(nodes(row[0][0]["Plan"]))
+    kinds = {node["Node Type"] for node in records_statement}
     assert not {kind for kind in kinds if "Seq Scan" in kind or "Sort" in kind}, row
-    assert index in {node.get("Index Name") for node in found}, row
+    assert index in {node.get("Index Name") for node in records_statement}, row
 
 
 def test_a_stream_bounds_the_read_of_an_actor(connection: psycopg.Connection[Any]) -> None:
@@ -268,8 +296,8 @@ def test_a_stream_bounds_the_read_of_an_actor(connection: psycopg.Connection[Any
     assert indexes == {"events_stream"}, row
 
 
-def test_index_answers_with_one_tenant_too(connection: psycopg.Connection[Any]) -> None:
-    """F7: for the tenant that has most of the log, too, tails need neither scan nor sort."""
+def test_statements_of_the_largest_tenant_use_indexes(connection: psycopg.Connection[Any]) -> None:
+    """F7: tails of the tenant with most events need no sequential scan and no sort."""
     for fields in ({}, {"types": ("type-3",)}, {"after": EVENTS - 100}):
         text, parameters = spec(tenant_id="big", **fields)
         row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
@@ -278,32 +306,34 @@ def test_index_answers_with_one_tenant_too(connection: psycopg.Connection[Any]) 
         assert not {kind for kind in kinds if "Seq Scan" in kind or "Sort" in kind}, row
 
 
-def test_policy_is_not_counted(connection: psycopg.Connection[Any]) -> None:
+def test_row_estimates_are_independent_of_the_policy(connection: psycopg.Connection[Any]) -> None:
     """F7, K2: the planner's row estimates are correct under every policy.
 
-    Where it expects fewer than a page, it collects and sorts a tenant's events for every page.
+    With an estimate below a page it would collect and sort a tenant's events for every page.
     """
     text, parameters = spec()
     row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
 
     assert row is not None
-    [scan] = [one for one in nodes(row[0][0]["Plan"]) if one.get("Index Name") == "events_tenant"]
+    [scan] = [
+        node for node in nodes(row[0][0]["Plan"]) if node.get("Index Name") == "events_tenant"
+    ]
     assert 0.9 * EVENTS / 100 < scan["Plan Rows"] < 1.1 * EVENTS / 100
 
 
 @pytest.mark.parametrize("role", ["superuser", "application"])
-def test_append_looks_at_few_rows(plans_url: str, application_template: str, role: str) -> None:
-    """F7, K2: lookups of appends and triggers use indexes, also under a policy."""
+def test_append_reads_few_rows(plans_url: str, application_template: str, role: str) -> None:
+    """F7, K2: an append with its triggers reads few rows, by indexes, also under a policy."""
     url = plans_url if role == "superuser" else as_role(plans_url, application_template)
     with seriatim.open(url) as log, psycopg.connect(url) as caller:
         event = NewEvent("type-3", {"n": 1}, stream=STREAM, tags=("tag-5",))
         log.for_tenant("small").append([event], connection=caller)
-        looked = caller.execute(
+        counters = caller.execute(
             "select seq_tup_read, idx_tup_fetch from pg_stat_xact_user_tables"
             " where schemaname = 'seriatim' and relname = 'events'"
         ).fetchone()
         caller.rollback()
 
-    assert looked is not None
-    assert looked[0] == 0
-    assert looked[1] < 20
+    assert counters is not None
+    assert counters[0] == 0
+    assert counters[1] < 20

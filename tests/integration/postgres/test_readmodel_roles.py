@@ -21,8 +21,8 @@ from tests.integration.readmodel_support import (
 MakeRole = Callable[..., str]
 
 
-def test_role_without_rights_gets_the_cure(postgres_url: str, make_role: MakeRole) -> None:
-    """L2: the error names the missing right and the command that grants it."""
+def test_role_without_privileges_is_refused(postgres_url: str, make_role: MakeRole) -> None:
+    """L2: a role without privileges on the read model gets an error that says so."""
     url = as_role(postgres_url, make_role())
 
     with pytest.raises(
@@ -32,7 +32,7 @@ def test_role_without_rights_gets_the_cure(postgres_url: str, make_role: MakeRol
     assert not caught.value.retryable
 
 
-def test_existing_schema_is_enough(postgres_url: str, make_role: MakeRole) -> None:
+def test_role_needs_privileges_on_its_schema_only(postgres_url: str, make_role: MakeRole) -> None:
     """F2: a role needs rights on its schema only, not on the database."""
     role = make_role()
     with psycopg.connect(postgres_url) as connection:
@@ -46,7 +46,7 @@ def test_existing_schema_is_enough(postgres_url: str, make_role: MakeRole) -> No
     model.close()
 
 
-def test_a_role_that_only_reads(postgres_url: str, make_role: MakeRole) -> None:
+def test_a_read_only_role_reads_but_does_not_write(postgres_url: str, make_role: MakeRole) -> None:
     """I6: a role that may only read can read the progress of a projection; writes are refused."""
     owner = open_read_model(f"{postgres_url}?schema=read")
     token = begin_and_claim(owner)

@@ -1,4 +1,4 @@
-"""The application role can do all that the library does; a plain owner can create a log."""
+"""The application role can do everything the library does; a plain owner can create a log."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ MakeRole = Callable[..., str]
 
 
 def findings_of(log: seriatim.Log, check: str) -> list[Finding]:
-    """Return what doctor says about one thing."""
+    """Return the findings of one check."""
     return [finding for finding in log.store.doctor() if finding.check == check]
 
 
 def use_everything(url: str) -> None:
-    """Do every kind of act that the library offers."""
+    """Use every kind of operation that the library offers."""
     stream = ("cart", "c-1")
     context = Query([Filter(types=["placed"], payload=[{"n": 1}])])
     with seriatim.open(url) as log:
@@ -60,8 +60,8 @@ def use_everything(url: str) -> None:
         assert verify(log.store).ok
 
 
-def test_application_role_can_do_everything(app_url: str) -> None:
-    """F2, F9: INSERT and SELECT on events and few other rights are all that the library needs."""
+def test_application_role_can_use_everything(app_url: str) -> None:
+    """F2, F9: the grants of `init --app-role` suffice for every operation of the library."""
     use_everything(app_url)
 
     with seriatim.open(app_url) as log:
@@ -83,8 +83,10 @@ def test_application_role_holds_only_insert_and_select(app_url: str, postgres_ur
     assert sorted(row[0] for row in rows) == ["INSERT", "SELECT"]
 
 
-def test_role_without_grants_gets_the_cure(postgres_url: str, make_role: MakeRole) -> None:
-    """L3, F2: a missing grant is `backend_failure` with the cure in its message."""
+def test_role_without_grants_is_refused_with_the_command_to_run(
+    postgres_url: str, make_role: MakeRole
+) -> None:
+    """L3, F2: a missing grant is `backend_failure` with the command that grants it."""
     url = as_role(postgres_url, make_role())
 
     with pytest.raises(seriatim.BackendFailure, match="init --app-role") as refused:
@@ -97,8 +99,8 @@ def test_role_without_grants_gets_the_cure(postgres_url: str, make_role: MakeRol
     "missing",
     ["insert on seriatim.events", "update on seriatim.leases", "insert on seriatim.commands"],
 )
-def test_doctor_names_missing_grants(postgres_url: str, app_url: str, missing: str) -> None:
-    """F9: doctor names the role that lacks a grant, and what to run."""
+def test_doctor_reports_missing_grants(postgres_url: str, app_url: str, missing: str) -> None:
+    """F9: doctor names the role that lacks a grant and the command to run."""
     role = role_of(app_url)
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f"revoke {missing} from {role}".encode())
@@ -140,7 +142,7 @@ def test_owner_need_not_be_superuser(postgres_server: PostgresServer, make_role:
 
 
 def test_two_application_roles_share_a_log(postgres_url: str, make_role: MakeRole) -> None:
-    """F9, B14: programs under different roles append in turns, also when one must wait."""
+    """F9, B14: programs under two roles append to one log, and one waits for the other's lock."""
     roles = [make_role(), make_role()]
     for role in roles:
         grant(postgres_url, role)

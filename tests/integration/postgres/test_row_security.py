@@ -1,7 +1,7 @@
 """K2: row-level security isolates tenants even if a statement lacks its filter.
 
 Each read is broken on purpose, so that only row-level security separates the tenants; then it is
-disabled, to show that the broken read would return foreign rows.
+disabled, to prove that the broken read would return foreign rows.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ TENANT = re.compile(r"(?:\w\.)?tenant_id = (%s|%\(\w+\)s)")
 def urls(
     request: pytest.FixtureRequest, postgres_server: PostgresServer, make_role: MakeRole
 ) -> Iterator[tuple[str, str]]:
-    """A log of two tenants as a plain role has it (its owner, too), and as a superuser has it."""
-    name, role = f"wall_{request.param}", make_role()
+    """A log of two tenants for a plain role (also as its owner) and for a superuser."""
+    name, role = f"row_security_{request.param}", make_role()
     admin = postgres_server.create_database(name)
     if request.param == "owner":
         with psycopg.connect(admin, autocommit=True) as connection:
@@ -55,7 +55,7 @@ def urls(
 
 
 def fill(url: str) -> None:
-    """Give two tenants the same each: a stream with a tag, a command, a cursor, a lease."""
+    """Give two tenants the same data: a stream with a tag, a command, a cursor and a lease."""
     with seriatim.open(url) as log:
         for tenant in (OURS, THEIRS):
             view = log.for_tenant(tenant)
@@ -71,14 +71,14 @@ def fill(url: str) -> None:
 
 
 def reader_of(log: seriatim.Log) -> TenantReader:
-    """Return the object through which the store reads."""
+    """Return the reader of the store."""
     assert isinstance(log.store, PostgresStore)
     return log.store._reader
 
 
 @contextmanager
-def wall_down(admin: str) -> Iterator[None]:
-    """Switch row-level security off for a while."""
+def row_security_disabled(admin: str) -> Iterator[None]:
+    """Disable row-level security during the `with` block."""
     with psycopg.connect(admin, autocommit=True) as connection:
         for table in TABLES:
             connection.execute(f"alter table seriatim.{table} disable row level security".encode())
@@ -88,12 +88,12 @@ def wall_down(admin: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def forgotten_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every statement forget its tenant, and every key be the other tenant's."""
-    asked = TenantReader.fetch_rows
+def missing_tenant_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the tenant filter from every statement, and use the other tenant's keys."""
+    fetch_rows = TenantReader.fetch_rows
 
     def rows(self: TenantReader, tenant_id: str | None, text: str, parameters: Any = ()) -> Any:
-        return asked(self, tenant_id, TENANT.sub(r"\1::text is not null", text), parameters)
+        return fetch_rows(self, tenant_id, TENANT.sub(r"\1::text is not null", text), parameters)
 
     monkeypatch.setattr(TenantReader, "fetch_rows", rows)
     for module in (store_module, index_scans):
@@ -102,12 +102,12 @@ def forgotten_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def select(store: Store, **wanted: Any) -> list[Any]:
-    """Return what a query of ours finds."""
+    """Return the records of a query of our tenant."""
     return store.select(OURS, Query([Filter(**wanted)]), 0, 100, 100)
 
 
 def version(store: Store, **wanted: Any) -> list[Any]:
-    """Return the version of a context of ours, if it has one."""
+    """Return the version of a context of our tenant, if it has one."""
     found = store.context_version(OURS, Query([Filter(**wanted)]), 100)
     return [] if found is None else [found]
 
@@ -133,7 +133,7 @@ READS: dict[str, Callable[[Store], list[Any]]] = {
 
 
 def foreign(found: list[Any]) -> list[Any]:
-    """Return what is not ours, whose events are the first two of the log."""
+    """Return the results that are not ours; our events are the first two of the log."""
     return [
         one
         for one in found
@@ -146,29 +146,29 @@ def foreign(found: list[Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.usefixtures("forgotten_tenant")
-def test_forgotten_tenant_shows_nothing_foreign(urls: tuple[str, str]) -> None:
-    """K2: no read of the store shows a foreign row when its statement forgets the tenant."""
+@pytest.mark.usefixtures("missing_tenant_filter")
+def test_read_without_a_tenant_filter_returns_no_foreign_row(urls: tuple[str, str]) -> None:
+    """K2: reads without their tenant filter return foreign rows only without row-level security."""
     url, admin = urls
     with seriatim.open(url) as log:
-        behind = {name: foreign(read(log.store)) for name, read in READS.items()}
-        with wall_down(admin):
-            shown = {name for name, read in READS.items() if foreign(read(log.store))}
+        protected = {name: foreign(read(log.store)) for name, read in READS.items()}
+        with row_security_disabled(admin):
+            exposed = {name for name, read in READS.items() if foreign(read(log.store))}
 
-    assert behind == {name: [] for name in READS}
-    assert shown == set(READS)
+    assert protected == {name: [] for name in READS}
+    assert exposed == set(READS)
 
 
 @pytest.mark.parametrize("table", [*TABLES, "readable_events"])
 def test_confined_transaction_sees_one_tenant(urls: tuple[str, str], table: str) -> None:
-    """K2: in a transaction confined by the store no table shows more than one tenant's rows."""
+    """K2: in a transaction confined to a tenant every table has that tenant's rows alone."""
     url, admin = urls
     text = f"select t::text from seriatim.{table} t"
     with seriatim.open(url) as log:
         reader = reader_of(log)
         ours, theirs, all_rows = (reader.fetch_rows(one, text) for one in (OURS, THEIRS, None))
         nobody = reader.fetch_rows("nobody", text)
-        with wall_down(admin):
+        with row_security_disabled(admin):
             open_rows = reader.fetch_rows(OURS, text)
 
     assert nobody == []
@@ -179,7 +179,7 @@ def test_confined_transaction_sees_one_tenant(urls: tuple[str, str], table: str)
 
 
 def test_transaction_without_a_tenant_sees_all(urls: tuple[str, str]) -> None:
-    """K2, F3: a transaction without a tenant sees all of them, as in older programs."""
+    """K2, F3: a transaction without a tenant reads all tenants, as older programs do."""
     url, _ = urls
     with psycopg.connect(url) as connection, seriatim.open(url) as log:
         tenants = connection.execute("select distinct tenant_id from seriatim.events order by 1")
@@ -189,23 +189,23 @@ def test_transaction_without_a_tenant_sees_all(urls: tuple[str, str]) -> None:
         assert log.head() == 4
 
 
-def test_setting_ends_with_its_read(urls: tuple[str, str]) -> None:
-    """K2: a read confines its own transaction and none after it on the same connection."""
+def test_tenant_setting_ends_with_its_read(urls: tuple[str, str]) -> None:
+    """K2: the tenant of a read does not apply to later transactions of its connection."""
     url, _ = urls
-    asked = "select current_setting('seriatim.tenant', true)"
+    query = "select current_setting('seriatim.tenant', true)"
     with seriatim.open(url, settings=Settings(pool_size=1)) as log:
         reader = reader_of(log)
-        said = [reader.fetch_rows(tenant, asked)[0][0] for tenant in (OURS, None, THEIRS, None)]
+        settings = [reader.fetch_rows(tenant, query)[0][0] for tenant in (OURS, None, THEIRS, None)]
         with pytest.raises(seriatim.BackendFailure):
             reader.fetch_rows(OURS, "select 1 / 0")
-        said.append(reader.fetch_rows(None, asked)[0][0])
+        settings.append(reader.fetch_rows(None, query)[0][0])
 
-        assert [one or None for one in said] == [OURS, None, THEIRS, None, None]
+        assert [one or None for one in settings] == [OURS, None, THEIRS, None, None]
         assert log.head() == 4
 
 
 def test_tenants_append_with_row_security(urls: tuple[str, str]) -> None:
-    """K2, B9: plain roles append for several tenants in turn, each condition within its own."""
+    """K2, B9: plain roles append for several tenants, with conditions on each tenant's events."""
     url, _ = urls
     red = Query([Filter(tags=["red"])])
     with seriatim.open(url) as log:
@@ -229,7 +229,7 @@ def test_tenants_append_with_row_security(urls: tuple[str, str]) -> None:
 
 
 def test_confined_caller_may_not_append(urls: tuple[str, str]) -> None:
-    """K2, B12: an append in a caller's transaction that is confined is refused, not misnumbered."""
+    """K2, B12: an append in a caller's transaction that is confined to a tenant is refused."""
     url, _ = urls
     with seriatim.open(url) as log, psycopg.connect(url) as caller:
         caller.execute("select set_config('seriatim.tenant', %s, true)", (OURS,))
@@ -246,17 +246,17 @@ def test_confined_caller_may_not_append(urls: tuple[str, str]) -> None:
 def test_plain_owner_dumps_the_whole_log(
     postgres_server: PostgresServer, urls: tuple[str, str]
 ) -> None:
-    """K2, F9: pg_dump of a role that policies hold refuses, and with its option has all."""
+    """K2, F9: pg_dump of a plain owner fails, and with --enable-row-security dumps all events."""
     database, role = urls[0].rsplit("/", 1)[1], role_of(urls[0])
     dump = postgres_server.home / "owner.dump"
-    asked: list[str | Path] = ["-U", role, "-Fc", "-f", dump, database]
+    arguments: list[str | Path] = ["-U", role, "-Fc", "-f", dump, database]
 
-    refused = postgres_server.run_tool("pg_dump", *asked, check=False)
-    postgres_server.run_tool("pg_dump", "--enable-row-security", *asked)
-    restored = postgres_server.create_database("wall_restored")
-    postgres_server.run_tool("pg_restore", "-d", "wall_restored", dump)
+    refused = postgres_server.run_tool("pg_dump", *arguments, check=False)
+    postgres_server.run_tool("pg_dump", "--enable-row-security", *arguments)
+    restored = postgres_server.create_database("row_security_restored")
+    postgres_server.run_tool("pg_restore", "-d", "row_security_restored", dump)
     with seriatim.open(restored) as log:
         assert [len(list(log.for_tenant(one).read())) for one in (OURS, THEIRS)] == [2, 2]
-    postgres_server.drop_database("wall_restored")
+    postgres_server.drop_database("row_security_restored")
 
     assert "row-level security" in refused.stderr

@@ -26,21 +26,21 @@ def listeners(url: str) -> list[int]:
         return [row[0] for row in connection.execute(LISTENERS)]
 
 
-def delay_of(log: seriatim.Log, follower: TailThread, number: int) -> float:
-    """Append with another log and return how long it took to arrive."""
+def delivery_delay(log: seriatim.Log, follower: TailThread, number: int) -> float:
+    """Append with another log and return the delay of the delivery."""
     started = time.monotonic()
     position = log.append([NewEvent("n", {"n": number})]).last_position
     follower.wait_for(position, within_s=15)
     return time.monotonic() - started
 
 
-def test_wake_up_comes_before_the_poll(postgres_url: str) -> None:
-    """E6: normally another process's append arrives long before the poll."""
+def test_wake_up_arrives_before_the_poll(postgres_url: str) -> None:
+    """E6: an append of another process wakes a tail long before its poll interval."""
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
         follower = TailThread(log, poll_s=8.0)
         wait_until(lambda: listeners(postgres_url), "the listener")
         time.sleep(0.2)
-        delays = [delay_of(other, follower, number) for number in range(5)]
+        delays = [delivery_delay(other, follower, number) for number in range(5)]
         other.append([NewEvent("last", {})])
         follower._tail.stop()
         seen = list(follower.seen)
@@ -49,8 +49,8 @@ def test_wake_up_comes_before_the_poll(postgres_url: str) -> None:
     assert find_gaps(seen[:5]) == []
 
 
-def test_killed_listener_loses_nothing(postgres_url: str) -> None:
-    """E6: with the listener's session killed again and again, every event arrives in order."""
+def test_tail_survives_a_killed_listener(postgres_url: str) -> None:
+    """E6: while the listener's session is killed repeatedly, every event arrives in order."""
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
         follower = TailThread(log, poll_s=0.3)
         wait_until(lambda: listeners(postgres_url), "the listener")
@@ -58,15 +58,13 @@ def test_killed_listener_loses_nothing(postgres_url: str) -> None:
             with psycopg.connect(postgres_url, autocommit=True) as admin:
                 for pid in listeners(postgres_url):
                     admin.execute("select pg_terminate_backend(%s)", (pid,))
-            delay_of(other, follower, number)
+            delivery_delay(other, follower, number)
         wait_until(lambda: listeners(postgres_url), "the next listener")
 
         assert find_gaps(follower.stop()) == []
 
 
-def test_without_listen_the_poll_finds_all(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tail_without_listen_polls(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """E6: where LISTEN is not available, polling finds every event."""
 
     def refuse(*_: object) -> None:
@@ -75,37 +73,37 @@ def test_without_listen_the_poll_finds_all(
     monkeypatch.setattr(Listener, "_listen", refuse)
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
         follower = TailThread(log, poll_s=0.2)
-        delays = [delay_of(other, follower, number) for number in range(4)]
+        delays = [delivery_delay(other, follower, number) for number in range(4)]
 
         assert find_gaps(follower.stop()) == []
         assert max(delays) < 5.0
 
 
-def test_lost_notifications_cost_only_the_poll(
+def test_tail_without_notifications_polls(
     proxy_to: Callable[[str], TcpProxy], postgres_url: str
 ) -> None:
-    """E6: notifications that never come (LISTEN cut on its way) cost only the poll."""
+    """E6: when LISTEN never reaches the server, polling finds every event."""
     proxy = proxy_to(postgres_url)
     for _ in range(20):
         proxy.drop_requests_with(b'listen "')
     with seriatim.open(proxy.url) as log, seriatim.open(postgres_url) as other:
         follower = TailThread(log, poll_s=0.2)
         for number in range(4):
-            delay_of(other, follower, number)
+            delivery_delay(other, follower, number)
 
         assert listeners(postgres_url) == []
         assert find_gaps(follower.stop()) == []
 
 
-def test_own_appends_wake_without_the_server(
+def test_own_appends_wake_tails_directly(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E6: an append of the same process wakes its tails directly."""
+    """E6: an append wakes the tails of its process without a notification."""
     monkeypatch.setattr(Listener, "_run", lambda _: None)
     with seriatim.open(postgres_url) as log:
         follower = TailThread(log, poll_s=8.0)
         time.sleep(0.2)
-        delay = delay_of(log, follower, 1)
+        delay = delivery_delay(log, follower, 1)
         log.append([NewEvent("last", {})])
         follower._tail.stop()
 

@@ -1,4 +1,4 @@
-"""Findings of verify and doctor in a sound and in a damaged file."""
+"""Findings of verify and doctor in an intact and in a damaged file."""
 
 import sqlite3
 from pathlib import Path
@@ -14,13 +14,13 @@ from tests.integration.sqlite.store_appender import StoreAppender
 
 
 def levels(findings: list[Finding]) -> dict[str, str]:
-    """Return what was found, by check."""
+    """Return the levels of findings by check."""
     return {finding.check: finding.level for finding in findings}
 
 
 @pytest.fixture
 def filled(store: SqliteStore, appender: StoreAppender) -> SqliteStore:
-    """A log of a few streams, tags, keys and an indexed path."""
+    """A log with some streams, tags, keys and a payload index."""
     store.declare(PayloadIndex("u", "n"))
     for number in range(5):
         stream = ("order", f"{number % 2}")
@@ -29,8 +29,8 @@ def filled(store: SqliteStore, appender: StoreAppender) -> SqliteStore:
     return store
 
 
-def test_a_sound_log_passes_every_check(filled: SqliteStore) -> None:
-    """F2: verify proves pages, positions, streams, appends, index keys and tags."""
+def test_an_intact_log_passes_every_check(filled: SqliteStore) -> None:
+    """F2: verify checks pages, positions, streams, appends, index keys and tags."""
     findings = list(filled.verify())
     assert set(levels(findings).values()) == {"ok"}
     assert set(levels(findings)) == {
@@ -77,7 +77,7 @@ def test_a_sound_log_passes_every_check(filled: SqliteStore) -> None:
 def test_tampering_is_found(
     filled: SqliteStore, path: str, trigger: str, statement: str, check: str
 ) -> None:
-    """F2: a change that bypassed the triggers is reported, with a cure."""
+    """F2: a change that bypassed the triggers is reported with a remedy."""
     intruder = sqlite3.connect(path, isolation_level=None)
     intruder.execute(f"drop trigger {trigger}")
     intruder.execute(statement)
@@ -87,7 +87,7 @@ def test_tampering_is_found(
     assert all(finding.cure for finding in findings)
 
 
-def test_a_healthy_setting_has_nothing_to_cure(filled: SqliteStore) -> None:
+def test_doctor_of_an_intact_log(filled: SqliteStore) -> None:
     """F9: doctor checks durability, schema, permissions, space and the file system."""
     found = levels(list(filled.doctor()))
     assert found["durability"] == found["schema"] == found["permissions"] == "ok"
@@ -95,7 +95,7 @@ def test_a_healthy_setting_has_nothing_to_cure(filled: SqliteStore) -> None:
 
 
 def test_doctor_reports_index_coverage(filled: SqliteStore) -> None:
-    """A8: an index that was declared after events of its type is named, with a cure."""
+    """A8: an index declared after events of its type is a warning with a remedy."""
     filled.declare(PayloadIndex("t", "n"))
     found = [one for one in filled.doctor() if one.check.startswith("payload index")]
     assert [one.level for one in found] == ["warning", "ok"]
@@ -105,10 +105,10 @@ def test_doctor_reports_index_coverage(filled: SqliteStore) -> None:
     assert found[0].cure
 
 
-def test_doctor_names_what_endangers_a_log(
+def test_doctor_reports_risks(
     filled: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F9: open permissions, a network file system and a scarce disk are named with a cure."""
+    """F9: open permissions, a network file system and low disk space are reported."""
     Path(path).chmod(0o666)
     monkeypatch.setattr(checks, "_find_mount_type", lambda _: "nfs4")
     monkeypatch.setattr(checks, "_SCARCE_BYTES", 1 << 62)

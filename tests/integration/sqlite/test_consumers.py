@@ -1,4 +1,4 @@
-"""Cursors, leases, commands and declarations behave like the reference in memory."""
+"""Cursors, leases, commands and declarations behave like those of the memory backend."""
 
 import itertools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.integration.sqlite.store_appender import StoreAppender
 
 @pytest.fixture(params=["memory", "sqlite"])
 def any_store(request: pytest.FixtureRequest) -> Store:
-    """The model, or a store on a file."""
+    """The memory store, or a store on a file."""
     if request.param == "memory":
         return MemoryStore()
     store: SqliteStore = request.getfixturevalue("store")
@@ -32,7 +32,7 @@ def cursor(position: int, **changes: str) -> Cursor:
 
 
 def test_a_cursor_moves_forwards_unless_it_is_reset(any_store: Store) -> None:
-    """E5: backwards only by a reset; another query under the name is a conflict."""
+    """E5: a cursor moves backwards only by a reset; another query under its name is a conflict."""
     assert any_store.cursor("default", "subscription", "mailer") is None
     any_store.put_cursor(cursor(5, last_event_id="e"), lease=None, reset=False)
     with pytest.raises(InvalidArgument):
@@ -47,7 +47,7 @@ def test_a_cursor_moves_forwards_unless_it_is_reset(any_store: Store) -> None:
 
 
 def test_cursors_are_listed_by_name_within_a_tenant(any_store: Store) -> None:
-    """E4: a listing holds one tenant's and one purpose's cursors."""
+    """E4: a listing contains the cursors of one tenant and purpose, by name."""
     for name in ("b", "a", "é", "Z"):
         any_store.put_cursor(cursor(1, name=name), lease=None, reset=False)
     any_store.put_cursor(cursor(1, tenant_id="other"), lease=None, reset=False)
@@ -57,7 +57,7 @@ def test_cursors_are_listed_by_name_within_a_tenant(any_store: Store) -> None:
 
 
 def test_a_lease_has_one_owner_and_a_rising_token(any_store: Store) -> None:
-    """G2: the token rises with every claim, also of the same owner."""
+    """G2: the token of a lease rises with every claim, also of the same owner."""
     first = any_store.claim_lease("default", "mailer", "me", 60)
     assert first is not None
     assert any_store.claim_lease("default", "mailer", "you", 60) is None
@@ -75,23 +75,23 @@ def test_a_lease_has_one_owner_and_a_rising_token(any_store: Store) -> None:
     assert taken.token == first.token + 2
 
 
-def test_an_expired_lease_is_its_owners_until_someone_takes_it(any_store: Store) -> None:
-    """G2: expiry alone loses nothing; a new owner does."""
-    mine = any_store.claim_lease("default", "mailer", "me", -1)
-    assert mine is not None
-    any_store.put_cursor(cursor(1), lease=mine, reset=False)
-    assert any_store.renew_lease(mine, -1)
+def test_an_expired_lease_stays_until_claimed(any_store: Store) -> None:
+    """G2: an expired lease stays with its owner until another claims it."""
+    lease = any_store.claim_lease("default", "mailer", "me", -1)
+    assert lease is not None
+    any_store.put_cursor(cursor(1), lease=lease, reset=False)
+    assert any_store.renew_lease(lease, -1)
     assert any_store.claim_lease("default", "mailer", "you", 60) is not None
-    assert not any_store.renew_lease(mine, 60)
+    assert not any_store.renew_lease(lease, 60)
     with pytest.raises(LeaseLost):
-        any_store.put_cursor(cursor(2), lease=mine, reset=False)
+        any_store.put_cursor(cursor(2), lease=lease, reset=False)
     stored = any_store.cursor("default", "subscription", "mailer")
     assert stored is not None
     assert stored.position == 1
 
 
 def test_command_is_replayed_until_it_is_purged(any_store: Store, appender: StoreAppender) -> None:
-    """C5: the stored response comes back with the original records; old ones are forgotten."""
+    """C5: a command returns its first response and records until it is purged."""
     command = Command(actor="a", endpoint="/x", key="k", request={"a": 1}, response={"ok": [1]})
     first = appender.append(any_store, NewEvent("t"), NewEvent("u"), command=command)
     duplicate = appender.append(any_store, NewEvent("t"), command=command)
@@ -103,8 +103,8 @@ def test_command_is_replayed_until_it_is_purged(any_store: Store, appender: Stor
     assert not appender.append(any_store, NewEvent("t"), command=command).replayed
 
 
-def test_declarations_are_kept_and_compared(any_store: Store) -> None:
-    """A8: the same again is nothing new, other rules under a known name are a conflict."""
+def test_repeated_declarations_are_compared(any_store: Store) -> None:
+    """A8: an equal declaration changes nothing; a different one under a known name conflicts."""
     gate = StreamKind(name="gate", first_seq=0, closing_types=("shut",))
     paid = EventType(event_type="paid", event_version=2, schema={"maximum": 10**30, "é": [1.5]})
     versions: list[int] = []
@@ -126,7 +126,7 @@ def test_declarations_are_kept_and_compared(any_store: Store) -> None:
 
 
 def test_declarations_of_another_process_are_seen(store: SqliteStore, path: str) -> None:
-    """A8: every process follows the same rules, from the next append on."""
+    """A8: an append validated before another process's declaration is reported as stale."""
     other = SqliteStore(path)
     request = StoreAppender().request(store, [NewEvent("t")])
     other.declare(StreamKind(name="gate"))

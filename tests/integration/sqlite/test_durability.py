@@ -22,7 +22,7 @@ def test_acknowledged_appends_survive_kill_9(
     store = SqliteStore(path)
     found = [record.position for record in read_everything(store)]
     assert receipts == list(range(1, len(receipts) + 1))
-    # One append may have been committed whose receipt nobody saw.
+    # One more append may have been committed whose receipt was not printed.
     assert found in (receipts, [*receipts, len(receipts) + 1])
     assert appender.append(store, *make_facts(1)).first_position == len(found) + 1
     assert all(finding.level == "ok" for finding in store.verify())
@@ -30,5 +30,5 @@ def test_acknowledged_appends_survive_kill_9(
 
 
 def test_commits_are_synchronous(store: SqliteStore) -> None:
-    """F5: the file is in WAL mode, and every commit waits for the disk."""
+    """F5: the file is in WAL mode with synchronous=FULL."""
     assert store._writer.read_settings() == ("wal", 2)

@@ -19,7 +19,7 @@ PADDING = 400_000  # bytes of journal: other files that this process writes are 
 
 @contextmanager
 def full_disk(path: str) -> Iterator[None]:
-    """Let the log's journal grow no further: the kernel refuses the write, as on a full disk."""
+    """Limit the file size of this process, so that the kernel refuses writes to the journal."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = Path(f"{path}-wal").stat().st_size
     assert size > PADDING
@@ -49,7 +49,7 @@ WAYS: dict[str, Callable[[Log], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_append_whose_commit_fails_has_no_receipt(log: Log, path: str, way: str) -> None:
+def test_a_failed_commit_of_an_append_is_reported(log: Log, path: str, way: str) -> None:
     """L2: a rolled-back append is reported as not stored, and the log keeps working."""
     with full_disk(path), pytest.raises(BackendFailure) as failure:
         WAYS[way](log)
@@ -59,8 +59,8 @@ def test_an_append_whose_commit_fails_has_no_receipt(log: Log, path: str, way: s
     assert WAYS[way](log).first_position == 2
 
 
-def test_a_declaration_whose_commit_fails_is_not_made(log: Log, path: str) -> None:
-    """L2: other writes report the same failure."""
+def test_a_failed_commit_of_a_declaration_is_reported(log: Log, path: str) -> None:
+    """L2: a declaration whose commit fails is reported and not stored."""
     kind = StreamKind(name="case", first_seq=0)
     with full_disk(path), pytest.raises(BackendFailure):
         log.declare(kind)

@@ -21,7 +21,7 @@ from tests.integration.sqlite.writer_launcher import ROOT, start_writer
 NOBODY = 65534
 
 
-def test_a_file_that_is_no_database_is_named(path: str) -> None:
+def test_a_file_that_is_no_database_is_refused(path: str) -> None:
     """L3: the error says that the file is no database, and the file is unchanged."""
     Path(path).write_text("a shopping list" * 1000, encoding="utf-8")
     with pytest.raises(BackendFailure, match="not a SQLite database") as failure:
@@ -30,8 +30,8 @@ def test_a_file_that_is_no_database_is_named(path: str) -> None:
     assert Path(path).read_text(encoding="utf-8").startswith("a shopping list")
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """L3: the failure names the path and the cure."""
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
+    """L3: the error of a missing folder says that it must exist."""
     with pytest.raises(BackendFailure, match="its folder must exist") as failure:
         SqliteStore(str(tmp_path / "absent" / "log.db"))
     assert not failure.value.retryable
@@ -60,8 +60,8 @@ except BackendFailure as failure:
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_file_that_may_not_be_written_is_named(public_folder: Path, exists: bool) -> None:
-    """L3: missing permission is a failure with the cure, never an empty log."""
+def test_a_file_without_write_permission_is_reported(public_folder: Path, exists: bool) -> None:
+    """L3: a missing permission is an error that names it, never an empty log."""
     path = public_folder / "log.db"
     if exists:
         SqliteStore(str(path)).close()
@@ -74,8 +74,8 @@ def test_a_file_that_may_not_be_written_is_named(public_folder: Path, exists: bo
     assert "writable" in shown or "permission" in shown
 
 
-def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, appender: StoreAppender) -> None:
-    """L2: on a full disk no receipt is returned without a stored event, and nothing is damaged."""
+def test_a_full_disk_loses_no_acknowledged_event(path: str, appender: StoreAppender) -> None:
+    """L2: on a full disk the append fails, stored events remain, and appends work again later."""
     SqliteStore(path).close()
     writer = start_writer(path, 100_000, "full", 2_000_000)
     *receipts, last = writer.communicate()[0].splitlines()
@@ -90,10 +90,8 @@ def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, appender: Stor
     store.close()
 
 
-def test_a_file_replaced_under_an_open_log_is_noticed(
-    store: SqliteStore, appender: StoreAppender, path: str
-) -> None:
-    """L2: appends to a file that has no name any more would be lost, so they are refused."""
+def test_a_moved_file_is_detected(store: SqliteStore, appender: StoreAppender, path: str) -> None:
+    """L2: reads and appends of a log whose file was moved are refused."""
     appender.append(store, *make_facts(1))
     request = appender.request(store, make_facts(1))
     Path(path).rename(path + ".moved")
@@ -103,7 +101,7 @@ def test_a_file_replaced_under_an_open_log_is_noticed(
 
 
 def test_a_damaged_page_is_reported(path: str, appender: StoreAppender) -> None:
-    """L2: damage is a failure of the backend or a finding, never an empty result."""
+    """L2: a damaged page is a backend failure of reads and a finding of verify."""
     store = SqliteStore(path)
     for _ in range(30):
         appender.append(store, *make_facts(20))
@@ -121,14 +119,14 @@ def test_a_damaged_page_is_reported(path: str, appender: StoreAppender) -> None:
     store.close()
 
 
-def test_what_the_database_refuses_fails_one_request_only(
+def test_a_request_refused_by_the_database_fails_alone(
     store: SqliteStore, appender: StoreAppender
 ) -> None:
-    """B1: a request that only the database's own rules refuse fails alone."""
+    """B1: a request that only a rule of the database refuses fails alone in its group."""
     appender.append(store, NewEvent("first", event_id="taken"))
     duplicate_appender = StoreAppender(
         lambda: "taken"
-    )  # an id made for the append is not looked up before it
+    )  # a generated id is not looked up before the append
     group = [
         appender.request(store, make_facts(1)),
         duplicate_appender.request(store, make_facts(1)),
@@ -154,8 +152,8 @@ def test_what_the_database_refuses_fails_one_request_only(
         (None, True),
     ],
 )
-def test_a_commit_that_fails_unclearly_is_ambiguous(code: int | None, ambiguous: bool) -> None:
-    """B10: only what certainly stored nothing is called so."""
+def test_an_unclear_commit_failure_is_ambiguous(code: int | None, ambiguous: bool) -> None:
+    """B10: a failed COMMIT is ambiguous unless its error proves that nothing was stored."""
     error = sqlite3.OperationalError("simulated")
     if code is not None:
         error.sqlite_errorcode = code

@@ -103,16 +103,16 @@ def insert(
         (2, NO_KEY | {"payload": None}, "NOT NULL"),
     ],
 )
-def test_an_insert_around_the_log_keeps_its_rules(
+def test_direct_inserts_are_checked(
     raw_connection: sqlite3.Connection, like: int, changes: dict[str, Any], reason: str
 ) -> None:
-    """F2: positions, numbers, the closing lock and the opening type are enforced by trigger."""
+    """F2: triggers check positions, numbers, closed streams and opening types of direct inserts."""
     with pytest.raises(sqlite3.IntegrityError, match=reason):
         insert(raw_connection, like, **changes)
 
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
-def test_an_event_id_is_taken_once(raw_connection: sqlite3.Connection, verb: str) -> None:
+def test_event_ids_and_keys_are_unique(raw_connection: sqlite3.Connection, verb: str) -> None:
     """F2: an event id is unique, and REPLACE does not delete its event."""
     (key,) = raw_connection.execute("select event_key from events where position = 2").fetchone()
     with pytest.raises(sqlite3.IntegrityError, match="event_id is taken"):
@@ -125,7 +125,7 @@ def test_an_event_id_is_taken_once(raw_connection: sqlite3.Connection, verb: str
 def test_the_trace_kind_is_enforced_without_a_declaration(
     store: SqliteStore, appender: StoreAppender, raw_connection: sqlite3.Connection
 ) -> None:
-    """F2: a finished trace takes no further event, and needs no declaration for that."""
+    """F2: a finished trace takes no further event, without a declaration of its kind."""
     started = {
         "workflow": "w",
         "title": "t",

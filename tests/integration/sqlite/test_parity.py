@@ -1,4 +1,4 @@
-"""The SQLite store returns the same results as the reference in memory."""
+"""The SQLite store returns the same results as the memory store."""
 
 import itertools
 import random
@@ -58,18 +58,18 @@ START_US = 1_700_000_000_000_000
 
 
 class Clock:
-    """The time, which moves a little with every group of appends."""
+    """A clock that advances with every group of appends."""
 
     now_us = START_US
 
     def time_ns(self) -> int:
-        """Tell the time as the standard library would."""
+        """Return the time as time.time_ns does."""
         return self.now_us * 1000
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """One clock for the model and the store."""
+    """One clock for the memory store and the SQLite store."""
     made = Clock()
     monkeypatch.setattr(time, "time_ns", made.time_ns)
     return made
@@ -77,12 +77,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def model_and_store(store: SqliteStore) -> tuple[Store, Store]:
-    """The model and the store."""
+    """The memory store and the SQLite store."""
     return MemoryStore(), store
 
 
-def shown(outcome: Outcome) -> object:
-    """Reduce an answer to what a caller can see of it."""
+def visible_parts(outcome: Outcome) -> object:
+    """Return the parts of an outcome that a caller can see."""
     if isinstance(outcome, AppendResult):
         return outcome.records, outcome.replayed, outcome.response, outcome.count
     if isinstance(outcome, SeriatimError):
@@ -92,18 +92,18 @@ def shown(outcome: Outcome) -> object:
 
 
 class Caller:
-    """Someone who appends at random, often what was appended before, often wrongly."""
+    """Makes random appends, often repeated or invalid."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self._scribe = StoreAppender()
 
     def some(self, choices: Any, most: int) -> list[Any]:
-        """Choose a few."""
+        """Choose up to `most` values."""
         return [self._dice.choice(choices) for _ in range(self._dice.randint(0, most))]
 
     def event(self, *, keyed: bool) -> NewEvent:
-        """Make an event of few possible ids, keys and payloads."""
+        """Make an event with few possible ids, keys and payloads."""
         dice = self._dice
         return NewEvent(
             dice.choice(TYPES),
@@ -144,19 +144,19 @@ class Caller:
             return None
 
     def expected_seq(self) -> ExpectedSeq:
-        """Expect some number of some stream."""
+        """Make a condition on a random number of a random stream."""
         stream = self._dice.choice(STREAMS[1:])
         assert stream is not None
         return ExpectedSeq(stream, self._dice.choice((None, 0, 1, 2, 3, 4, 5)))
 
     def expected_context(self, store: Store) -> ExpectedContext:
-        """Expect the true version of a context, or another."""
+        """Make a condition on a context with its version or another one."""
         query = self.query()
         version = store.context_version(self._dice.choice(TENANTS), query, store.head())
         return ExpectedContext(query, self._dice.choice((version, version, None, 1)))
 
     def query(self) -> Query:
-        """Ask anything; most sides stay open."""
+        """Make a random query."""
         filters = [
             Filter(
                 types=self._side(TYPES),
@@ -172,7 +172,7 @@ class Caller:
         return self.some(choices, 3) if self._dice.random() < 0.35 else None
 
     def spec(self, head: int) -> ReadSpec:
-        """Read any page."""
+        """Make a random read."""
         dice = self._dice
         windows = (None, None, None, START_US, START_US + 10, START_US + 30)
         return ReadSpec(
@@ -193,21 +193,21 @@ class Caller:
         )
 
 
-def append_alike(caller: Caller, clock: Clock, model: Store, store: Store, groups: int) -> None:
-    """Append the same groups to both and compare every answer."""
+def append_to_both(caller: Caller, clock: Clock, model: Store, store: Store, groups: int) -> None:
+    """Append the same groups to both stores and compare every outcome."""
     for _ in range(groups):
         clock.now_us += 1
         requests = [caller.request(model) for _ in range(caller._dice.choice((1, 1, 2, 8)))]
         group = [request for request in requests if request is not None]
-        expected = [shown(outcome) for outcome in model.append(group)]
-        assert expected == [shown(outcome) for outcome in store.append(group)]
+        expected = [visible_parts(outcome) for outcome in model.append(group)]
+        assert expected == [visible_parts(outcome) for outcome in store.append(group)]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_appends_and_reads_equal_the_model(
     model_and_store: tuple[Store, Store], clock: Clock, seed: int
 ) -> None:
-    """F1: mixed groups of appends, then reads, queries and listings, equal the model's."""
+    """F1: random appends, reads, queries and listings equal those of the memory store."""
     model, store = model_and_store
     dice = random.Random(seed)
     caller = Caller(dice)
@@ -217,7 +217,7 @@ def test_appends_and_reads_equal_the_model(
         )
         one.declare(EventType(event_type="paid", event_version=1))
         one.declare(EventType(event_type="paid", event_version=2))
-    append_alike(caller, clock, model, store, 60)
+    append_to_both(caller, clock, model, store, 60)
     assert read_everything(model) == read_everything(store)
     head = model.head()
     assert head > 20
@@ -254,10 +254,10 @@ def compare_listings(model: Store, store: Store) -> None:
 def test_too_many_index_scans_fall_back_to_the_matcher(
     model_and_store: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D6: the size of a query never changes its matches."""
+    """D6: a query with too many index scans is evaluated by the matcher, with equal results."""
     model, store = model_and_store
     caller = Caller(random.Random(7))
-    append_alike(caller, clock, model, store, 20)
+    append_to_both(caller, clock, model, store, 20)
     for module in (queries, index_scans):
         monkeypatch.setattr(module, "INDEX_SCANS_MAX", 0)
     for _ in range(50):
@@ -269,7 +269,7 @@ def test_too_many_index_scans_fall_back_to_the_matcher(
 
 
 def test_a_long_stream_is_paged_by_position(store: SqliteStore, appender: StoreAppender) -> None:
-    """E1: a page of a stream starts after any position, wherever the stream's events lie."""
+    """E1: a page of a stream starts after any position."""
     for number in range(60):
         stream = ("s", "long") if number % 3 else None
         appender.append(store, NewEvent("t", {"n": number}, stream=stream))
@@ -282,10 +282,10 @@ def test_a_long_stream_is_paged_by_position(store: SqliteStore, appender: StoreA
         assert store.read(spec) == wanted
 
 
-def test_a_context_is_checked_up_to_the_moment_of_the_append(
+def test_a_context_includes_appends_before_the_lock(
     store: SqliteStore, appender: StoreAppender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B8: an append between the evaluation and the lock still breaks the condition."""
+    """B8: an append between the evaluation of a context and the lock fails the condition."""
     taken = Query([Filter(types=["taken"])])
     request = appender.request(store, [NewEvent("taken")], ExpectedContext(taken, None))
     rival = SqliteStore(store._file.path)

@@ -1,4 +1,4 @@
-"""Every read with a promised cost uses its index."""
+"""Reads with a bounded cost use their index."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ RANGE = {"start": 0, "after": 0, "until": 9, "limit": 1, "after_seq": 0, "until_
 
 @pytest.fixture
 def connection(store: SqliteStore) -> Iterator[sqlite3.Connection]:
-    """A connection that can be asked for plans."""
+    """A connection that explains query plans."""
     with store._readers.connection() as lent:
         yield lent
 
@@ -64,7 +64,7 @@ def check_plan(steps: list[str], index: str) -> None:
         ("delete_old_commands", {"before": 1, "limit": 1}, "commands_by_age"),
     ],
 )
-def test_single_look_ups_use_their_index(
+def test_single_lookups_use_their_index(
     connection: sqlite3.Connection, name: str, values: Any, index: str
 ) -> None:
     """F7: the last event of a stream, an event id and an idempotency key come from an index."""
@@ -83,7 +83,7 @@ def test_single_look_ups_use_their_index(
         ("find_stored_ids", 3, "events_by_id (event_key=? AND tenant_id=?)"),
     ],
 )
-def test_look_ups_of_many_keys_use_their_index(
+def test_lookups_of_many_keys_use_their_index(
     connection: sqlite3.Connection, name: str, columns: int, index: str
 ) -> None:
     """F7: lookups under the lock use an index for each key."""
@@ -93,7 +93,7 @@ def test_look_ups_of_many_keys_use_their_index(
 
 
 def test_the_state_of_a_log_is_found_by_index(connection: sqlite3.Connection) -> None:
-    """F7: the ends of streams are read from their index alone, and nothing is scanned."""
+    """F7: the ends of streams are read from a covering index, and nothing is scanned."""
     text = SQL["select_log_state"].replace("{last_seqs}", f", {SQL['select_last_seq']}" * 2)
     steps = plan(connection, text, [b"", b""])
     check_plan(steps, "COVERING INDEX events_by_stream (stream_key=?)")
@@ -101,7 +101,7 @@ def test_the_state_of_a_log_is_found_by_index(connection: sqlite3.Connection) ->
 
 
 def spec(**changes: Any) -> ReadSpec:
-    """Read a page of a tenant."""
+    """Make a read of a tenant's page."""
     return ReadSpec(**{"tenant_id": "default", "limit": 10, **changes})
 
 
@@ -140,16 +140,16 @@ SPECS = [
 
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize(("asked", "index"), SPECS)
-def test_reads_walk_their_index(
+def test_reads_use_their_index(
     connection: sqlite3.Connection, asked: ReadSpec, index: str, back: bool
 ) -> None:
-    """F7: a stream, and the tails of a tenant, a type and a type in a stream, without a sort."""
+    """F7: reads by stream, tenant, type and other fields use their index without a sort."""
     for walk in queries.plan_read_scans(asked):
-        check_walk(connection, walk, index, back=back)
+        check_scan(connection, walk, index, back=back)
 
 
-def check_walk(connection: sqlite3.Connection, walk: IndexScan, index: str, *, back: bool) -> None:
-    """Check the plan of one walk; the first events of a stream are read through for a type."""
+def check_scan(connection: sqlite3.Connection, walk: IndexScan, index: str, *, back: bool) -> None:
+    """Check the plan of one scan; a stream's first events are scanned by number for a type."""
     if walk.until_seq == UNINDEXED_SEQ_MAX:
         index = STREAM
     check_plan(plan(connection, walk.build_sql(newest_first=back), {**walk.values, **RANGE}), index)
@@ -183,18 +183,18 @@ def check_walk(connection: sqlite3.Connection, walk: IndexScan, index: str, *, b
         ),
     ],
 )
-def test_queries_walk_the_narrowest_index(
+def test_queries_use_the_narrowest_index(
     connection: sqlite3.Connection, query: Query, index: str, back: bool
 ) -> None:
-    """F7: a context is evaluated along an index from its end, and needs no sort."""
+    """F7: the records and version of a query come from the narrowest index, without a sort."""
     walks = queries.plan_query_scans("default", query, RULES, 0, 9)
     assert walks
     for walk in walks:
-        check_walk(connection, walk, index, back=back)
+        check_scan(connection, walk, index, back=back)
 
 
-def test_a_predicate_is_searched_for_before_it_is_parsed() -> None:
-    """D3: the search for text is a necessary condition, made only of what has one text."""
+def test_predicates_have_a_text_prefilter() -> None:
+    """D3: the prefilter of a predicate consists of fragments with one canonical text."""
     sql, values = payload_predicates.build_condition(
         [{"a": "b", "n": 1, "deep": [{"x": None}, True, 1.5]}]
     )

@@ -14,10 +14,8 @@ from tests.integration.sqlite.store_appender import StoreAppender, make_facts, r
 from tests.integration.sqlite.writer_launcher import start_writer
 
 
-def test_positions_are_gapless_over_processes_and_seen_in_order(
-    store: SqliteStore, path: str
-) -> None:
-    """B3: four processes append while a tail follows; no gap, no overtaking, nothing twice."""
+def test_positions_of_concurrent_processes_are_gapless(store: SqliteStore, path: str) -> None:
+    """B3: a tail reads the appends of four processes in order, without gaps or duplicates."""
     writers = [start_writer(path, 100, f"writer-{number}") for number in range(4)]
     seen: list[int] = []
     while len(seen) < 400:
@@ -39,7 +37,7 @@ def test_positions_are_gapless_over_processes_and_seen_in_order(
 
 
 def test_a_waiter_is_woken_by_another_process(store: SqliteStore, path: str) -> None:
-    """E5: a foreign append is noticed soon, an own one at once."""
+    """E5: a wait ends when another process appends, or when its time is over."""
     other = SqliteStore(path)
     timer = threading.Timer(0.2, lambda: StoreAppender().append(other, *make_facts(1)))
     timer.start()
@@ -55,7 +53,7 @@ def test_a_waiter_is_woken_by_another_process(store: SqliteStore, path: str) -> 
 
 
 def test_a_waiter_is_released_when_the_log_closes(store: SqliteStore) -> None:
-    """B13: closing a log releases all waiting threads."""
+    """B13: closing a log ends the waits of other threads."""
     waiter = threading.Thread(target=store.wait, args=(0, 60))
     waiter.start()
     store.close()
@@ -63,10 +61,10 @@ def test_a_waiter_is_released_when_the_log_closes(store: SqliteStore) -> None:
     assert not waiter.is_alive()
 
 
-def test_a_held_lock_delays_for_a_bounded_time(
+def test_a_held_lock_is_a_retryable_failure(
     store: SqliteStore, path: str, appender: StoreAppender
 ) -> None:
-    """B14: a file that stays locked is a retryable, unambiguous failure."""
+    """B14: an append to a file that stays locked fails, retryable and not ambiguous."""
     impatient = SqliteStore(path, busy_timeout_s=0.2)
     with store._writer.transaction():
         started = time.monotonic()
@@ -81,8 +79,8 @@ def test_a_held_lock_delays_for_a_bounded_time(
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_forks_in_mid_load_leave_everyone_working(store: SqliteStore) -> None:
-    """B13: parent and children append and read around forks, and the file stays whole."""
+def test_forks_under_load(store: SqliteStore) -> None:
+    """B13: parent and children append and read around forks, and the file stays intact."""
     stop = threading.Event()
 
     def load(name: str) -> None:
@@ -95,7 +93,7 @@ def test_forks_in_mid_load_leave_everyone_working(store: SqliteStore) -> None:
     threads = [threading.Thread(target=load, args=(f"thread-{number}",)) for number in range(3)]
     for thread in threads:
         thread.start()
-    children = [fork(store, f"child-{number}") for number in range(5)]
+    children = [fork_appender(store, f"child-{number}") for number in range(5)]
     statuses = [os.waitpid(child, 0)[1] for child in children]
     stop.set()
     for thread in threads:
@@ -107,7 +105,7 @@ def test_forks_in_mid_load_leave_everyone_working(store: SqliteStore) -> None:
     assert all(finding.level == "ok" for finding in store.verify())
 
 
-def fork(store: SqliteStore, name: str) -> int:
+def fork_appender(store: SqliteStore, name: str) -> int:
     """Fork a child that appends three events and ends."""
     child = os.fork()
     if child:
@@ -123,8 +121,8 @@ def fork(store: SqliteStore, name: str) -> int:
         os._exit(code)
 
 
-def test_a_closed_log_says_so(store: SqliteStore, appender: StoreAppender) -> None:
-    """B13: no connection is opened after a close."""
+def test_a_closed_log_is_reported(store: SqliteStore, appender: StoreAppender) -> None:
+    """B13: a closed log refuses reads and appends."""
     request = appender.request(store, make_facts(1))
     store.close()
     for act in (store.head, lambda: store.append([request])):

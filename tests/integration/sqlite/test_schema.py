@@ -15,8 +15,8 @@ from seriatim.store.sqlite.store import SqliteStore
 from tests.integration.sqlite.store_appender import StoreAppender, make_facts
 
 
-def shape(connection: sqlite3.Connection) -> dict[str, object]:
-    """Return everything that makes one schema another."""
+def schema_of(connection: sqlite3.Connection) -> dict[str, object]:
+    """Return everything that distinguishes two schemas."""
     objects = connection.execute("select type, name, sql from sqlite_schema order by name")
     seeds = {
         table: sorted(connection.execute(f"select * from {table}"))
@@ -30,14 +30,14 @@ def shape(connection: sqlite3.Connection) -> dict[str, object]:
     }
 
 
-def test_an_older_log_is_migrated_and_equals_a_fresh_one(
+def test_a_migrated_log_equals_a_new_one(
     store: SqliteStore,
     path: str,
     tmp_path: Path,
     appender: StoreAppender,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F3: opening a log of the previous schema brings it up to date and keeps its events."""
+    """F3: opening a log of the previous schema migrates it and keeps its events."""
     older = str(tmp_path / "older.db")
     with monkeypatch.context() as patched:
         patched.setattr(migrate, "MIGRATIONS", migrate.MIGRATIONS[:1])
@@ -50,15 +50,15 @@ def test_an_older_log_is_migrated_and_equals_a_fresh_one(
     assert (after.head(), after.identity()) == (3, identity)
     after.close()
     migrated, fresh = sqlite3.connect(older), sqlite3.connect(path)
-    assert shape(migrated) == shape(fresh)
+    assert schema_of(migrated) == schema_of(fresh)
     seen = migrated.execute("select position, recorded from readable_events").fetchall()
     assert [position for position, _ in seen] == [1, 2, 3]
     migrated.close()
     fresh.close()
 
 
-def test_every_migration_file_is_listed_in_order() -> None:
-    """F3: migrations are numbered without gaps, and none is forgotten."""
+def test_migrations_are_listed_without_gaps() -> None:
+    """F3: every migration file is listed, numbered without gaps."""
     stored = files("seriatim.store.sqlite") / "migrations"
     names = sorted(entry.name for entry in stored.iterdir() if entry.name.endswith(".sql"))
     assert names == list(migrate.MIGRATIONS)
@@ -66,15 +66,15 @@ def test_every_migration_file_is_listed_in_order() -> None:
 
 
 def test_columns_follow_the_record(store: SqliteStore, path: str) -> None:
-    """A1: the table's columns are in the order of the record's fields."""
+    """A1: the columns of the table have the order of the record's fields."""
     connection = sqlite3.connect(path)
     stored = [name for _, name, *_ in connection.execute("pragma table_info(events)")]
     connection.close()
     assert stored[: len(COLUMN_NAMES)] == list(COLUMN_NAMES)
 
 
-def test_a_log_is_kept_when_it_is_opened_again(path: str, appender: StoreAppender) -> None:
-    """F8: identity and events outlive the process that made them."""
+def test_a_log_keeps_its_identity_when_reopened(path: str, appender: StoreAppender) -> None:
+    """F8: identity and events are the same when a log is opened again."""
     first = SqliteStore(path)
     appender.append(first, *make_facts(3))
     identity = first.identity()
@@ -86,8 +86,8 @@ def test_a_log_is_kept_when_it_is_opened_again(path: str, appender: StoreAppende
     second.close()
 
 
-def test_many_openers_of_a_new_file_make_one_log(path: str) -> None:
-    """F3: the schema is made once, under the write lock."""
+def test_concurrent_creations_make_one_log(path: str) -> None:
+    """F3: concurrent creations of a file make one log."""
     with ThreadPoolExecutor(8) as pool:
         stores = list(pool.map(lambda _: SqliteStore(path), range(8)))
     assert len({store.identity().log_id for store in stores}) == 1
@@ -95,7 +95,7 @@ def test_many_openers_of_a_new_file_make_one_log(path: str) -> None:
         store.close()
 
 
-def change(path: str, *statements: str) -> None:
+def run_statements(path: str, *statements: str) -> None:
     """Run statements on the file as another program would."""
     connection = sqlite3.connect(path, isolation_level=None)
     for statement in statements:
@@ -103,13 +103,13 @@ def change(path: str, *statements: str) -> None:
     connection.close()
 
 
-def test_a_newer_schema_that_this_program_can_share_is_shared(
-    store: SqliteStore, path: str
-) -> None:
-    """F3: a program one version older keeps working through an upgrade."""
+def test_a_compatible_newer_schema_is_accepted(store: SqliteStore, path: str) -> None:
+    """F3: a program one version older works on a newer schema, with a warning of doctor."""
     store.close()
     newer = migrate.SCHEMA_VERSION + 1
-    change(path, f"pragma user_version = {newer}", f"update seriatim_schema set version = {newer}")
+    run_statements(
+        path, f"pragma user_version = {newer}", f"update seriatim_schema set version = {newer}"
+    )
     again = SqliteStore(path)
     assert again.head() == 0
     (finding,) = [found for found in again.doctor() if found.check == "schema"]
@@ -117,10 +117,10 @@ def test_a_newer_schema_that_this_program_can_share_is_shared(
     again.close()
 
 
-def test_a_schema_too_new_is_refused_with_the_cure(store: SqliteStore, path: str) -> None:
-    """F3: an older program meets a clear refusal."""
+def test_a_too_new_schema_is_refused(store: SqliteStore, path: str) -> None:
+    """F3: a schema that is too new is refused: upgrade seriatim."""
     store.close()
-    change(
+    run_statements(
         path, "pragma user_version = 6", "update seriatim_schema set version = 6, works_from = 5"
     )
     with pytest.raises(BackendFailure, match="upgrade the package") as refusal:
@@ -129,8 +129,8 @@ def test_a_schema_too_new_is_refused_with_the_cure(store: SqliteStore, path: str
 
 
 def test_file_of_another_program_is_not_changed(path: str) -> None:
-    """L3: tables that are not ours are a clear refusal, and stay untouched."""
-    change(path, "create table events (mine text)")
+    """L3: a file with tables of another program is refused and unchanged."""
+    run_statements(path, "create table events (mine text)")
     with pytest.raises(BackendFailure, match="another program"):
         SqliteStore(path)
     connection = sqlite3.connect(path)
@@ -138,15 +138,15 @@ def test_file_of_another_program_is_not_changed(path: str) -> None:
     connection.close()
 
 
-def test_no_log_is_made_when_none_is_asked_for(path: str) -> None:
-    """L3: with create=False a wrong path is an error, and leaves no file."""
+def test_a_missing_log_is_not_created(path: str) -> None:
+    """L3: with create=False a missing file is an error and is not created."""
     with pytest.raises(BackendFailure, match="no log at"):
         SqliteStore(path, create=False)
     assert not Path(path).exists()
 
 
 def test_an_old_sqlite_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """L3: a library too old for the schema is named, with the version that is needed."""
+    """L3: an old SQLite library is refused with the version that is needed."""
     monkeypatch.setattr(connection, "MIN_SQLITE_VERSION", (99, 0, 0))
     with pytest.raises(BackendFailure, match=r"version 99\.0\.0 or newer"):
         SqliteStore(path)
@@ -154,6 +154,6 @@ def test_an_old_sqlite_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("place", ["", ":memory:"])
 def test_a_log_needs_a_file(place: str) -> None:
-    """F1: what lives in memory is the memory store."""
+    """F1: an empty path and `:memory:` are refused with a hint at `memory:`."""
     with pytest.raises(BackendFailure, match="memory:"):
         SqliteStore(place)

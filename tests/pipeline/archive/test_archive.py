@@ -1,4 +1,4 @@
-"""The log is archived in sealed segments and restored, in any number of runs."""
+"""The log is archived in sealed segments and restored, in one run or several."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -32,7 +32,7 @@ def ranges(at: str) -> list[tuple[int, int]]:
 def test_a_log_is_archived_verified_and_restored(
     spark: SparkSession, log_url: str, at: str, another_url: Urls
 ) -> None:
-    """J1: every record comes back as it was: position, time, ids, keys, tags, declarations."""
+    """J1: restored records have the same position, time, ids, keys, tags and declarations."""
     last = fill_every_shape(log_url)
 
     done = archive(spark, log_url, at, segment_events=5, seal_tail=True)
@@ -59,10 +59,10 @@ def test_a_log_is_archived_verified_and_restored(
         assert again.replayed
 
 
-def test_whole_segments_are_sealed_and_the_tail_waits(
+def test_only_full_segments_are_sealed_by_default(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """J1: a run continues the last one; a sealed tail is extended to the same multiple."""
+    """J1: a run seals full segments and continues the last run; the tail is sealed on request."""
     at = str(tmp_path / "archive")
     fill(log_url, 25)
 
@@ -80,7 +80,7 @@ def test_whole_segments_are_sealed_and_the_tail_waits(
 
 
 def test_an_empty_log_and_a_single_event(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """J1: nothing is an archive too, and one event is a segment."""
+    """J1: an empty log has an archive without segments, one event one segment."""
     at = str(tmp_path / "archive")
     seriatim.open(log_url).close()
 
@@ -94,10 +94,10 @@ def test_an_empty_log_and_a_single_event(spark: SparkSession, log_url: str, tmp_
     assert verify_archive(spark, log_url, at).ok
 
 
-def test_the_reader_gives_ranges_and_columns(
+def test_segments_are_read_by_range_and_columns(
     spark: SparkSession, log_url: str, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J1: a segment is read in part, by position, in the columns of every pipeline read."""
+    """J1: a segment is read in part, by positions and columns."""
     fill(log_url, 40)
     archive(spark, log_url, at, segment_events=20)
     [first, second] = list_segments(at)
@@ -111,13 +111,13 @@ def test_the_reader_gives_ranges_and_columns(
     assert part.column_names == ["event_type", "position"]
     assert part.column("position").to_pylist() == [4, 5, 6, 7]
     assert unnamed.num_rows == 4
-    assert [one.event_id for one in records(log_url)[3:7]] == unnamed.column(0).to_pylist()
+    assert [record.event_id for record in records(log_url)[3:7]] == unnamed.column(0).to_pylist()
     assert list(read_segment(at, first, after=20)) == []
     with open_storage(at).open_reader(second.file) as source:
         assert pq.ParquetFile(source).schema_arrow.metadata[b"log_id"].decode() == first.log_id
 
 
-def _any_value(field: pa.Field) -> pa.Scalar:
+def any_value(field: pa.Field) -> pa.Scalar:
     """Return a value that a column may have."""
     if field.nullable:
         return pa.scalar(None, field.type)
@@ -127,9 +127,9 @@ def _any_value(field: pa.Field) -> pa.Scalar:
 
 
 def test_row_groups_outside_of_a_range_are_not_read(tmp_path: Path) -> None:
-    """J1: statistics of positions let a reader skip row groups outside its range."""
+    """J1: row groups outside the range of a read are skipped by their statistics."""
     path = tmp_path / "segment.parquet"
-    columns = [pa.repeat(_any_value(field), 30) for field in EVENT_SCHEMA]
+    columns = [pa.repeat(any_value(field), 30) for field in EVENT_SCHEMA]
     columns[0] = pa.array(range(1, 31), EVENT_SCHEMA.field("position").type)
     pq.write_table(pa.table(columns, schema=EVENT_SCHEMA), path, row_group_size=10)
     raw = bytearray(path.read_bytes())
@@ -148,7 +148,7 @@ def test_row_groups_outside_of_a_range_are_not_read(tmp_path: Path) -> None:
 def test_an_archive_of_another_log_is_refused(
     spark: SparkSession, log_url: str, at: str, another_url: Urls
 ) -> None:
-    """F8: an archive carries its log's identity, and takes and gives nothing to another log."""
+    """F8: archiving into, and verifying with, an archive of another log is refused."""
     fill(log_url, 10)
     archive(spark, log_url, at, segment_events=5)
     other = another_url()
@@ -180,13 +180,13 @@ def test_a_log_that_lost_events_is_refused(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(LogIdentityChanged, match="another event at position 10"):
         archive(spark, url, at, segment_events=5)
     report = verify_archive(spark, url, at)
-    assert [one.position for one in report.problems] == [7]
+    assert [problem.position for problem in report.problems] == [7]
 
 
-def test_a_new_epoch_is_compared_before_going_on(
+def test_a_new_epoch_is_compared_with_the_archive(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """F8: after a restore or promotion the archive continues only if it still is the log's past."""
+    """F8: after a raised epoch a run compares the archive with the log before it continues."""
     at = str(tmp_path / "archive")
     fill(log_url, 10)
     archive(spark, log_url, at, segment_events=5)
@@ -203,10 +203,10 @@ def test_a_new_epoch_is_compared_before_going_on(
     assert found.epoch == epoch
 
 
-def test_a_log_that_is_no_beginning_takes_no_restore(
+def test_a_restore_needs_an_empty_or_partly_restored_log(
     spark: SparkSession, log_url: str, tmp_path: Path, another_url: Urls
 ) -> None:
-    """J1: a restore goes into an empty log, or into what an earlier restore has left."""
+    """J1: a restore into a log with other events is refused."""
     at = str(tmp_path / "archive")
     fill(log_url, 10)
     archive(spark, log_url, at, segment_events=5)
@@ -221,7 +221,7 @@ def test_a_log_that_is_no_beginning_takes_no_restore(
     assert (again.restored, again.there) == (0, 10)
 
 
-def test_a_lost_tail_comes_back_from_the_archive(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_lost_tail_is_restored_from_the_archive(spark: SparkSession, tmp_path: Path) -> None:
     """F8: a log restored from an old backup gets its later events back, in a new epoch."""
     path, at = tmp_path / "log.db", str(tmp_path / "archive")
     url = f"sqlite:///{path}"
@@ -239,7 +239,7 @@ def test_a_lost_tail_comes_back_from_the_archive(spark: SparkSession, tmp_path: 
 
 
 def test_invalid_archive_location_is_refused(spark: SparkSession, log_url: str) -> None:
-    """L1: a bad place and a missing archive are distinguished."""
+    """L1: an invalid location is an invalid argument, a missing archive is not found."""
     for bad in ("", "http://host/x", "s3://", "file://host/x"):
         with pytest.raises(InvalidArgument):
             open_storage(bad)

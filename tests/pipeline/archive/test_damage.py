@@ -48,7 +48,7 @@ def seal_of(at: Path, index: int) -> Path:
 
 
 def flip_a_byte(at: Path, *, where: float = 0.1) -> None:
-    """Change one byte of the second segment."""
+    """Change one byte of the second segment's file."""
     path = file_of(at, 1)
     raw = bytearray(path.read_bytes())
     raw[int(len(raw) * where)] ^= 1
@@ -56,7 +56,7 @@ def flip_a_byte(at: Path, *, where: float = 0.1) -> None:
 
 
 def flip_a_middle_byte(at: Path) -> None:
-    """Change a byte of the footer, which is most of so small a file."""
+    """Change a byte of the footer, the largest part of such a small file."""
     flip_a_byte(at, where=0.5)
 
 
@@ -66,23 +66,23 @@ def flip_a_late_byte(at: Path) -> None:
 
 
 def truncate(at: Path) -> None:
-    """Cut the end off the second segment."""
+    """Remove the end of the second segment's file."""
     path = file_of(at, 1)
     path.write_bytes(path.read_bytes()[:-100])
 
 
 def lose_a_segment(at: Path) -> None:
-    """Lose the second segment's file."""
+    """Remove the second segment's file."""
     file_of(at, 1).unlink()
 
 
 def swap_two(at: Path) -> None:
-    """Put the first segment's file in the place of the second's."""
+    """Replace the second segment's file by the first one's."""
     file_of(at, 1).write_bytes(file_of(at, 0).read_bytes())
 
 
 def lose_a_seal(at: Path) -> None:
-    """Lose the second segment's seal."""
+    """Remove the second segment's seal."""
     seal_of(at, 1).unlink()
 
 
@@ -94,7 +94,7 @@ def edit_a_seal(at: Path) -> None:
 
 
 def break_a_seal(at: Path) -> None:
-    """Leave half of a seal."""
+    """Truncate the second segment's seal."""
     path = seal_of(at, 1)
     path.write_bytes(path.read_bytes()[:40])
 
@@ -121,7 +121,7 @@ def test_damage_is_found_and_named(
     message: str,
     where: str,
 ) -> None:
-    """J1: each kind of damage is found and named, and nothing is restored from it."""
+    """J1: each kind of damage is reported with its file, and nothing is restored."""
     url, at = copied
     assert verify_archive(spark, url, str(at)).ok
     damage(at)
@@ -138,7 +138,7 @@ def test_damage_is_found_and_named(
 
 
 def break_sqlite(path: Path) -> None:
-    """Change an event's label in spite of the triggers."""
+    """Change the metadata of an event without its triggers."""
     connection = sqlite3.connect(path)
     connection.execute("drop trigger events_keep_update")
     connection.execute("""update events set metadata = '{"a":"b"}' where position = 17""")
@@ -147,7 +147,7 @@ def break_sqlite(path: Path) -> None:
 
 
 def break_postgres(url: str) -> None:
-    """Change an event's label in spite of the triggers."""
+    """Change the metadata of an event without its triggers."""
     with psycopg.connect(url) as connection:
         connection.execute("alter table seriatim.events disable trigger all")
         connection.execute(
@@ -155,10 +155,10 @@ def break_postgres(url: str) -> None:
         )
 
 
-def test_a_log_that_differs_is_named_by_position(
+def test_a_difference_between_log_and_archive_is_reported(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """J1: an event of the log that is not as it was archived is named, with its fields."""
+    """J1: an event that differs from its archive is reported with position and fields."""
     at = str(tmp_path / "archive")
     fill(log_url, 30)
     archive(spark, log_url, at, segment_events=10)
@@ -174,7 +174,7 @@ def test_a_log_that_differs_is_named_by_position(
 
 
 def test_an_archive_of_a_later_version_is_refused(copied: tuple[str, Path]) -> None:
-    """F3: an archive of a newer version is not read by an older program."""
+    """F3: an archive of a newer format version is refused."""
     _, at = copied
     path = at / "archive.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {"version": 2}))

@@ -1,4 +1,4 @@
-"""A replaced or lost segment is never read as fewer or different events (J1)."""
+"""Reads of a replaced or lost segment fail instead of returning other events (J1)."""
 
 import json
 import shutil
@@ -75,49 +75,49 @@ def replace_rows(at: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 
 
 def reseal_size(at: Path) -> None:
-    """Make the second seal agree with the size of its file, so that only the rows can tell."""
+    """Change the size in the second seal to that of its file."""
     seal, file = seal_of(at, 1), file_of(at, 1)
     manifest = json.loads(seal.read_bytes())
     seal.write_text(json.dumps(manifest | {"bytes": file.stat().st_size}))
 
 
 def keep_six(at: Path) -> None:
-    """Lose four of ten events."""
+    """Remove four of ten events."""
     replace_rows(at, lambda rows: rows.slice(0, 6))
 
 
 def keep_six_of_equal_size(at: Path) -> None:
-    """Lose four of ten events in a file of the sealed size."""
+    """Remove four of ten events, with the right size in the seal."""
     keep_six(at)
     reseal_size(at)
 
 
 def repeat_a_row(at: Path) -> None:
-    """Hold one event twice and another not at all: the count is the sealed one."""
+    """Repeat one event and remove another, so that the count is right."""
     replace_rows(at, lambda rows: rows.take([0, 1, 2, 2, 4, 5, 6, 7, 8, 9]))
     reseal_size(at)
 
 
 def repeat_all(at: Path) -> None:
-    """Hold every event twice."""
+    """Repeat every event."""
     replace_rows(at, lambda rows: pa.concat_tables([rows, rows]))
     reseal_size(at)
 
 
 def swap_rows(at: Path) -> None:
-    """Hold the first segment's events under the second seal, in a file of the sealed size."""
+    """Store the first segment's events in the second's file, with the right size in the seal."""
     swap_two(at)
     reseal_size(at)
 
 
 def lose_a_column(at: Path) -> None:
-    """Hold every event without its tenant: Spark reads null there, and a filter nothing."""
+    """Remove the column of the tenant, for which Spark would return null."""
     replace_rows(at, lambda rows: rows.drop_columns(["tenant_id"]))
     reseal_size(at)
 
 
 def tear_in_place(at: Path) -> None:
-    """Lose the file's second half and keep its size."""
+    """Overwrite the file's second half with zeros."""
     path = file_of(at, 1)
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2].ljust(len(raw), b"\0"))
@@ -137,8 +137,8 @@ DAMAGES = [
 ]
 
 
-def columns_read(name: str, spark: SparkSession, url: str, at: Path) -> Any:
-    """Read the damaged archive in one of the ways in which a job or a user reads."""
+def read_archive(name: str, spark: SparkSession, url: str, at: Path) -> Any:
+    """Read the archive in one of the ways of jobs and users."""
     options = {"url": url, "archive": str(at)}
     if name == "events":
         return events(spark, url, archive=str(at)).count()
@@ -147,30 +147,30 @@ def columns_read(name: str, spark: SparkSession, url: str, at: Path) -> Any:
     if name == "columns":
         reader = spark.read.format("seriatim").options(**options, columns="event_type")
         return reader.load().collect()
-    return [list(read_segment(str(at), one)) for one in list_segments(str(at))]
+    return [list(read_segment(str(at), segment)) for segment in list_segments(str(at))]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_read_refuses_a_damaged_segment(
     user_session: SparkSession, copied: tuple[str, Path], damage: Callable[[Path], None]
 ) -> None:
-    """J1: a segment with other rows than were sealed fails the read in every session."""
+    """J1: every read of a segment with other rows than were sealed fails."""
     url, at = copied
-    assert columns_read("events", user_session, url, at) == 30
+    assert read_archive("events", user_session, url, at) == 30
     damage(at)
 
     for way in ("events", "format", "columns", "reader"):
         with pytest.raises((BackendFailure, PySparkException), match="segment"):
-            columns_read(way, user_session, url, at)
+            read_archive(way, user_session, url, at)
 
 
 @pytest.mark.parametrize(
     "damage", [keep_six, keep_six_of_equal_size, repeat_a_row, lose_a_column, lose_a_segment]
 )
-def test_a_frame_that_was_made_before_the_damage_is_refused(
+def test_a_dataframe_checks_segments_when_used(
     user_session: SparkSession, copied: tuple[str, Path], damage: Callable[[Path], None]
 ) -> None:
-    """J1: a DataFrame reads when it is used: the seals are compared then, each time."""
+    """J1: a DataFrame created before the damage fails when it is used."""
     url, at = copied
     made = events(user_session, url, archive=str(at), tenant="default")
     assert made.count() == 30
@@ -184,14 +184,14 @@ def test_a_frame_that_was_made_before_the_damage_is_refused(
 
 @pytest.mark.parametrize("damage", [keep_six, repeat_a_row, truncate])
 @pytest.mark.parametrize("made", [seats, per_type], ids=["fold", "frame"])
-def test_a_rebuild_does_not_switch_to_a_damaged_archive(
+def test_a_rebuild_from_a_damaged_archive_fails(
     user_session: SparkSession,
     copied: tuple[str, Path],
     tmp_path: Path,
     made: Projection,
     damage: Callable[[Path], None],
 ) -> None:
-    """I4, J1: a rebuild over a damaged archive fails, and the old tables stay."""
+    """I4, J1: a rebuild from a damaged archive fails, and the old tables stay."""
     url, at = copied
     target = f"sqlite:///{tmp_path}/model.db"
     with Projector(user_session, made, url, target=target) as job:
@@ -207,7 +207,7 @@ def test_a_rebuild_does_not_switch_to_a_damaged_archive(
 
 
 def lose_event_11(patch: pytest.MonkeyPatch) -> None:
-    """Let every read of a job lose an event."""
+    """Make every read of a job omit an event."""
     whole = ProjectionJob.events
 
     def lossy(job: ProjectionJob, after: int, until: int) -> DataFrame:
@@ -217,7 +217,7 @@ def lose_event_11(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_a_share(patch: pytest.MonkeyPatch) -> None:
-    """Let no task fold the last share of the keys."""
+    """Fold all key partitions but the last."""
 
     def lossy(spark: SparkSession, folder: PartitionFoldTask) -> DataFrame:
         return spark.range(folder.partitions - 1).mapInArrow(folder, SPARK_OUTCOME_SCHEMA)
@@ -252,9 +252,9 @@ def test_a_rebuild_counts_its_events_against_the_log(
     *,
     archived: bool,
 ) -> None:
-    """I4: a rebuild whose tasks read fewer events than the log holds is not switched to.
+    """I4: a rebuild that reads fewer events than the log has is not switched to.
 
-    Archive and log are sound here; the reader itself loses events.
+    Archive and log are intact here; the reader itself omits events.
     """
     url, at = copied
     target = f"sqlite:///{tmp_path}/model.db"
@@ -271,10 +271,10 @@ def test_a_rebuild_counts_its_events_against_the_log(
 
 
 @pytest.mark.parametrize("made", [by_function, per_type])
-def test_a_rebuild_counts_the_events_that_it_catches_up_with(
+def test_a_rebuild_counts_the_events_of_its_catch_up(
     spark: SparkSession, copied: tuple[str, Path], tmp_path: Path, made: Projection
 ) -> None:
-    """I4: events after the old tables' position are counted before the switch as well."""
+    """I4: events after the position of the old tables are counted before the switch, too."""
     url, at = copied
     target = f"sqlite:///{tmp_path}/model.db"
     with Projector(spark, made, url, target=target, archive=str(at), batch_events=5) as job:
@@ -298,7 +298,7 @@ def test_events_without_a_key_count_as_read(
     *,
     archived: bool,
 ) -> None:
-    """I4: a rebuild over events that have no key, some or all of them, is switched to."""
+    """I4: a rebuild over events without a key is switched to."""
     url, at = copied
     target = f"sqlite:///{tmp_path}/model.db"
     kept = str(at) if archived else None
@@ -306,10 +306,8 @@ def test_events_without_a_key_count_as_read(
         assert job.rebuild().switched
 
 
-def test_a_file_is_compared_again_when_it_changes(
-    spark: SparkSession, copied: tuple[str, Path]
-) -> None:
-    """J1: a segment that was sound at one read and is damaged at the next is refused then."""
+def test_a_changed_file_is_checked_again(spark: SparkSession, copied: tuple[str, Path]) -> None:
+    """J1: a segment that was intact in one read and is damaged in the next is refused."""
     url, at = copied
     assert events(spark, url, archive=str(at)).count() == 30
     sound = file_of(at, 1).read_bytes()

@@ -1,4 +1,4 @@
-"""Archivers die, race and lose their connection; nothing is half-sealed, nothing sealed twice."""
+"""Archivers that are killed, run concurrently or lose their connection."""
 
 import threading
 from collections.abc import Callable
@@ -24,7 +24,7 @@ START_S = 150.0
 
 
 def leftovers(at: str) -> list[str]:
-    """Return the files that no seal speaks of."""
+    """Return the files without a seal."""
     sealed = {segment.file for segment in list_segments(at)}
     return [name for name in open_storage(at).list_names("segments") if name not in sealed]
 
@@ -33,7 +33,7 @@ def leftovers(at: str) -> list[str]:
 def test_archivers_killed_at_a_seal(
     spark: SparkSession, postgres_server: PostgresServer, s3_url: str, tmp_path: Path
 ) -> None:
-    """J1: after a kill, sealed segments stay, and the next run continues."""
+    """J1: after a kill sealed segments stay, and the next run continues."""
     points = {"before the second seal": 1, "after the second seal": 2}
     killed = []
     for point, sealed in points.items():
@@ -53,7 +53,7 @@ def test_archivers_killed_at_a_seal(
     )
 
     for point, sealed, log_url, at in killed:
-        assert [one.last for one in list_segments(at)] == [10, 20][:sealed], (point, at)
+        assert [segment.last for segment in list_segments(at)] == [10, 20][:sealed], (point, at)
         assert len(leftovers(at)) == 2 - sealed, (point, at)
         report = archive(spark, log_url, at, segment_events=10)
         assert report.end == 30
@@ -67,7 +67,7 @@ def test_archivers_killed_at_a_seal(
 def test_an_archiver_killed_in_the_middle_of_a_file(
     spark: SparkSession, postgres_url: str, tmp_path: Path
 ) -> None:
-    """J1: a partial file is invisible and removed by the next run."""
+    """J1: a partial file is not read and is removed by the next run."""
     log_url, at = postgres_url, str(tmp_path / "archive")
     fill(log_url, 60_000)
     with run_driver(describe_job("archive", "none", log_url, at, segment_events=60_000)):
@@ -84,7 +84,7 @@ def test_an_archiver_killed_in_the_middle_of_a_file(
 def test_restores_killed_in_the_middle_are_continued(
     spark: SparkSession, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    """J1: a restore continues where the last one died, and the log is the same in the end."""
+    """J1: a restore continues a killed one, and the log equals the original."""
     databases = ("killed_log", "killed_copy")
     urls = [[f"sqlite:///{tmp_path}/{name}.db" for name in databases]]
     urls += [[postgres_server.create_database(name) for name in databases]]
@@ -107,8 +107,8 @@ def test_restores_killed_in_the_middle_are_continued(
         postgres_server.drop_database(name)
 
 
-def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, str]) -> None:
-    """J1: of two archivers each segment has one seal, and both reports are true."""
+def test_concurrent_archivers(spark: SparkSession, log_and_place: tuple[str, str]) -> None:
+    """J1: of two archivers each segment is sealed by one, and both reports are right."""
     log_url, at = log_and_place
     fill(log_url, 200)
     reports: list[ArchiveReport] = []
@@ -126,14 +126,14 @@ def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, st
 
     assert [report.end for report in reports] == [200, 200]
     files = [one.file for report in reports for one in report.sealed]
-    assert sorted(files) == sorted(one.file for one in list_segments(at))
+    assert sorted(files) == sorted(segment.file for segment in list_segments(at))
     archive(spark, log_url, at, segment_events=10)
     assert leftovers(at) == []
     assert verify_archive(spark, log_url, at).ok
 
 
-def test_two_archivers_with_other_sizes(spark: SparkSession, tmp_path: Path) -> None:
-    """J1: archivers with other segment sizes continue after the last seal."""
+def test_concurrent_archivers_with_different_sizes(spark: SparkSession, tmp_path: Path) -> None:
+    """J1: concurrent archivers with different segment sizes archive the log once."""
     url, at = f"sqlite:///{tmp_path}/log.db", str(tmp_path / "archive")
     fill(url, 200)
     start = threading.Barrier(2)
@@ -153,8 +153,8 @@ def test_two_archivers_with_other_sizes(spark: SparkSession, tmp_path: Path) -> 
     assert verify_archive(spark, url, at).ok
 
 
-def test_a_log_that_grows_meanwhile(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """J1: a run copies what was there when it began; the next one copies the rest."""
+def test_events_appended_during_a_run(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """J1: a run archives the log up to its head at the start; the next one continues."""
     at = str(tmp_path / "archive")
     fill(log_url, 100)
 
@@ -182,7 +182,7 @@ def through_proxy(
 def test_a_connection_cut_in_the_middle_of_a_segment(
     spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
 ) -> None:
-    """J1: a lost connection is one more attempt, or an error; never half a segment."""
+    """J1: a segment whose connection was cut is written again completely."""
     at, proxy = through_proxy
     fill(postgres_url, 20_000)
     sent = 0
@@ -201,10 +201,10 @@ def test_a_connection_cut_in_the_middle_of_a_segment(
     assert verify_archive(spark, postgres_url, at).ok
 
 
-def test_a_server_that_goes_away_and_comes_back(
+def test_an_outage_of_the_storage(
     spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
 ) -> None:
-    """L2: an unreachable location is reported; the next run continues."""
+    """L2: an unreachable storage fails the run, and the next one continues."""
     at, proxy = through_proxy
     fill(postgres_url, 300)
 
@@ -215,16 +215,16 @@ def test_a_server_that_goes_away_and_comes_back(
         archive(spark, postgres_url, at, segment_events=50, progress=gone)
     proxy.resume()
 
-    assert [one.last for one in list_segments(at)] == [50]
+    assert [segment.last for segment in list_segments(at)] == [50]
     assert archive(spark, postgres_url, at, segment_events=50).end == 300
     assert verify_archive(spark, postgres_url, at).ok
     assert leftovers(at) == []
 
 
-def test_a_seal_whose_answer_is_lost_is_ours(
+def test_a_seal_with_a_lost_response(
     spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
 ) -> None:
-    """J1: the repeated put finds the seal there, and sees that it made it."""
+    """J1: a repeated put of a seal recognises the seal of its own first attempt."""
     at, proxy = through_proxy
     fill(postgres_url, 20)
     fault = proxy.drop_replies_after(b"/seals/00000000000000000011.json HTTP", ends=b"")

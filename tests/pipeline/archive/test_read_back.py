@@ -1,4 +1,4 @@
-"""Files and logs that are not what was written to them: found by reading them again."""
+"""Written files and restored logs are read again and compared."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def flip(data: bytes) -> bytes:
 
 
 def tear(data: bytes) -> bytes:
-    """Lose the end."""
+    """Remove the end."""
     return data[:-64]
 
 
 def empty(_: bytes) -> bytes:
-    """Lose everything."""
+    """Remove everything."""
     return b""
 
 
 class Unreliable(FolderStorage, frozen=True):
-    """A folder on a disk that keeps other bytes than it was given, and reports success."""
+    """A folder on a disk that stores other bytes than were written, and reports success."""
 
     damage: Damage = flip
 
     @contextmanager
     def open_writer(self, name: str) -> Iterator[IO[bytes]]:
-        """Write a file, and damage it when it is complete."""
+        """Write a file, and damage it when it is closed."""
         with super().open_writer(name) as sink:
             yield sink
         path = Path(self.path, name)
@@ -52,10 +52,10 @@ class Unreliable(FolderStorage, frozen=True):
 
 
 @pytest.mark.parametrize("damage", [flip, tear, empty])
-def test_a_file_that_was_not_kept_is_not_sealed(
+def test_a_file_is_read_back_before_its_seal(
     spark: SparkSession, tmp_path: Path, damage: Damage
 ) -> None:
-    """J1: a file is read back before its seal; lost bytes fail the run."""
+    """J1: a file with lost or changed bytes is not sealed, and the run fails."""
     url, at = f"sqlite:///{tmp_path}/log.db", f"{tmp_path}/archive"
     fill(url, 20)
 
@@ -68,7 +68,7 @@ def test_a_file_that_was_not_kept_is_not_sealed(
 
 
 def change_event(path: Path, position: int) -> None:
-    """Change an event's label in spite of the triggers."""
+    """Change the metadata of an event without its triggers."""
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("drop trigger events_keep_update")
         database.execute(
@@ -80,7 +80,7 @@ def change_event(path: Path, position: int) -> None:
 def test_a_restored_log_that_differs_is_refused(
     spark: SparkSession, tmp_path: Path, changed: int
 ) -> None:
-    """J1: at its end a restore compares every event, also those that were there before it."""
+    """J1: a restore compares every event at its end, also those restored before."""
     path, at = tmp_path / "log.db", f"{tmp_path}/archive"
     partial = tmp_path / "partial.db"  # as a restore that was killed leaves it
     fill(f"sqlite:///{path}", 4)

@@ -1,4 +1,4 @@
-"""An audit passes a sound log, and names what is wrong with a broken one."""
+"""An audit passes an intact log and reports what is wrong with a damaged one."""
 
 import sqlite3
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Break = Callable[..., None]
 
 @pytest.fixture
 def break_log(log_url: str, tmp_path: Path) -> Break:
-    """Run SQL on a log in spite of its triggers and unique indexes."""
+    """Return a function that runs SQL on a log without its triggers and unique indexes."""
 
     def on_sqlite(*statements: str) -> None:
         connection = sqlite3.connect(tmp_path / "log.db")
@@ -47,12 +47,14 @@ def break_log(log_url: str, tmp_path: Path) -> Break:
 
 
 def messages_by_check(report: AuditReport) -> dict[str, str]:
-    """Return what each check complains about."""
-    return {one.check: one.message for one in report.findings if one.level == "error"}
+    """Return the error messages by check."""
+    return {
+        finding.check: finding.message for finding in report.findings if finding.level == "error"
+    }
 
 
-def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """J2: every check holds, and the types are counted; the digest is the archive's."""
+def test_an_intact_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """J2: an intact log passes every check, with its types counted and the archive's digest."""
     last = fill_every_shape(log_url)
     at = str(tmp_path / "archive")
     sealed = archive(spark, log_url, at, segment_events=10, seal_tail=True)
@@ -63,7 +65,7 @@ def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -
     assert (report.head, report.events) == (last, last)
     assert report.digest == sealed.digest
     kept = records(log_url)
-    of_type = {one.event_type: one for one in report.types}
+    of_type = {type_.event_type: type_ for type_ in report.types}
     assert len(of_type) == report.type_count == len({one.event_type for one in kept})
     for name, counted in of_type.items():
         mine = [one for one in kept if one.event_type == name]
@@ -75,7 +77,7 @@ def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -
         )
         assert counted.first_recorded_at == mine[0].recorded_at
         assert counted.last_recorded_at == mine[-1].recorded_at
-    assert {one.check for one in report.findings} == {
+    assert {finding.check for finding in report.findings} == {
         "positions",
         "appends",
         "payloads",
@@ -87,7 +89,7 @@ def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -
 
 
 def test_an_empty_log_passes(spark: SparkSession, log_url: str) -> None:
-    """J2: there is nothing wrong with nothing."""
+    """J2: an audit of an empty log passes."""
     seriatim.open(log_url).close()
 
     report = audit(spark, log_url)
@@ -163,10 +165,10 @@ CHANGED = [
 
 
 @pytest.mark.parametrize("damage", [LOST, CHANGED], ids=["lost", "changed"])
-def test_damage_is_found_and_named(
+def test_damage_is_reported_by_its_check(
     spark: SparkSession, log_url: str, break_log: Break, damage: list[tuple[str, str, str]]
 ) -> None:
-    """B3: each kind of damage is an error of its check, which names the place."""
+    """B3: each kind of damage is an error of its check with the position."""
     fill(log_url, 60)
     break_log(*(sql for sql, _, _ in damage))
 
@@ -179,18 +181,18 @@ def test_damage_is_found_and_named(
     assert set(found) == {check for _, check, _ in damage}
 
 
-def test_a_lost_tail_is_not_seen_but_counted(
+def test_a_lost_tail_is_only_visible_in_the_count(
     spark: SparkSession, log_url: str, break_log: Break
 ) -> None:
-    """B3: a log that lost its last events passes alone; its archive reveals the loss."""
+    """B3: a log without its last events passes, with their number missing in the count."""
     fill(log_url, 20)
     break_log("delete from events where position > 15")
 
     assert audit(spark, log_url).events == 15
 
 
-def test_positions_that_stand_twice(spark: SparkSession, postgres_url: str) -> None:
-    """B3: a position is there once; only a broken Postgres could have it otherwise."""
+def test_a_position_that_occurs_twice_is_reported(spark: SparkSession, postgres_url: str) -> None:
+    """B3: a position that occurs twice is reported."""
     fill(postgres_url, 20)
     with psycopg.connect(postgres_url, options="-c search_path=seriatim") as connection:
         connection.execute("alter table events disable trigger all")
@@ -207,7 +209,7 @@ def test_positions_that_stand_twice(spark: SparkSession, postgres_url: str) -> N
 def test_boundaries_of_tasks_are_checked(
     spark: SparkSession, log_url: str, break_log: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J2: a gap, an append and a stream that cross the parts of a read are seen whole."""
+    """J2: gaps at the boundaries of tasks are found in positions and streams."""
     monkeypatch.setattr(checks, "TASK_EVENTS", 5)
     fill(log_url, 40)
     assert audit(spark, log_url).ok
@@ -220,10 +222,8 @@ def test_boundaries_of_tasks_are_checked(
     assert "has number" in found["streams"]
 
 
-def test_many_problems_are_counted_and_few_are_shown(
-    spark: SparkSession, log_url: str, break_log: Break
-) -> None:
-    """J2: a ruined log gives a bounded report."""
+def test_reported_problems_are_bounded(spark: SparkSession, log_url: str, break_log: Break) -> None:
+    """J2: an audit lists a bounded number of problems and counts the others."""
     fill(log_url, 100)
     break_log("update events set payload = '[]', stream_seq = 50")
 
@@ -233,8 +233,8 @@ def test_many_problems_are_counted_and_few_are_shown(
     assert found["streams"].endswith(f"and {100 - MAX_REPORTED_EXAMPLES} more")
 
 
-def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: str) -> None:
-    """A8: streams that are older than their kind's declaration break it innocently."""
+def test_rules_of_kinds_declared_later_are_warnings(spark: SparkSession, log_url: str) -> None:
+    """A8: events that break a kind declared after them are warnings."""
     with closing(seriatim.open(log_url)) as log:
         case = ("case", "a")
         log.append([NewEvent("closed", stream=case), NewEvent("noted", stream=case)])
@@ -243,12 +243,12 @@ def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: s
     report = audit(spark, log_url)
 
     assert report.ok
-    [warned] = [one for one in report.findings if one.level == "warning"]
+    [warned] = [finding for finding in report.findings if finding.level == "warning"]
     assert "begins with number 1" in warned.message
     assert "continues after it was closed by closed" in warned.message
 
 
-def test_a_broken_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
     """J1: an audit reports the problems of an archive."""
     fill(log_url, 20)
     at = tmp_path / "archive"
@@ -259,6 +259,6 @@ def test_a_broken_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_pa
 
 
 def test_missing_log_is_a_failure(spark: SparkSession, tmp_path: Path) -> None:
-    """L2: a missing log is a failure, not an empty log."""
+    """L2: an audit of a missing log is a failure, not an empty report."""
     with pytest.raises(BackendFailure):
         audit(spark, f"sqlite:///{tmp_path}/none.db")

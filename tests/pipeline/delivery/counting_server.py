@@ -46,7 +46,7 @@ class CountingServer:
     @property
     def counts(self) -> Counter[str]:
         """The number of effects of each event."""
-        return Counter(one["event"] for one in self.effects)
+        return Counter(effect["event"] for effect in self.effects)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -66,7 +66,7 @@ def read_messages(target: Target, topic: str | None = None) -> list[Message]:
 
 def read_records(target: Target, topic: str | None = None) -> list[EventRecord]:
     """Return the records that a topic holds."""
-    return [decode_record(one.value() or b"") for one in read_messages(target, topic)]
+    return [decode_record(message.value() or b"") for message in read_messages(target, topic)]
 
 
 def decode_headers(message: Message) -> dict[str, str]:

@@ -28,7 +28,7 @@ def environment(
     postgres_server: PostgresServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[DeliveryEnvironment]:
-    """A small log, the tests' own broker and session."""
+    """A small log, with the broker and Spark session of the tests."""
     name = f"bench_delivery_{random.randrange(1 << 32):08x}"
     with SeriatimLog(postgres_server.create_database(name)) as log:
         log.append_batches(make_order_batches(0, PLAN.events, 1000))
@@ -43,8 +43,8 @@ def environment(
         )
 
 
-def test_every_section_is_there() -> None:
-    """The sections of the command line are those that run, in order."""
+def test_sections_of_the_command_line_are_those_that_run() -> None:
+    """The command line offers the sections that run, in the same order."""
     assert tuple(SECTIONS) == NAMES
     assert NAMES[-1] == GROWTH
     assert not parse_plan(["--quick"]).is_publishable
@@ -52,10 +52,10 @@ def test_every_section_is_there() -> None:
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS.keys())
-def test_a_section_gives_figures(
+def test_a_section_returns_positive_figures(
     section: Callable[[DeliveryEnvironment], list[Figure]], environment: DeliveryEnvironment
 ) -> None:
-    """Each section compares with a goal; that both sides did the same work it checks itself."""
+    """Each section returns figures above zero, one of them with a goal."""
     figures = section(environment)
 
     assert any(figure.goal is not None for figure in figures)

@@ -1,4 +1,4 @@
-"""Read models outside the log's database: whatever dies when, the documents are right."""
+"""Documents outside the log's database are right after any crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.pipeline.delivery.index_server import HttpIndex, IndexServer
 from tests.pipeline.delivery.support import append_events, create_topic
 from tests.pipeline.delivery.test_publish import publish
 from tests.pipeline.delivery.test_work import work
-from tests.pipeline.delivery.test_worker_crashes import work_on
+from tests.pipeline.delivery.test_worker_crashes import work_after_crash
 from tests.pipeline.event_samples import read_stored_events
 
 ROOT = Path(__file__).parents[3]
@@ -36,13 +36,13 @@ LOG = seriatim.LogIdentity("8a4f7d8e-2b58-4c6e-9d5b-000000000001", 1)
 
 
 def index_of(port: int) -> Handler:
-    """Make a projection whose documents hold the last number of their stream."""
+    """Make a projection whose documents have the last number of their stream."""
     declare = documents("orders", lambda: HttpIndex(port), stream_types=["order"], retry=QUICK)
     return declare(lambda event: {"n": event.payload["n"], "seq": event.stream_seq})
 
 
 def expected(url: str) -> dict[str, tuple[int, Any]]:
-    """Return the documents that a log makes."""
+    """Return the documents of a log's events."""
     found: dict[str, tuple[int, Any]] = {}
     for event in read_stored_events(url):
         if event.stream_seq is not None:
@@ -52,17 +52,17 @@ def expected(url: str) -> dict[str, tuple[int, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
-    """G8: shuffled and repeated deliveries end in the highest version of every document."""
+def test_documents_keep_the_highest_version(tmp_path: Path, seed: int) -> None:
+    """G8: after shuffled and repeated deliveries every document has its highest version."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, streams=3, each=8)
-    events = [one for one in read_stored_events(url) if one.stream_seq is not None] * 2
+    events = [event for event in read_stored_events(url) if event.stream_seq is not None] * 2
     random.Random(seed).shuffle(events)
     registry = open_registry(f"sqlite:///{tmp_path}/registry.db")
     with IndexServer() as index:
         handler = index_of(index.port)
         loop = HandlerLoop(registry, handler, chunk=5)
-        loop.handle(seriatim.Delivery.of(one, log=LOG) for one in events)
+        loop.handle(seriatim.Delivery.of(event, log=LOG) for event in events)
 
         assert index.documents == expected(url)
         for key in index.documents:
@@ -72,7 +72,7 @@ def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
 
 
 def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
-    """G8: an event without a stable id becomes a dead letter."""
+    """G8: an event without a stream becomes a dead letter."""
     url = f"sqlite:///{tmp_path}/log.db"
     with seriatim.open(url) as log:
         log.append([NewEvent("a")])
@@ -81,7 +81,7 @@ def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
         "orders", lambda: HttpIndex(1), retry=msgspec.structs.replace(QUICK, attempts=1)
     )
     counts = HandlerLoop(registry, declare(lambda _: {})).handle(
-        [seriatim.Delivery.of(one, log=LOG) for one in read_stored_events(url)]
+        [seriatim.Delivery.of(event, log=LOG) for event in read_stored_events(url)]
     )
     registry.close()
 
@@ -89,10 +89,10 @@ def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["before effect", "after effect"])
-def test_a_projection_dies_around_its_write(
+def test_a_handler_killed_around_its_write(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path, point: str
 ) -> None:
-    """G7: 003 §6.3: killed -9 right before its write, or after: the documents are right, once."""
+    """G7: 003 §6.3: after a kill before or after the write every document is written once."""
     append_events(postgres_url, streams=2, each=3)
     target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
@@ -101,17 +101,17 @@ def test_a_projection_dies_around_its_write(
         doom = CrashPlan(handler.name, point, tmp_path / "died")
         doomed = msgspec.structs.replace(handler, run=doom.around(handler.run))
         place = f"sqlite:///{tmp_path}/registry.db"
-        work_on(spark, doomed, tmp_path, source=target, registry=place)
+        work_after_crash(spark, doomed, tmp_path, source=target, registry=place)
 
         assert index.documents == expected(postgres_url)
         assert len(set(index.writes)) == len(index.writes)
 
 
 @pytest.mark.slow
-def test_a_projection_dies_before_the_offset_commit(
+def test_a_driver_killed_before_the_offset_commit(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """G7: 003 §6.3: the driver killed -9 before it remembers the offsets: nothing is repeated."""
+    """G7: 003 §6.3: after a kill before offsets are stored no document is written again."""
     append_events(postgres_url, streams=2, each=3)
     target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")

@@ -1,4 +1,4 @@
-"""Parts of the publisher that need no broker: addresses, messages, checkpoints."""
+"""Parts of the publisher without a broker: URLs, messages, checkpoints."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LOG = LogIdentity("00000000-0000-0000-0000-000000000001", 1)
 ALIKE = ["a b", "a_b", "a.b", "A b", "a  b", "a/b", "a_20b", "caf\u00e9", "cafe\u0301", "_", "a"]
 
 
-def at(position: int, **more: object) -> Checkpoint:
-    """Make a checkpoint."""
+def checkpoint_at(position: int, **more: object) -> Checkpoint:
+    """Make a checkpoint at a position."""
     known = {
         "log_id": LOG.log_id,
         "epoch": 1,
@@ -41,12 +41,12 @@ def at(position: int, **more: object) -> Checkpoint:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> FolderStorage:
-    """A place for checkpoints."""
+    """A storage for checkpoints."""
     return FolderStorage(str(tmp_path / "place"))
 
 
-def test_an_address() -> None:
-    """H1: servers, a topic, and settings that pass through."""
+def test_a_kafka_url_is_parsed() -> None:
+    """H1: a URL has servers, a topic template and client settings; secrets are not displayed."""
     found = parse_target("kafka://a:1,b:2/x.{tenant}?linger.ms=7", {"sasl.password": "hidden"})
 
     assert (found.servers, found.topic_template) == ("a:1,b:2", "x.{tenant}")
@@ -56,8 +56,8 @@ def test_an_address() -> None:
     assert parse_target("kafka://a:1").single_topic == "seriatim"
 
 
-def test_settings_for_the_other_client() -> None:
-    """H1: settings of the Kafka client are translated for Spark's client."""
+def test_settings_are_translated_for_the_java_client() -> None:
+    """H1: settings of the Kafka client are translated for Spark's Java client."""
     said = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -82,10 +82,10 @@ def test_settings_for_the_other_client() -> None:
 
 
 @pytest.mark.parametrize("target", ["kafka://K/t", "kafka://k/T", "kafka://k/t of a"])
-def test_checkpoints_of_targets_that_look_alike(folder: FolderStorage, target: str) -> None:
-    """H2: 003 §6.7: a checkpoint is of one target and tenant, to the letter."""
+def test_checkpoints_of_similar_targets_are_refused(folder: FolderStorage, target: str) -> None:
+    """H2: 003 §6.7: a checkpoint of a similar target is refused."""
     with pytest.raises(Conflict, match="name another place"):
-        CheckpointStore(folder, target).check(at(5), LOG, 10, "e5")
+        CheckpointStore(folder, target).check(checkpoint_at(5), LOG, 10, "e5")
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_checkpoints_of_targets_that_look_alike(folder: FolderStorage, target: s
         f"kafka://a:1/{'t' * 250}",
     ],
 )
-def test_a_bad_address(url: str) -> None:
-    """H1: an address that cannot be meant is refused, and so is a secret in it."""
+def test_invalid_kafka_urls_are_refused(url: str) -> None:
+    """H1: an invalid URL, or one with a secret, is refused."""
     with pytest.raises(InvalidArgument):
         parse_target(url)
 
@@ -115,10 +115,10 @@ def test_topics_do_not_collide() -> None:
 
     assert len(set(topics)) == len(topics)
     assert all(
-        set(one)
+        set(topic)
         <= set(escape_name.__doc__ or "")
         | set("x._-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-        for one in topics
+        for topic in topics
     )
     long = [target.topic_for("t" * 300 + end, None) for end in "ab"]
     assert long[0] != long[1]
@@ -136,14 +136,14 @@ def test_keys_do_not_collide() -> None:
     kept = []
     for tenant in ('a","b', "a"):
         with open_log("memory:", tenant_id=tenant) as log:
-            log.append([one for one in events if one.tenant_id == tenant])
+            log.append([event for event in events if event.tenant_id == tenant])
             kept += list(log.read())
 
     assert len({encode_key(one) for one in kept}) == len(events)
 
 
-def test_a_message_holds_the_record(tmp_path: Path) -> None:
-    """H1: the value is the record, in a documented shape, its payload's text unchanged."""
+def test_a_message_contains_the_record(tmp_path: Path) -> None:
+    """H1: a message holds the record in a versioned schema; headers name log and position."""
     url = f"sqlite:///{tmp_path}/log.db"
     with open_log(url) as log:
         for event in make_varied_events(30):
@@ -160,59 +160,59 @@ def test_a_message_holds_the_record(tmp_path: Path) -> None:
         decode_record(encode_value(kept[0]).replace(b"seriatim.event/1", b"seriatim.event/2"))
 
 
-def test_checkpoints_go_forward(folder: FolderStorage) -> None:
-    """H2: the highest whole checkpoint counts, and none goes backwards."""
+def test_checkpoints_advance(folder: FolderStorage) -> None:
+    """H2: the highest complete checkpoint is loaded, and a lower one is refused."""
     checkpoints = CheckpointStore(folder, "kafka://k/t")
     assert checkpoints.load_last() is None
     for position in (5, 7, 90):
-        checkpoints.advance(at(position))
+        checkpoints.advance(checkpoint_at(position))
 
-    assert checkpoints.load_last() == at(90)
+    assert checkpoints.load_last() == checkpoint_at(90)
     with pytest.raises(Conflict, match="another publisher"):
-        checkpoints.advance(at(8))
+        checkpoints.advance(checkpoint_at(8))
     assert len(folder.list_names(CHECKPOINT_FOLDER)) == 2
 
 
 @pytest.mark.parametrize("left", [0, 1, 40, -2])
 def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
-    """H2: an incomplete checkpoint is ignored: events are published again, none is lost."""
+    """H2: an incomplete checkpoint is ignored, and the one before it is loaded."""
     checkpoints = CheckpointStore(folder, "kafka://k/t")
-    checkpoints.advance(at(5))
-    checkpoints.advance(at(7))
+    checkpoints.advance(checkpoint_at(5))
+    checkpoints.advance(checkpoint_at(7))
     name = folder.list_names(CHECKPOINT_FOLDER)[-1]
     whole = folder.read(name)
     Path(folder.path, name).write_bytes(whole[:left])
 
-    assert checkpoints.load_last() == at(5)
+    assert checkpoints.load_last() == checkpoint_at(5)
 
 
 @pytest.mark.parametrize(
     ("checkpoint", "said"),
     [
-        (at(5, log_id="another"), "another log"),
-        (at(5, epoch=2), "epoch"),
-        (at(50), "ends at 10"),
-        (at(5, last_event_id="other"), "another event"),
+        (checkpoint_at(5, log_id="another"), "another log"),
+        (checkpoint_at(5, epoch=2), "epoch"),
+        (checkpoint_at(50), "ends at 10"),
+        (checkpoint_at(5, last_event_id="other"), "another event"),
     ],
     ids=["another log", "epoch", "future", "event id"],
 )
-def test_a_checkpoint_that_does_not_fit(
+def test_a_checkpoint_of_another_history_is_refused(
     folder: FolderStorage, checkpoint: Checkpoint, said: str
 ) -> None:
-    """H2: a checkpoint of another log or of a lost future is refused."""
+    """H2: a checkpoint of another log, epoch or history is refused."""
     with pytest.raises(LogIdentityChanged, match=said):
         CheckpointStore(folder, "kafka://k/t").check(checkpoint, LOG, 10, "e5")
 
 
 def test_a_checkpoint_of_another_target(folder: FolderStorage) -> None:
-    """H2: checkpoints of two targets do not mix."""
+    """H2: a checkpoint of another target is refused."""
     with pytest.raises(Conflict, match="name another place"):
-        CheckpointStore(folder, "kafka://k/other").check(at(5), LOG, 10, "e5")
+        CheckpointStore(folder, "kafka://k/other").check(checkpoint_at(5), LOG, 10, "e5")
 
 
-def test_an_old_window_is_not_trusted(folder: FolderStorage) -> None:
-    """H3: ids that a checkpoint kept without their tenants are not read; the rest of it is."""
-    text = canonical_text(msgspec.to_builtins(at(7)) | {"recent": ["order-1"]})
+def test_recent_ids_without_tenants_are_ignored(folder: FolderStorage) -> None:
+    """H3: recent ids of an old checkpoint, which lack their tenants, are ignored."""
+    text = canonical_text(msgspec.to_builtins(checkpoint_at(7)) | {"recent": ["order-1"]})
     data = f"{text}\n{sha256(text.encode()).hexdigest()}\n".encode()
     folder.put_if_absent(f"{CHECKPOINT_FOLDER}/{7:020d}-{'0' * 16}.json", data)
     found = CheckpointStore(folder, "kafka://k/t").load_last()
@@ -235,7 +235,7 @@ class NewTopicConsumer:
         return SimpleNamespace(topics={topic: found})
 
     def get_watermark_offsets(self, _place: object, timeout: float) -> tuple[int, int]:  # noqa: ARG002
-        """Return offsets, or fail as a broker does that is no leader."""
+        """Return offsets, or fail like a broker that is not the leader."""
         if self.codes:
             raise KafkaException(KafkaError(self.codes.pop()))
         return 0, 7
@@ -244,8 +244,8 @@ class NewTopicConsumer:
         """Close."""
 
 
-def test_a_topic_without_leaders_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H1: a new topic is waited for; any other error is raised at once."""
+def test_offsets_of_a_new_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H1: a new topic without leaders is waited for; any other error is raised at once."""
     monkeypatch.setattr(client, "Consumer", NewTopicConsumer)
     target = parse_target("kafka://a:1/t")
     codes = NewTopicConsumer.codes

@@ -1,4 +1,4 @@
-"""Events near the log's bound on their way to Kafka: delivered, or named and final."""
+"""Events near the size limit of the log: delivered to Kafka, or reported as final errors."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ SET = AlterConfigOpType.SET
 FULL = 1024 * 1024
 
 
-def text(size: int) -> str:
-    """Return a text that compression does not shorten much, of so many bytes in JSON."""
+def random_text(size: int) -> str:
+    """Return a text of so many bytes that compression hardly shortens."""
     return b64encode(random.Random(size).randbytes(size)).decode()[:size]
 
 
-def appended(url: str, *sizes: int, before: int = 5, after: int = 5) -> None:
-    """Append small events, one for each size whose payload has so many bytes, and small ones."""
+def append_sizes(url: str, *sizes: int, before: int = 5, after: int = 5) -> None:
+    """Append small events, one event of each payload size, and small events."""
     with seriatim.open(url) as log:
         for number in range(before):
             log.append([NewEvent("small", {"n": number}, stream=("order", "o-1"))])
         for size in sizes:
-            payload = {"t": text(size - len('{"t":""}'))}
+            payload = {"t": random_text(size - len('{"t":""}'))}
             log.append(
                 [NewEvent("large", payload, stream=("order", "o-1"), event_id=f"big-{size}")]
             )
@@ -55,8 +55,8 @@ def appended(url: str, *sizes: int, before: int = 5, after: int = 5) -> None:
             log.append([NewEvent("small", {"n": number}, stream=("order", "o-1"))])
 
 
-def narrow_topic(url: str, limit: int) -> Target:
-    """Make a topic with a bound."""
+def create_bounded_topic(url: str, limit: int) -> Target:
+    """Create a topic with a maximum message size."""
     target = parse_target(url)
     wanted = NewTopic(target.single_topic or "", 1, 1, config={"max.message.bytes": str(limit)})
     admin = AdminClient({**target.client_settings})  # must outlive its answers
@@ -65,14 +65,14 @@ def narrow_topic(url: str, limit: int) -> Target:
     return target
 
 
-def test_every_event_within_the_bound_is_published(
+def test_the_largest_events_are_published(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H1: topics that the publisher makes take the largest event that the log takes."""
-    appended(log_url, LARGE, FULL)
+    """H1: topics that the publisher creates accept the largest event of a log."""
+    append_sizes(log_url, LARGE, FULL)
     with seriatim.open(log_url) as log:  # the envelope may hold what JSON escapes
         tags = tuple('"' * 255 + chr(48 + nth) for nth in range(60))
-        log.append([NewEvent("large", {"t": text(FULL - 8)}, tags=tags)])
+        log.append([NewEvent("large", {"t": random_text(FULL - 8)}, tags=tags)])
     publish(spark, log_url, topic_url, tmp_path / "c", create_topics=(2, 1))
     target = parse_target(topic_url)
 
@@ -80,19 +80,19 @@ def test_every_event_within_the_bound_is_published(
     assert reconcile(spark, log_url, target).equal
 
 
-def test_a_topic_that_refuses_is_named(
+def test_a_refused_event_is_a_final_error(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: the error is final and names the event; delivered events are not repeated."""
-    appended(postgres_url, LARGE)
-    target = narrow_topic(topic_url, 1_000_000)
+    """H2: an event that the topic refuses is a final error with its id; others are not repeated."""
+    append_sizes(postgres_url, LARGE)
+    target = create_bounded_topic(topic_url, 1_000_000)
     for _ in range(3):
         with pytest.raises(BackendFailure, match="big-1048010 at position 6") as raised:
             publish(spark, postgres_url, topic_url, tmp_path / "c")
         assert not raised.value.retryable
         assert raised.value.details["position"] == 6
         assert raised.value.details["event_id"] == "big-1048010"
-    assert [one.position for one in read_records(target)] == [1, 2, 3, 4, 5]
+    assert [record.position for record in read_records(target)] == [1, 2, 3, 4, 5]
 
     wider = ConfigEntry("max.message.bytes", "4000000", incremental_operation=SET)
     resource = ConfigResource(
@@ -104,15 +104,15 @@ def test_a_topic_that_refuses_is_named(
     done = publish(spark, postgres_url, topic_url, tmp_path / "c")
 
     assert (done.sent, done.position) == (6, 11)
-    assert [one.position for one in read_records(target)] == list(range(1, 12))
+    assert [record.position for record in read_records(target)] == list(range(1, 12))
 
 
-def test_a_live_run_ends(
+def test_a_live_run_ends_at_a_refused_event(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: a live publisher does not retry an undeliverable event."""
-    appended(postgres_url, 300_000, before=40, after=0)
-    target = narrow_topic(topic_url, 100_000)
+    """H2: a live publisher ends at an event that the topic refuses."""
+    append_sizes(postgres_url, 300_000, before=40, after=0)
+    target = create_bounded_topic(topic_url, 100_000)
     ended = threading.Timer(120, lambda: None)
     ended.start()
     with (
@@ -126,12 +126,12 @@ def test_a_live_run_ends(
     assert len(read_messages(target)) == 40
 
 
-def test_a_small_message_is_refused_too(
+def test_an_event_over_a_low_limit_is_a_final_error(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: an event above the limit of topic or client is named."""
-    appended(postgres_url, 20_000, before=3, after=0)
-    narrow_topic(topic_url, 5_000)
+    """H2: an event over a low limit of the topic is a final error with its id."""
+    append_sizes(postgres_url, 20_000, before=3, after=0)
+    create_bounded_topic(topic_url, 5_000)
     with pytest.raises(BackendFailure, match="big-20000 at position 4") as raised:
         publish(spark, postgres_url, topic_url, tmp_path / "c")
     assert not raised.value.retryable
@@ -140,11 +140,11 @@ def test_a_small_message_is_refused_too(
 def test_a_large_dead_letter(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """G5: a large event reaches the dead-letter topic, and where it cannot, word of it does."""
-    appended(postgres_url, LARGE, before=0, after=0)
+    """G5: a large event reaches the dead-letter topic, or a message without its content does."""
+    append_sizes(postgres_url, LARGE, before=0, after=0)
     (tmp_path / "poison").write_text(f"big-{LARGE}")
     for nth, limit in enumerate((1_000_000, 4_000_000)):
-        dead_letters = narrow_topic(f"{topic_url}-{nth}", limit)
+        dead_letters = create_bounded_topic(f"{topic_url}-{nth}", limit)
         noter = make_noting_handler(tmp_path, retry=RetryPolicy(attempts=1), name=f"noter-{nth}")
         with Worker(spark, noter, url=postgres_url, dead_letters=dead_letters) as worker:
             assert worker.run().dead == 1

@@ -19,26 +19,26 @@ from tests.pipeline.delivery.test_work import work
 
 
 def append(url: str, *names: str) -> None:
-    """Append events by their ids."""
+    """Append events with the given ids."""
     with seriatim.open(url) as log:
         for name in names:
             log.append([NewEvent("order.changed", stream=("order", name), event_id=name)])
 
 
 def raise_epoch(path: Path) -> None:
-    """Say that the log was restored, as an operator does after a promotion."""
+    """Raise the epoch, as after a promotion, and append an event."""
     with seriatim.open(f"sqlite:///{path}") as log:
         log.store.raise_epoch()
     append(f"sqlite:///{path}", "new-4")
 
 
 def lose_events(path: Path) -> None:
-    """Put an older copy of the log in its place."""
+    """Replace the log by an older copy."""
     shutil.copy(path.with_suffix(".early"), path)
 
 
 def replace_events(path: Path) -> None:
-    """Put an older copy in its place, which has grown by other events since."""
+    """Replace the log by an older copy with other events."""
     lose_events(path)
     append(f"sqlite:///{path}", "new-2", "new-3", "new-4")
 
@@ -47,7 +47,7 @@ def replace_events(path: Path) -> None:
 def test_a_worker_stops_on_a_restored_log(
     spark: SparkSession, tmp_path: Path, restored: Callable[[Path], None]
 ) -> None:
-    """F8: with another epoch, a lower head or another event at its cursor, nothing is handled."""
+    """F8: a worker refuses a log with another epoch, a lower head or another event."""
     path = tmp_path / "log.db"
     url = f"sqlite:///{path}"
     append(url, "old-1")
@@ -59,15 +59,15 @@ def test_a_worker_stops_on_a_restored_log(
 
     with pytest.raises(LogIdentityChanged, match="restored or replaced"):
         work(spark, noter, url)
-    assert [one[0] for one in read_notes(tmp_path)] == ["old-1", "old-2", "old-3"]
+    assert [note[0] for note in read_notes(tmp_path)] == ["old-1", "old-2", "old-3"]
 
 
 def test_a_live_publisher_stops_on_a_restored_log(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """F8: a restore stops a live publisher; reused positions are not skipped.
+    """F8: a restore stops a live publisher before it sends another event.
 
-    The log is restored, and goes on, when everything was published and the publisher is idle.
+    The epoch is raised, and an event appended, while the publisher is idle.
     """
     append(log_url, "old-1", "old-2", "old-3")
     target = create_topic(topic_url)
@@ -85,4 +85,4 @@ def test_a_live_publisher_stops_on_a_restored_log(
         with pytest.raises(LogIdentityChanged, match="is of epoch"):
             publisher.run(live=True, until=restore)
 
-    assert sorted(one.event_id for one in read_records(target)) == ["old-1", "old-2", "old-3"]
+    assert sorted(record.event_id for record in read_records(target)) == ["old-1", "old-2", "old-3"]

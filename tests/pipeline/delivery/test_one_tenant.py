@@ -1,4 +1,4 @@
-"""Publishers and workers for one tenant: they see no event of another."""
+"""Publishers and workers for one tenant process its events only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EACH = 4
 
 @pytest.fixture
 def shared_log(log_url: str) -> str:
-    """A log in which two tenants have streams of the same names."""
+    """A log in which two tenants have streams with the same names."""
     for number in range(EACH):
         for tenant in ("a", "b"):
             with seriatim.open(log_url, tenant_id=tenant) as log:
@@ -31,37 +31,37 @@ def shared_log(log_url: str) -> str:
     return log_url
 
 
-def ids(tenant: str) -> list[str]:
+def event_ids(tenant: str) -> list[str]:
     """Return the ids of a tenant's events."""
     return [f"{tenant}-{number}" for number in range(EACH)]
 
 
 @pytest.mark.parametrize("shares", [1, 3])
 def test_partitioned_range_of_one_tenant(shared_log: str, shares: int) -> None:
-    """K2: a range that is spread over tasks for one tenant holds its events alone."""
+    """K2: a partitioned range for one tenant contains its events only."""
     part = PartitionedRange(
         url=shared_log, tenant_id="a", after=0, until=2 * EACH, partition_count=shares
     )
     found = [event for nth in range(shares) for event in part.events(nth)]
 
     assert {event.tenant_id for event in found} == {"a"}
-    assert [event.event_id for event in found] == ids("a")
+    assert [event.event_id for event in found] == event_ids("a")
 
 
 def test_a_worker_of_one_tenant(spark: SparkSession, shared_log: str, tmp_path: Path) -> None:
-    """K2: a worker for one tenant handles its events alone."""
+    """K2: a worker for one tenant handles its events only."""
     counts = work(spark, make_noting_handler(tmp_path), shared_log, tenant_id="a")
 
-    assert [one[0] for one in read_notes(tmp_path)] == ids("a")
+    assert [note[0] for note in read_notes(tmp_path)] == event_ids("a")
     assert counts.done == EACH
 
 
 def test_a_publisher_of_one_tenant(
     spark: SparkSession, shared_log: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """K2: a publisher for one tenant sends its events alone, and passes over the others."""
+    """K2: a publisher for one tenant sends its events only, up to the head of the log."""
     target = create_topic(topic_url)
     done = publish(spark, shared_log, topic_url, tmp_path / "c", tenant_id="b")
 
-    assert [event.event_id for event in read_records(target)] == ids("b")
+    assert [event.event_id for event in read_records(target)] == event_ids("b")
     assert (done.sent, done.position) == (EACH, 2 * EACH)

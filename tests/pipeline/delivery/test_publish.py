@@ -1,4 +1,4 @@
-"""The publisher on a real broker: the log in Kafka, at least once, in order per stream."""
+"""The publisher with a broker: the log in Kafka, at least once, in order per stream."""
 
 from __future__ import annotations
 
@@ -35,43 +35,43 @@ from tests.pipeline.event_samples import read_stored_events
 
 
 def publish(spark: SparkSession, url: str, to: str, place: object, **more: object) -> PublishReport:
-    """Publish up to the end of the log."""
+    """Publish up to the head of the log."""
     with Publisher(spark, url, parse_target(to), str(place), **more) as publisher:  # type: ignore[arg-type]
         return publisher.run()
 
 
-def test_the_log_flows_to_kafka(
+def test_the_log_is_published(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H1: every event once, each stream in order in one partition, headers and trace with it."""
+    """H1: every event is published once, each stream in order in one partition, with headers."""
     count = append_events(log_url)
     target = create_topic(topic_url)
     done = publish(spark, log_url, topic_url, tmp_path / "c")
     found = read_messages(target)
 
     assert (done.sent, done.position) == (count, count)
-    assert sorted(one.position for one in read_records(target)) == list(range(1, count + 1))
+    assert sorted(record.position for record in read_records(target)) == list(range(1, count + 1))
     partitions = defaultdict(list)
     for message, record in zip(found, read_records(target), strict=True):
         partitions[record.stream or record.event_id].append((message.partition(), record.position))
     for seen in partitions.values():
         assert len({partition for partition, _ in seen}) == 1
         assert seen == sorted(seen)
-    by_position = {one.position: one for one in read_stored_events(log_url)}
-    assert {one.position: one for one in read_records(target)} == by_position
+    by_position = {event.position: event for event in read_stored_events(log_url)}
+    assert {record.position: record for record in read_records(target)} == by_position
     notes = [
         decode_headers(one)
         for one in found
         if decode_headers(one)["seriatim-event-type"] == "note.made"
     ]
-    assert {one["traceparent"] for one in notes} == {f"t-{number}" for number in range(20)}
+    assert {note["traceparent"] for note in notes} == {f"t-{number}" for number in range(20)}
     assert reconcile(spark, log_url, target).equal
 
 
-def test_continues_at_its_cursor(
+def test_a_publisher_continues_at_its_checkpoint(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: a publisher that begins again sends only what is new."""
+    """H2: a publisher that starts again sends new events only."""
     first = append_events(log_url, each=3)
     target = create_topic(topic_url)
     publish(spark, log_url, topic_url, tmp_path / "c")
@@ -86,7 +86,7 @@ def test_continues_at_its_cursor(
 def test_a_checkpoint_in_a_bucket(
     spark: SparkSession, postgres_url: str, topic_url: str, s3_url: str
 ) -> None:
-    """H2: checkpoints lie in an S3 bucket as well as in a folder."""
+    """H2: a publisher continues at its checkpoint in an S3 bucket."""
     append_events(postgres_url, each=2)
     create_topic(topic_url)
     publish(spark, postgres_url, topic_url, s3_url)
@@ -94,10 +94,10 @@ def test_a_checkpoint_in_a_bucket(
     assert publish(spark, postgres_url, topic_url, s3_url).sent == 0
 
 
-def test_a_lost_checkpoint_repeats(
+def test_a_lost_checkpoint_repeats_the_publication(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H2: without its checkpoint everything is published again; reconcile counts the repeats."""
+    """H2: without its checkpoint everything is published again; reconcile counts duplicates."""
     count = append_events(postgres_url, each=2)
     target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_log(
 def test_topics_by_template(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, postgres_url: str
 ) -> None:
-    """H1: each tenant and stream type has a topic, created on request."""
+    """H1: a template gives each tenant and stream type its own topic, created on request."""
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("a", stream=("order", "1")), NewEvent("b", stream=("Order", "1"))])
     with seriatim.open(postgres_url, tenant_id="a b") as log:
@@ -139,7 +139,7 @@ def test_topics_by_template(
     target = parse_target(url)
 
     kinds = {
-        topic: [one.event_type for one in read_records(target, topic)]
+        topic: [record.event_type for record in read_records(target, topic)]
         for topic in (
             target.topic_for("default", "order"),
             target.topic_for("default", "Order"),
@@ -153,7 +153,7 @@ def test_topics_by_template(
 def test_lookback_sends_no_duplicates(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H3: a lookback omits remembered events, also after a restart."""
+    """H3: a lookback omits events that are known to be delivered, also after a restart."""
     settings = PublisherSettings(lookback_s=600, lookback_max_keys=10, step_events=7)
     count = append_events(postgres_url, each=3)
     target = create_topic(topic_url)
@@ -172,7 +172,7 @@ def test_lookback_sends_no_duplicates(
 def test_lookback_distinguishes_tenants(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H3: an id that another tenant has is no known one, whether its events are sent or not."""
+    """H3: an event id that another tenant has used is not known to be delivered."""
     settings = PublisherSettings(lookback_s=600, lookback_max_keys=10, step_events=1)
 
     def append(tenant: str, *names: str) -> None:
@@ -190,17 +190,17 @@ def test_lookback_distinguishes_tenants(
     for _ in range(2):
         publish(spark, postgres_url, str(only_b), tmp_path / "b", settings=settings, tenant_id="b")
 
-    sent = [(one.tenant_id, one.event_id) for one in read_records(target)]
+    sent = [(record.tenant_id, record.event_id) for record in read_records(target)]
     assert sorted(sent) == [(t, f"order-{n}") for t in ("a", "b") for n in (1, 2)]
-    assert sorted(one.event_id for one in read_records(only_b)) == ["order-1", "order-2"]
+    assert sorted(record.event_id for record in read_records(only_b)) == ["order-1", "order-2"]
 
 
-def test_two_publishers_at_once(
+def test_concurrent_publishers(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H1: one publisher of a log and target works, another waits for it.
+    """H1: of two publishers of a log and target one works, and the other waits.
 
-    Neither the lease nor a flush runs out here, however slow the machine is.
+    The lease and the flush have long timeouts, so that a slow machine does not end them.
     """
     count = append_events(postgres_url, each=4)
     target = create_topic(topic_url)
@@ -236,7 +236,7 @@ def test_two_publishers_at_once(
 def test_live_publisher_sends_new_events(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H1: a live publisher sends new events soon."""
+    """H1: a live publisher sends new events."""
     append_events(log_url, each=1)
     target = create_topic(topic_url)
     ended = threading.Event()
@@ -252,10 +252,10 @@ def test_live_publisher_sends_new_events(
     assert not thread.is_alive()
 
 
-def test_a_broker_that_is_killed_in_mid_publish(
+def test_a_broker_killed_during_publication(
     spark: SparkSession, postgres_url: str, tmp_path: Path
 ) -> None:
-    """H1: the broker dies and comes back while the log is published: nothing is missing."""
+    """H1: after the broker was killed and restarted, no event is missing."""
     with KafkaBroker() as broker:
         url = f"kafka://{broker.servers}/killed"
         target = create_topic(url)
@@ -281,8 +281,8 @@ def test_a_broker_that_is_killed_in_mid_publish(
     assert report.equal, report
 
 
-def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """H1: with SASL and TLS, events are published, reconciled and handled."""
+def test_a_broker_with_sasl_and_tls(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
+    """H1: with SASL and TLS events are published, reconciled and handled."""
     count = append_events(postgres_url, each=2)
     with KafkaBroker(guarded=True) as broker:
         create_topic(f"kafka://{broker.servers}/guarded")
@@ -310,8 +310,8 @@ def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path
     assert PASSWORD not in str(raised.value)
 
 
-def test_no_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """H1: an unreachable broker is named, and no event is recorded as sent."""
+def test_an_unreachable_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
+    """H1: an unreachable broker is an error, and no checkpoint is written."""
     append_events(postgres_url, each=1)
     settings = PublisherSettings(flush_timeout_s=0.5)
     with pytest.raises(BackendFailure, match="Kafka"):
@@ -321,10 +321,10 @@ def test_no_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> No
     assert not (tmp_path / "c" / CHECKPOINT_FOLDER).exists()
 
 
-def test_reconcile_names_what_differs(
+def test_reconcile_reports_differences(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H5: gaps, repeats, reorderings, changes and strangers are found and named."""
+    """H5: missing, repeated, reordered, changed and foreign messages are reported."""
     from confluent_kafka import Producer
 
     count = append_events(postgres_url, each=2)

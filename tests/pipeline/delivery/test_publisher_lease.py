@@ -1,4 +1,4 @@
-"""A publisher that loses its lease in the middle of a step: it leaves the checkpoint alone."""
+"""A publisher that loses its lease during a step does not write a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.pipeline.delivery.support import append_events, create_topic, read_me
 
 
 @pytest.mark.parametrize("lease_s", [0.3, 600.0])
-def test_without_its_lease_a_publisher_moves_no_checkpoint(
+def test_a_publisher_without_its_lease_writes_no_checkpoint(
     spark: SparkSession,
     postgres_url: str,
     topic_url: str,
@@ -26,11 +26,10 @@ def test_without_its_lease_a_publisher_moves_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
     lease_s: float,
 ) -> None:
-    """H2: its events are sent again by the owner of the lease, which moves the checkpoint.
+    """H2: a publisher that lost its lease during a step sends events but writes no checkpoint.
 
-    The lease passes to another publisher when this one looks at the head. With a short lease that
-    is known before the step is sent; with a long one nobody has noticed when it ends, as in a
-    process that was stopped.
+    Another publisher takes the lease when this one reads the head. With a short lease the loss is
+    known before the step is sent; with a long one it is not, as in a suspended process.
     """
     count = append_events(postgres_url, each=2)
     target = create_topic(topic_url)

@@ -1,4 +1,4 @@
-"""What reconcile must find: a topic that differs from the log is never called equal."""
+"""Reconcile reports every difference between a topic and its log."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ Send = Callable[..., None]
 
 
 class Topic:
-    """A topic that holds the whole log, and further messages made of those in it."""
+    """A topic with the whole log, and a producer of changed copies of its last message."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self._producer = Producer(target.client_settings)
         of_streams = [
-            one for one in read_messages(target) if "seriatim-first-seq" in decode_headers(one)
+            message
+            for message in read_messages(target)
+            if "seriatim-first-seq" in decode_headers(message)
         ]
         self.last: Message = of_streams[-1]
 
@@ -64,8 +66,8 @@ def topic(spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
     return Topic(target)
 
 
-def found(report: ReconciliationReport) -> dict[str, int]:
-    """Return what differs, counted."""
+def finding_counts(report: ReconciliationReport) -> dict[str, int]:
+    """Return the counts of findings."""
     return {name: one.count for name, one in report.findings.items() if one.count}
 
 
@@ -88,18 +90,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 
-def test_each_difference_is_named(spark: SparkSession, postgres_url: str, topic: Topic) -> None:
-    """H5: phantoms, epochs, nulls, keys, strangers: each is found by its name; repeats may be."""
+def test_each_difference_is_reported(spark: SparkSession, postgres_url: str, topic: Topic) -> None:
+    """H5: each kind of difference is counted under its name."""
     expected: dict[str, int] = {}
     before = reconcile(spark, postgres_url, topic.target)
-    assert (found(before), before.equal) == ({}, True)
+    assert (finding_counts(before), before.equal) == ({}, True)
     for changed, more in CASES.values():
         topic.send(**changed)
         for name, count in more.items():
             expected[name] = expected.get(name, 0) + count
     report = reconcile(spark, postgres_url, topic.target)
 
-    assert found(report) == expected
+    assert finding_counts(report) == expected
     assert not report.equal
 
 
@@ -107,19 +109,19 @@ def test_each_difference_is_named(spark: SparkSession, postgres_url: str, topic:
 def test_one_difference_is_enough(
     spark: SparkSession, postgres_url: str, topic: Topic, case: str
 ) -> None:
-    """H5: a single one of them makes the topic differ."""
+    """H5: a single difference makes the topic unequal."""
     changed, expected = CASES[case]
     topic.send(**changed)
     report = reconcile(spark, postgres_url, topic.target)
 
-    assert found(report) == expected
+    assert finding_counts(report) == expected
     assert not report.equal
 
 
 def test_a_stream_over_two_partitions(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H5: a stream whose events lie in several partitions has no order, though none is missing."""
+    """H5: a stream with events in several partitions is reported as spread."""
     append_events(postgres_url, streams=1, each=3)
     target = create_topic(topic_url, partitions=1)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
@@ -137,7 +139,7 @@ def test_a_stream_over_two_partitions(
     producer.flush()
     report = reconcile(spark, postgres_url, other)
 
-    assert found(report) == {"spread": 1}
+    assert finding_counts(report) == {"spread": 1}
     assert report.findings["spread"].examples == ("default/order/o-0",)
     assert not report.equal
 
@@ -145,7 +147,7 @@ def test_a_stream_over_two_partitions(
 def test_topics_of_a_template(
     spark: SparkSession, postgres_url: str, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    """H5: an event in another tenant's topic, and a topic of no tenant of the log, are found."""
+    """H5: an event in another tenant's topic, or in a topic of no tenant, is found."""
     for tenant in ("a", "b"):
         with seriatim.open(postgres_url, tenant_id=tenant) as log:
             log.append([NewEvent("x", stream=("order", "1"))])
@@ -165,12 +167,12 @@ def test_topics_of_a_template(
     producer.produce(f"{prefix}.ghost", message.value(), message.key(), headers=ghost)
     producer.flush()
 
-    assert found(misplaced) == {"duplicates": 1, "spread": 1, "misplaced": 1}
-    assert found(reconcile(spark, postgres_url, target))["beyond_end"] == 1
+    assert finding_counts(misplaced) == {"duplicates": 1, "spread": 1, "misplaced": 1}
+    assert finding_counts(reconcile(spark, postgres_url, target))["beyond_end"] == 1
 
 
-def test_a_log_that_grows_meanwhile(spark: SparkSession, postgres_url: str, topic: Topic) -> None:
-    """H5: up to a position, events that are published after it are no difference."""
+def test_reconcile_up_to_a_position(spark: SparkSession, postgres_url: str, topic: Topic) -> None:
+    """H5: with `until` events published after the position are no difference."""
     head = append_events(postgres_url, streams=1, each=1)
     report = reconcile(spark, postgres_url, topic.target, until=head - 3)
 

@@ -27,7 +27,7 @@ from seriatim.telemetry import tracing
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    """What was traced in this process."""
+    """The exporter of the spans of this process."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -37,15 +37,15 @@ def spans() -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-def appended() -> list[EventRecord]:
-    """Append under a caller's span, and return what was stored."""
+def append_traced() -> list[EventRecord]:
+    """Append within a caller's span, and return the records."""
     with seriatim.open("memory:") as log, tracing.span("caller", "server"):
         log.append([NewEvent("order.placed", {"n": 1}, stream=("order", "1"))])
         return list(log.append([NewEvent("strange")]).records) + list(log.read(limit=1))
 
 
-def handled(events: list[EventRecord], declared: Handler, tmp_path: Path) -> None:
-    """Let a task of a worker handle messages of these events."""
+def handle_messages(events: list[EventRecord], declared: Handler, tmp_path: Path) -> None:
+    """Let a task of a worker handle messages of events."""
     place = f"sqlite:///{tmp_path}/registry.db"
     registry = open_registry(place, RegistrySettings())
     registry.declare(declared)
@@ -60,20 +60,22 @@ def handled(events: list[EventRecord], declared: Handler, tmp_path: Path) -> Non
     list(task(pa.Table.from_pylist(rows).to_batches()))
 
 
-def of(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
-    """Return the spans of a name."""
-    return [one for one in spans.get_finished_spans() if one.name == name]
+def spans_named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    """Return the spans with a name."""
+    return [span for span in spans.get_finished_spans() if span.name == name]
 
 
-def ids(span: ReadableSpan) -> tuple[int, int]:
-    """Return the trace and the id of a span."""
+def ids_of(span: ReadableSpan) -> tuple[int, int]:
+    """Return the trace id and the span id of a span."""
     found: Any = span.get_span_context()
     return found.trace_id, found.span_id
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_from_append_to_effect(spans: InMemorySpanExporter, tmp_path: Path, awaited: bool) -> None:
-    """M2: the append's span is in the message's header and is the parent of the handler's span."""
+def test_a_trace_from_append_to_effect(
+    spans: InMemorySpanExporter, tmp_path: Path, awaited: bool
+) -> None:
+    """M2: the span of an append is in the message header, and the parent of the handler's span."""
     inside: list[tuple[str, str] | None] = []
 
     def note(_event: Any, _context: Any) -> None:
@@ -84,19 +86,22 @@ def test_from_append_to_effect(spans: InMemorySpanExporter, tmp_path: Path, awai
         note(event, context)
 
     declare = handler("noter", events=["order.*"], effect="keyed")
-    events = appended()
+    events = append_traced()
     header = dict(HeaderBuilder(LogIdentity("x", 1), frozenset()).build(events[1]))["traceparent"]
-    handled(events, declare(note_later if awaited else note), tmp_path)
+    handle_messages(events, declare(note_later if awaited else note), tmp_path)
 
-    first, _ = of(spans, "seriatim.append")
-    [effect] = of(spans, "seriatim.handle")
+    first, _ = spans_named(spans, "seriatim.append")
+    [effect] = spans_named(spans, "seriatim.handle")
     assert isinstance(header, bytes)
-    assert header.decode().split("-")[1:3] == [f"{ids(first)[0]:032x}", f"{ids(first)[1]:016x}"]
-    assert ids(effect)[0] == ids(first)[0]
+    assert header.decode().split("-")[1:3] == [
+        f"{ids_of(first)[0]:032x}",
+        f"{ids_of(first)[1]:016x}",
+    ]
+    assert ids_of(effect)[0] == ids_of(first)[0]
     assert effect.parent is not None
-    assert effect.parent.span_id == ids(first)[1]
+    assert effect.parent.span_id == ids_of(first)[1]
     assert effect.kind is SpanKind.CONSUMER
-    assert inside == [(f"{ids(effect)[0]:032x}", f"{ids(effect)[1]:016x}")]
+    assert inside == [(f"{ids_of(effect)[0]:032x}", f"{ids_of(effect)[1]:016x}")]
     attributes = effect.attributes or {}
     assert (attributes["seriatim.handler"], attributes["seriatim.event_type"]) == (
         "noter",
@@ -104,16 +109,16 @@ def test_from_append_to_effect(spans: InMemorySpanExporter, tmp_path: Path, awai
     )
 
 
-def test_an_effect_that_fails(spans: InMemorySpanExporter, tmp_path: Path) -> None:
-    """M2: a handler's failure marks its span, in words without secrets."""
+def test_the_span_of_a_failed_effect(spans: InMemorySpanExporter, tmp_path: Path) -> None:
+    """M2: a failed effect marks its span with the error type, without the message."""
 
     def fail(_event: Any, _context: Any) -> None:
         raise ValueError("password=hunter2hunter2")
 
     declared = handler("noter", effect="keyed", retry=RetryPolicy(attempts=1))(fail)
-    handled(appended()[1:], declared, tmp_path)
+    handle_messages(append_traced()[1:], declared, tmp_path)
 
-    [effect] = of(spans, "seriatim.handle")
+    [effect] = spans_named(spans, "seriatim.handle")
     assert effect.status.status_code is StatusCode.ERROR
     assert (effect.attributes or {})["error.type"] == "ValueError"
     assert "hunter2" not in effect.to_json()
@@ -126,8 +131,10 @@ def test_events_without_a_trace(spans: InMemorySpanExporter, tmp_path: Path) -> 
         log.append([NewEvent("a"), NewEvent("b", metadata={"traceparent": "t-7"})])
         events = list(log.read())
     undo()
-    handled(events, handler("noter", effect="keyed")(lambda _event, _context: None), tmp_path)
+    handle_messages(
+        events, handler("noter", effect="keyed")(lambda _event, _context: None), tmp_path
+    )
 
-    found = of(spans, "seriatim.handle")
+    found = spans_named(spans, "seriatim.handle")
     assert [one.parent for one in found] == [None, None]
-    assert len({ids(one)[0] for one in found}) == 2
+    assert len({ids_of(one)[0] for one in found}) == 2

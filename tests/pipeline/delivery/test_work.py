@@ -1,4 +1,4 @@
-"""Workers on Spark, from the log and from Kafka: each effect once, in order."""
+"""Workers on Spark, on the log and on Kafka: each effect once, in order."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ from tests.pipeline.event_samples import read_stored_events
 
 
 def work(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> Counts:
-    """Run a handler up to its source's end."""
+    """Run a handler up to the end of its source."""
     with Worker(spark, handler, url=url, **more) as worker:
         return worker.run()
 
 
-def in_order(found: list[tuple[str, str, str]]) -> bool:
-    """Tell whether every stream's effects are in the order of their numbers, none twice."""
+def is_in_order(found: list[tuple[str, str, str]]) -> bool:
+    """Return whether the effects of every stream are in order and unique."""
     streams = defaultdict(list)
     for event_id, stream, seq in found:
         streams[stream if seq != "None" else event_id].append(0 if seq == "None" else int(seq))
-    return all(one == sorted(set(one)) for one in streams.values())
+    return all(stream == sorted(set(stream)) for stream in streams.values())
 
 
-def drained(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> None:
-    """Run a handler again and again until nothing waits for its time."""
+def work_until_settled(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> None:
+    """Run a handler until no event is claimed or waits for a retry."""
     registry = open_registry(more.get("registry") or registry_url(url or ""))
     deadline = time.monotonic() + 60
     with Worker(spark, handler, url=url, **more) as worker:
-        while any(one.status in ("failed", "claimed", "expired") for one in registry.counts()):
+        while any(count.status in ("failed", "claimed", "expired") for count in registry.counts()):
             assert time.monotonic() < deadline, registry.counts()
             worker.run()
             time.sleep(0.05)
@@ -78,21 +78,21 @@ def drained(spark: SparkSession, handler: Handler, url: str | None, **more: Any)
     registry.close()
 
 
-def test_from_the_log(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+def test_a_worker_on_the_log(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
     """G7: every event has one effect, in order, and a second run has none."""
     count = append_events(log_url)
     noter = make_noting_handler(tmp_path)
     first, second = work(spark, noter, log_url), work(spark, noter, log_url)
 
     assert (first.done, second.done) == (count, 0)
-    assert sorted(one[0] for one in read_notes(tmp_path)) == sorted(
+    assert sorted(note[0] for note in read_notes(tmp_path)) == sorted(
         e.event_id for e in read_stored_events(log_url)
     )
-    assert in_order(read_notes(tmp_path))
+    assert is_in_order(read_notes(tmp_path))
 
 
-def test_transactional(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """G7: a transactional effect is a row in the registry's own database."""
+def test_a_transactional_worker(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """G7: a transactional effect writes one row per event in the registry's database."""
     count = append_events(log_url, each=4)
     place = registry_url(log_url)
     registry = open_registry(place)
@@ -109,7 +109,7 @@ def test_transactional(spark: SparkSession, log_url: str, tmp_path: Path) -> Non
 
 
 def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """G4: handlers with a type filter and a later start keep order and lose nothing."""
+    """G4: a handler with a type filter and a start in mid-log handles its events in order."""
     with seriatim.open(log_url) as log:
         for number in range(40):
             kind = "order.paid" if number % 3 else "order.seen"
@@ -120,29 +120,31 @@ def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path)
     wanted = [
         e for e in read_stored_events(log_url) if e.position > 17 and e.event_type == "order.paid"
     ]
-    assert sorted(one[0] for one in read_notes(tmp_path)) == sorted(one.event_id for one in wanted)
-    assert in_order(read_notes(tmp_path))
+    assert sorted(note[0] for note in read_notes(tmp_path)) == sorted(
+        one.event_id for one in wanted
+    )
+    assert is_in_order(read_notes(tmp_path))
 
 
 def test_a_stream_from_zero(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """G4: streams that are numbered from 0 are not held up."""
+    """G4: events of a stream numbered from 0 are handled in order."""
     with seriatim.open(log_url) as log:
         log.declare(seriatim.StreamKind(name="case", first_seq=0))
         for _ in range(3):
             log.append([NewEvent("case.moved", stream=("case", "1"))])
     work(spark, make_noting_handler(tmp_path), log_url)
 
-    assert [one[2] for one in read_notes(tmp_path)] == ["0", "1", "2"]
+    assert [note[2] for note in read_notes(tmp_path)] == ["0", "1", "2"]
 
 
 def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """G5: a poisonous event parks its stream; others continue; after the fix it is retried."""
+    """G5: a poison event parks its stream; after a retry its stream continues."""
     count = append_events(log_url, each=5)
-    bad = next(one for one in read_stored_events(log_url) if one.stream_id == "o-2")
+    bad = next(event for event in read_stored_events(log_url) if event.stream_id == "o-2")
     (tmp_path / "poison").write_text(bad.event_id)
     noter = make_noting_handler(tmp_path)
     work(spark, noter, log_url)
-    drained(spark, noter, log_url)
+    work_until_settled(spark, noter, log_url)
     registry = open_registry(registry_url(log_url))
 
     assert len(read_notes(tmp_path)) == count - 5
@@ -155,13 +157,15 @@ def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -
     (tmp_path / "poison").unlink()
     assert registry.retry(EntryFilter(status="dead")) == 1
     registry.close()
-    drained(spark, noter, log_url)
+    work_until_settled(spark, noter, log_url)
     assert len(read_notes(tmp_path)) == count
-    assert in_order(read_notes(tmp_path))
+    assert is_in_order(read_notes(tmp_path))
 
 
-def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
-    """G7: 003 §6.1: the checkpoint is lost, all is published twice: one effect each, in order."""
+def test_a_worker_on_kafka(
+    spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """G7: 003 §6.1: a log published twice after a lost checkpoint has one effect per event."""
     count = append_events(log_url, each=6)
     target = create_topic(topic_url)
     for _ in range(2):
@@ -174,14 +178,14 @@ def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path:
 
     assert len(read_messages(target)) == 2 * count
     assert (counts.done, counts.duplicate) == (count, count)
-    assert in_order(read_notes(tmp_path))
+    assert is_in_order(read_notes(tmp_path))
     assert work(spark, noter, None, source=target, registry=place) == Counts()
 
 
 def test_a_topic_of_a_restored_log(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """G9: over Kafka the headers name log and epoch; messages of others, or of none, stop it."""
+    """G9: messages with another log or epoch in their headers, or without, are refused."""
     from confluent_kafka import Producer
 
     append_events(postgres_url, streams=1, each=1)
@@ -204,8 +208,8 @@ def test_a_topic_of_a_restored_log(
     assert len(read_notes(tmp_path)) == 2
 
 
-def test_a_restored_log_under_a_worker(spark: SparkSession, tmp_path: Path) -> None:
-    """G9: a restore stops a worker; after a reset it handles new events once."""
+def test_a_worker_after_a_restore(spark: SparkSession, tmp_path: Path) -> None:
+    """G9: a restored log stops a worker; after a reset it handles new events once."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, streams=1, each=1)
     shutil.copy(tmp_path / "log.db", tmp_path / "copy.db")
@@ -228,7 +232,7 @@ def test_a_restored_log_under_a_worker(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) -> None:
-    """G10: on a worker a deferred constraint fails its event alone, and ends the run's wait."""
+    """G10: a deferred constraint that fails at commit fails its event alone."""
     count = append_events(postgres_url, streams=3, each=2)
     registry = open_registry(registry_url(postgres_url))
     with registry.engine.transaction() as session:
@@ -250,7 +254,7 @@ def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) 
 def test_foreign_messages_become_dead_letters(
     spark: SparkSession, topic_url: str, tmp_path: Path
 ) -> None:
-    """G5: a message that is no event is a dead letter, and the rest continues."""
+    """G5: a message that is no event becomes a dead letter, and the others are handled."""
     from confluent_kafka import Producer
 
     url = f"sqlite:///{tmp_path}/log.db"
@@ -267,14 +271,14 @@ def test_foreign_messages_become_dead_letters(
 
     assert (counts.dead, counts.done) == (2, 12)
     dead_letters = registry.entries(EntryFilter(status="dead"))
-    assert {one.event_id for one in dead_letters} == {
+    assert {letter.event_id for letter in dead_letters} == {
         f"{target.single_topic}/0/{n}" for n in (0, 1)
     }
     registry.close()
 
 
-def test_keyed_over_http(spark: SparkSession, postgres_url: str) -> None:
-    """G7: a keyed effect reaches its target with a key of its own."""
+def test_a_keyed_worker_over_http(spark: SparkSession, postgres_url: str) -> None:
+    """G7: a keyed effect reaches its target once per event."""
     count = append_events(postgres_url, each=4)
     with CountingServer(keyed=True) as server:
         work(spark, make_posting_handler(server.url), postgres_url)
@@ -286,14 +290,14 @@ def test_keyed_over_http(spark: SparkSession, postgres_url: str) -> None:
 def test_dead_letters_as_a_topic(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """G5: dead letters go to a topic too, whole, and a worker can read them from there."""
+    """G5: dead letters are sent to a topic, from which a worker can read them."""
     append_events(postgres_url, each=1)
     bad = read_stored_events(postgres_url)[0]
     (tmp_path / "poison").write_text(bad.event_id)
     dead_letters = create_topic(topic_url)
     noter = make_noting_handler(tmp_path, mode="latest_wins")
     work(spark, noter, postgres_url, dead_letters=dead_letters)
-    drained(spark, noter, postgres_url, dead_letters=dead_letters)
+    work_until_settled(spark, noter, postgres_url, dead_letters=dead_letters)
     [letter] = read_messages(dead_letters)
 
     assert decode_headers(letter)["seriatim-handler"] == "noter"
@@ -309,7 +313,7 @@ def test_dead_letters_as_a_topic(
 
 
 def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """G5: on_poison=stop ends the worker until an operator intervenes."""
+    """G5: with on_poison=stop a poison event stops the worker until an operator intervenes."""
     append_events(postgres_url, each=3)
     (tmp_path / "poison").write_text(read_stored_events(postgres_url)[0].event_id)
     from seriatim.core.handler import RetryPolicy
@@ -333,13 +337,13 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
 def test_inconsistent_options_are_refused(
     spark: SparkSession, more: dict[str, Any], said: str
 ) -> None:
-    """G6: inconsistent options are refused at start."""
+    """G6: inconsistent options of a worker are refused."""
     with pytest.raises(InvalidArgument, match=said):
         Worker(spark, make_transactional_handler(), **more)
 
 
 def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> None:
-    """G4: a topic alone does not show the numbers before a start."""
+    """G4: a strict handler with a start needs the log in addition to a topic."""
     with pytest.raises(InvalidArgument, match="must see the log"):
         Worker(
             spark,
@@ -349,10 +353,10 @@ def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> No
         )
 
 
-def test_without_a_registry(
+def test_a_worker_with_a_disabled_registry(
     spark: SparkSession, postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G6: without a registry every delivery has its effect, and a warning is logged."""
+    """G6: with a disabled registry every delivery has its effect, and a warning is logged."""
     count = append_events(postgres_url, each=2)
     settings = RegistrySettings(enabled=False)
     for _ in range(2):
@@ -363,7 +367,7 @@ def test_without_a_registry(
 
 
 def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """G6: fail_fast reports the outage at once, and nothing is lost."""
+    """G6: with fail_fast a registry outage is raised, and a later run handles all events."""
     count = append_events(postgres_url, each=1)
     settings = RegistrySettings(on_outage="fail_fast")
     nowhere = postgres_url.replace("127.0.0.1", "127.0.0.1").rsplit("@", 1)
@@ -374,10 +378,10 @@ def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_an_outage_under_a_worker(
+def test_metrics_of_an_outage(
     spark: SparkSession, own_postgres: Callable[..., PostgresServer], tmp_path: Path
 ) -> None:
-    """M2: 003 §6.8: metrics report an outage of the registry, and nothing is lost."""
+    """M2: 003 §6.8: metrics report an outage of the registry, and no event is lost."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, each=2)
     server = own_postgres()
@@ -401,19 +405,19 @@ def test_an_outage_under_a_worker(
         wait_until(lambda: len(read_notes(tmp_path)) == 12)
         server.stop(immediate=True)
         append_events(url, each=2)
-        wait_until(lambda: 'seriatim_registry_outage{handler="noter"} 1.0' in shown(shown_at))
+        wait_until(lambda: 'seriatim_registry_outage{handler="noter"} 1.0' in scrape(shown_at))
         server.start()
-        wait_until(lambda: len({one[0] for one in read_notes(tmp_path)}) == 24)
-        wait_until(lambda: 'seriatim_registry_outage{handler="noter"} 0.0' in shown(shown_at))
+        wait_until(lambda: len({note[0] for note in read_notes(tmp_path)}) == 24)
+        wait_until(lambda: 'seriatim_registry_outage{handler="noter"} 0.0' in scrape(shown_at))
         ended.set()
         thread.join(60)
         assert not thread.is_alive()
     shown_at.close()
-    assert in_order(read_notes(tmp_path))
+    assert is_in_order(read_notes(tmp_path))
 
 
-def shown(metrics: MetricsServer) -> str:
-    """Return the metrics as they are shown."""
+def scrape(metrics: MetricsServer) -> str:
+    """Return the metrics over HTTP."""
     connection = HTTPConnection("127.0.0.1", metrics.port, timeout=10)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
@@ -422,5 +426,5 @@ def shown(metrics: MetricsServer) -> str:
 
 
 def test_the_kafka_fixture(kafka: KafkaBroker) -> None:
-    """The broker answers."""
+    """The broker of the tests accepts a new topic."""
     assert create_topic(f"kafka://{kafka.servers}/probe").single_topic == "probe"

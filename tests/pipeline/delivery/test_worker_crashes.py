@@ -1,4 +1,4 @@
-"""Workers killed -9 at the four points of the seed: one effect an event, whatever dies when."""
+"""Workers killed at four points: one effect per event."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.pipeline.event_samples import read_stored_events
 HASTY = RegistrySettings(lease_s=1.0, heartbeat_s=0.3)
 
 
-def doomed(handler: Handler, point: str, folder: Path) -> Handler:
-    """Return a handler that dies once at a point."""
+def crashing(handler: Handler, point: str, folder: Path) -> Handler:
+    """Return a handler that kills its process once at a point."""
     doom = CrashPlan(handler.name, point, folder / "died")
     return msgspec.structs.replace(handler, run=doom.around(handler.run))
 
 
-def work_on(spark: SparkSession, handler: Handler, folder: Path, **more: Any) -> None:
-    """Run a handler, let it die, and run it again until nothing is left that will end by itself."""
+def work_after_crash(spark: SparkSession, handler: Handler, folder: Path, **more: Any) -> None:
+    """Run a handler until it is killed, and again until all events are settled."""
     with pytest.raises(BackendFailure), Worker(spark, handler, settings=HASTY, **more) as worker:
         worker.run()
     assert (folder / "died").exists()
@@ -44,7 +44,7 @@ def work_on(spark: SparkSession, handler: Handler, folder: Path, **more: Any) ->
     with Worker(spark, handler, settings=HASTY, **more) as worker:
         while True:
             worker.run()
-            open_ = {one.status for one in registry.counts()}
+            open_ = {count.status for count in registry.counts()}
             if not open_ & {"claimed", "expired", "failed"}:
                 break
             assert time.monotonic() < deadline, registry.counts()
@@ -54,55 +54,57 @@ def work_on(spark: SparkSession, handler: Handler, folder: Path, **more: Any) ->
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_transactional_worker_dies(
+def test_a_killed_transactional_worker(
     spark: SparkSession, log_url: str, tmp_path: Path, point: str
 ) -> None:
-    """G7: 003 §6.2: killed at each point: exactly one row for each event."""
+    """G7: 003 §6.2: after a kill at each point there is one row per event."""
     count = append_events(log_url, streams=2, each=3)
     registry = open_registry(registry_url(log_url))
     table = "effects" if log_url.startswith("sqlite") else "public.effects"
     with registry.engine.transaction() as session:
         session.run(f"create table {table} (event_id text, stream_id text, seq bigint, pid bigint)")
-    work_on(spark, doomed(make_transactional_handler(), point, tmp_path), tmp_path, url=log_url)
+    work_after_crash(
+        spark, crashing(make_transactional_handler(), point, tmp_path), tmp_path, url=log_url
+    )
     with registry.engine.transaction(write=False) as session:
         rows = session.run(f"select event_id, stream_id, seq from {table}")
     registry.close()
 
     assert Counter(row[0] for row in rows) == dict.fromkeys(
-        (one.event_id for one in read_stored_events(log_url)), 1
+        (event.event_id for event in read_stored_events(log_url)), 1
     )
     assert len(rows) == count
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_keyed_worker_dies(
+def test_a_killed_keyed_worker(
     spark: SparkSession, postgres_url: str, tmp_path: Path, point: str
 ) -> None:
-    """G7: 003 §6.2: killed at each point: the target has each effect once, in order."""
+    """G7: 003 §6.2: after a kill at each point the target has each effect once, in order."""
     append_events(postgres_url, streams=2, each=3)
     with CountingServer(keyed=True) as server:
-        work_on(
+        work_after_crash(
             spark,
-            doomed(make_posting_handler(server.url), point, tmp_path),
+            crashing(make_posting_handler(server.url), point, tmp_path),
             tmp_path,
             url=postgres_url,
         )
 
-        expected = dict.fromkeys((one.event_id for one in read_stored_events(postgres_url)), 1)
+        expected = dict.fromkeys((event.event_id for event in read_stored_events(postgres_url)), 1)
         assert server.counts == expected
         for stream in ("o-0", "o-1"):
             assert [e["seq"] for e in server.effects if e["stream"] == stream] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_an_unsafe_worker_dies(
+def test_a_killed_unsafe_worker(
     spark: SparkSession, postgres_url: str, tmp_path: Path, point: str
 ) -> None:
-    """G7: 003 §6.2: killed at each point: at most one effect, and an unknown entry."""
+    """G7: 003 §6.2: after a kill at each point an effect happened at most once, and is unknown."""
     append_events(postgres_url, streams=1, each=3)
     with CountingServer(keyed=False) as server:
         poster = make_posting_handler(server.url, effect="unsafe")
-        work_on(spark, doomed(poster, point, tmp_path), tmp_path, url=postgres_url)
+        work_after_crash(spark, crashing(poster, point, tmp_path), tmp_path, url=postgres_url)
         registry = open_registry(registry_url(postgres_url))
         [unknown] = registry.entries(EntryFilter(status="unknown"))
 
@@ -113,7 +115,7 @@ def test_an_unsafe_worker_dies(
         registry.close()
         with Worker(spark, poster, url=postgres_url, settings=HASTY) as worker:
             worker.run()
-        expected = {one.event_id for one in read_stored_events(postgres_url)}
+        expected = {event.event_id for event in read_stored_events(postgres_url)}
         if not happened:
             expected -= {unknown.event_id}
         assert set(server.counts) == expected
@@ -121,17 +123,17 @@ def test_an_unsafe_worker_dies(
 
 
 @pytest.mark.parametrize("point", ["before effect", "after effect"])
-def test_a_worker_on_kafka_dies(
+def test_a_killed_worker_on_kafka(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path, point: str
 ) -> None:
-    """G7: 003 §6.2: the same from a topic."""
+    """G7: 003 §6.2: after a kill of a worker on a topic each effect happens once."""
     append_events(postgres_url, streams=2, each=3)
     target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
     place = f"sqlite:///{tmp_path}/registry.db"
     with CountingServer(keyed=True) as server:
-        handler = doomed(make_posting_handler(server.url), point, tmp_path)
-        work_on(spark, handler, tmp_path, source=target, registry=place)
+        handler = crashing(make_posting_handler(server.url), point, tmp_path)
+        work_after_crash(spark, handler, tmp_path, source=target, registry=place)
 
         assert server.counts == dict.fromkeys(
             (e.event_id for e in read_stored_events(postgres_url)), 1

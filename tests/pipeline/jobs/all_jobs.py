@@ -30,19 +30,21 @@ def main(spark: SparkSession, url: str, place: str) -> dict[str, Any]:
         .mapInArrow(locate_batches, "rows bigint, executor bigint")
         .collect()
     )
-    answer: dict[str, Any] = {
+    result: dict[str, Any] = {
         "read": sum(row["rows"] for row in seen),
         "executors": sorted({row["executor"] for row in seen}),
     }
     with Projector(spark, seats, url, batch_events=2500) as job:
         job.run()
-        answer["caught_up"] = stored_digest(job)
-        answer["rebuilt"] = job.rebuild().digest
+        result["caught_up"] = stored_digest(job)
+        result["rebuilt"] = job.rebuild().digest
     report = archive(spark, url, place, segment_events=1000, until=2000)
-    answer["archived"] = report.events
-    answer["archive_verified"] = [one.message for one in verify_archive(spark, url, place).problems]
+    result["archived"] = report.events
+    result["archive_verified"] = [
+        problem.message for problem in verify_archive(spark, url, place).problems
+    ]
     with Projector(spark, seats, url, archive=place) as job:
-        answer["from_archive"] = job.rebuild().digest
+        result["from_archive"] = job.rebuild().digest
     found = audit(spark, url, archive=place)
-    answer["audit"] = [one.message for one in found.findings if one.level != "ok"]
-    return answer
+    result["audit"] = [finding.message for finding in found.findings if finding.level != "ok"]
+    return result

@@ -12,7 +12,7 @@ from seriatim.pipeline.source.spark_session import session
 from tests.pipeline.project.support import seats
 
 
-def take(frame: DataFrame, _batch: int) -> None:
+def collect_batch(frame: DataFrame, _batch: int) -> None:
     """Collect a batch of the stream."""
     frame.collect()
 
@@ -28,7 +28,7 @@ def main(url: str, place: str) -> None:
     with tempfile.TemporaryDirectory() as checkpoint:
         stream = spark.readStream.format("seriatim").option("url", url).load()
         query = (
-            stream.writeStream.foreachBatch(take)
+            stream.writeStream.foreachBatch(collect_batch)
             .option("checkpointLocation", checkpoint)
             .trigger(availableNow=True)
             .start()

@@ -40,10 +40,10 @@ def crash() -> None:
 
 
 class CrashBarrier:
-    """A barrier at which the jobs wait for each other before the process is killed.
+    """A barrier at which jobs wait for each other before the process is killed.
 
-    They gather before the call, where they hold no lock that another would miss, and only then go
-    on to the point itself.
+    They gather before the call, where they hold no lock that another needs, and then continue to
+    the point itself.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -68,8 +68,8 @@ class CrashBarrier:
 
         return counted
 
-    def around_mine(self, owner: Any, name: str, call: int, when: str) -> None:
-        """Do the same for the calls of a function by this thread."""
+    def around_in_this_thread(self, owner: Any, name: str, call: int, when: str) -> None:
+        """Apply `around` to the calls of a function by this thread only."""
         with _lock:
             others: Act = getattr(owner, name)
             mine = self.around(others, gather=call, **{when: call})
@@ -90,11 +90,21 @@ COPIES: dict[str, Act] = {
 }
 POINTS: dict[str, Callable[[CrashBarrier], None]] = {
     "none": lambda _: None,
-    "before the second seal": lambda d: d.around_mine(archiver._ArchiveRun, "_seal", 2, "before"),
-    "after the second seal": lambda d: d.around_mine(archiver._ArchiveRun, "_seal", 2, "after"),
-    "between two groups": lambda d: d.around_mine(restore._RestoreRun, "_flush", 3, "after"),
-    "before the second commit": lambda d: d.around_mine(table_export, "commit", 2, "before"),
-    "after the second commit": lambda d: d.around_mine(table_export, "commit", 2, "after"),
+    "before the second seal": lambda d: d.around_in_this_thread(
+        archiver._ArchiveRun, "_seal", 2, "before"
+    ),
+    "after the second seal": lambda d: d.around_in_this_thread(
+        archiver._ArchiveRun, "_seal", 2, "after"
+    ),
+    "between two groups": lambda d: d.around_in_this_thread(
+        restore._RestoreRun, "_flush", 3, "after"
+    ),
+    "before the second commit": lambda d: d.around_in_this_thread(
+        table_export, "commit", 2, "before"
+    ),
+    "after the second commit": lambda d: d.around_in_this_thread(
+        table_export, "commit", 2, "after"
+    ),
 }
 
 
@@ -122,7 +132,7 @@ def run_projection(
 ) -> None:
     """Catch up, follow live or rebuild, up to a point of a given commit.
 
-    Live, the commits are those of the stream, which gets its events when it has begun.
+    A live run counts the commits of the stream, which receives its events when it has started.
     """
     with Projector(spark, seats, url, batch_events=batch_events) as job:
 

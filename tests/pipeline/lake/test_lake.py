@@ -25,7 +25,7 @@ from tests.pipeline.crash_driver import describe_job, kill_at_points
 
 
 class Lake(Protocol):
-    """A table of either kind."""
+    """A Delta or Iceberg table."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -78,25 +78,25 @@ class Iceberg:
 
 @pytest.fixture(params=[Delta, Iceberg], ids=["delta", "iceberg"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    """A table that is not there yet."""
+    """A table that does not exist yet."""
     made: Lake = request.param(tmp_path)
     return made
 
 
 def expected(spark: SparkSession, url: str, folder: Path) -> list[dict[str, Any]]:
-    """Return a log's events in the columns of the pipeline."""
+    """Return the events of a log in the columns of the pipeline."""
     at = str(folder / "expected")
     archive(spark, url, at, seal_tail=True)
     return [
         row
-        for one in list_segments(at)
-        for batch in read_segment(at, one)
+        for segment in list_segments(at)
+        for batch in read_segment(at, segment)
         for row in batch.to_pylist()
     ]
 
 
-def plain(table: pa.Table) -> list[dict[str, Any]]:
-    """Return rows whose maps do not depend on the reader's order of keys."""
+def comparable_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows whose metadata do not depend on the reader's order of keys."""
     return [
         row | {"metadata": sorted(row["metadata"])}
         for row in table.select(EVENT_COLUMNS).to_pylist()
@@ -104,15 +104,15 @@ def plain(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def positions(lake: Lake) -> list[int]:
-    """Return the positions that a table holds."""
+    """Return the positions in a table."""
     found: list[int] = lake.rows().column("position").to_pylist()
     return found
 
 
-def test_a_table_holds_the_log(
+def test_a_table_contains_the_log(
     spark: SparkSession, log_url: str, lake: Lake, tmp_path: Path
 ) -> None:
-    """J1: every event is in the table, with all of its columns; a second run adds nothing."""
+    """J1: a table has every event with all columns, and a second export adds none."""
     last = fill_every_shape(log_url)
 
     first = lake.export(spark, log_url, file_events=4)
@@ -122,10 +122,12 @@ def test_a_table_holds_the_log(
     rows = [
         row | {"metadata": sorted(row["metadata"])} for row in expected(spark, log_url, tmp_path)
     ]
-    assert plain(lake.rows()) == rows
+    assert comparable_rows(lake.rows()) == rows
 
 
-def test_a_log_that_grew_is_continued(spark: SparkSession, log_url: str, lake: Lake) -> None:
+def test_an_export_continues_after_the_last_position(
+    spark: SparkSession, log_url: str, lake: Lake
+) -> None:
     """J1: the next run continues after the last exported position."""
     fill(log_url, 25)
     lake.export(spark, log_url, file_events=5, until=17)
@@ -139,7 +141,7 @@ def test_a_log_that_grew_is_continued(spark: SparkSession, log_url: str, lake: L
 
 
 def test_an_empty_log_gives_an_empty_table(spark: SparkSession, log_url: str, lake: Lake) -> None:
-    """J1: nothing is exported of nothing, and one event is one row."""
+    """J1: an empty log is exported to an empty table, one event to one row."""
     seriatim.open(log_url).close()
     assert lake.export(spark, log_url).position == 0
     assert lake.rows().num_rows == 0
@@ -151,7 +153,7 @@ def test_an_empty_log_gives_an_empty_table(spark: SparkSession, log_url: str, la
 def test_another_log_is_refused(
     spark: SparkSession, log_url: str, lake: Lake, another_url: Callable[[], str]
 ) -> None:
-    """F8: a table belongs to one log."""
+    """F8: a table with events of another log is refused."""
     fill(log_url, 5)
     lake.export(spark, log_url)
     other = another_url()
@@ -163,7 +165,7 @@ def test_another_log_is_refused(
 
 
 def test_restored_log_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """F8: a lower head, another event, or a new epoch stop the export."""
+    """F8: a log with a lower head, another event or a new epoch is refused."""
     path = tmp_path / "log.db"
     url = f"sqlite:///{path}"
     fill(url, 5)
@@ -193,7 +195,7 @@ def test_restored_log_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path
 def test_exporters_killed_at_a_commit(
     spark: SparkSession, postgres_url: str, tmp_path: Path
 ) -> None:
-    """J1: killed before or after a commit, the next run neither repeats nor loses an event."""
+    """J1: after a kill before or after a commit the next export has each event once."""
     fill(postgres_url, 55)
     killed: list[tuple[Lake, str, int]] = []
     for point, there in (("before the second commit", 20), ("after the second commit", 40)):
@@ -215,8 +217,8 @@ def test_exporters_killed_at_a_commit(
         assert positions(lake) == list(range(1, 56))
 
 
-def test_two_exporters_at_once(spark: SparkSession, tmp_path: Path, lake: Lake) -> None:
-    """J1: an exporter that loses a race continues after the winner's commit."""
+def test_concurrent_exporters(spark: SparkSession, tmp_path: Path, lake: Lake) -> None:
+    """J1: of two concurrent exporters each event is exported by one."""
     url = f"sqlite:///{tmp_path}/log.db"
     fill(url, 100)
     lake.export(spark, url, file_events=5, until=5)
@@ -238,8 +240,8 @@ def test_two_exporters_at_once(spark: SparkSession, tmp_path: Path, lake: Lake) 
     assert positions(lake) == list(range(1, 101))
 
 
-def test_bad_arguments_are_refused(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """L1: a file without events, and a table without a namespace."""
+def test_invalid_arguments_are_refused(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """L1: a file size below 1 and a table without a namespace are refused."""
     fill(log_url, 1)
     with pytest.raises(InvalidArgument, match="file_events"):
         export_delta(spark, log_url, str(tmp_path / "t"), file_events=0)
@@ -248,7 +250,7 @@ def test_bad_arguments_are_refused(spark: SparkSession, log_url: str, tmp_path: 
 
 
 def test_a_delta_table_on_s3(spark: SparkSession, log_url: str, s3_url: str) -> None:
-    """J1: the same on an object store."""
+    """J1: a Delta table on S3 has each event once."""
     fill(log_url, 10)
 
     assert export_delta(spark, log_url, s3_url, file_events=4).events == 10

@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def log(url: str) -> Iterator[Log]:
-    """The log itself."""
+    """The log at the URL."""
     with seriatim.open(url) as opened:
         yield opened
 

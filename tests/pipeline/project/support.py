@@ -75,9 +75,9 @@ def fold_in_python(records: Iterable[EventRecord], made: Projection) -> Fold:
     fold = Fold(made)
     for record in records:
         wanted = any(
-            one in ("*", record.event_type)
-            or (one.endswith(".*") and record.event_type.startswith(one[:-1]))
-            for one in made.events
+            event in ("*", record.event_type)
+            or (event.endswith(".*") and record.event_type.startswith(event[:-1]))
+            for event in made.events
         )
         try:
             key = key_of(made, record) if wanted else None

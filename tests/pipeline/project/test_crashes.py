@@ -25,7 +25,7 @@ Parties = dict[str, tuple[Log, Projector]]
 def crash_setup(
     spark: SparkSession, tmp_path: Path, postgres_server: PostgresServer, postgres_template: str
 ) -> Iterator[Parties]:
-    """A log on each database for each way to project it, and a projector here."""
+    """A log per database and kind of run, each with a projector."""
     urls = {f"sqlite {do}": f"sqlite:///{tmp_path}/{do}.db" for do in WAYS}
     for do in WAYS:
         url = postgres_server.create_database(f"killed_{do}", postgres_template)
@@ -40,8 +40,8 @@ def crash_setup(
         postgres_server.drop_database(f"killed_{do}")
 
 
-def test_drivers_killed_again_and_again(crash_setup: Parties) -> None:
-    """I2: wherever one dies, each event counts once; the end equals a rebuild and a plain fold."""
+def test_repeatedly_killed_drivers(crash_setup: Parties) -> None:
+    """I2: after kills at each point every event counts once, as in a rebuild and a plain fold."""
     running = {name: it for name, it in crash_setup.items() if not name.endswith("rebuild")}
     reached: dict[str, list[int]] = {name: [] for name in running}
     for log, _ in running.values():
@@ -72,7 +72,7 @@ def test_drivers_killed_again_and_again(crash_setup: Parties) -> None:
         assert job.rebuild().equal, name
 
 
-def test_rebuilds_killed_in_the_middle(crash_setup: Parties) -> None:
+def test_killed_rebuilds(crash_setup: Parties) -> None:
     """I4: remains of a killed rebuild are harmless and removed by the next one."""
     rebuilding = [crash_setup[f"{backend} rebuild"] for backend in BACKENDS]
     before = []

@@ -34,7 +34,7 @@ whole_log = projection("whole_log", key="tenant_id", events=["seat.*"], columns=
 
 @pytest.mark.parametrize("made", [seats, by_path, by_function, whole_log, aggregate_states])
 def test_all_execution_modes_give_one_digest(start: Start, log: Log, made: Projection) -> None:
-    """I3: batches, rebuild and the plain fold agree, and the proof is stamped with its position."""
+    """I3: catch-up, rebuild and a plain fold have one digest, with the position in the proof."""
     fill(log, 120)
     job = start(made, batch_events=50)
     job.run()
@@ -52,7 +52,7 @@ def test_all_execution_modes_give_one_digest(start: Start, log: Log, made: Proje
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_batches_of_any_size(start: Start, log: Log, size: int, fold_location: str) -> None:
-    """I3: how the log is cut into batches, and where they are folded, changes nothing."""
+    """I3: the size of batches, and where they are folded, do not change the digest."""
     fill(log, 6 if size == 1 else 60)
     job = start(seats, batch_events=size)
     job.run()
@@ -60,8 +60,8 @@ def test_batches_of_any_size(start: Start, log: Log, size: int, fold_location: s
     assert stored_digest(job) == digest_in_python(log.read(), seats)
 
 
-def test_one_more_partition_changes_nothing(start: Start, log: Log) -> None:
-    """I3, I8: keys are spread over any number of tasks, and each sees its events in order."""
+def test_digests_do_not_depend_on_the_number_of_partitions(start: Start, log: Log) -> None:
+    """I3, I8: the number of partitions does not change the digest."""
     fill(log, 150, shows=11)
     job = start(seats)
     found = set()
@@ -77,8 +77,8 @@ def test_one_more_partition_changes_nothing(start: Start, log: Log) -> None:
     assert found == {digest_in_python(log.read(), seats)}
 
 
-def test_the_known_answer_of_the_decision_graph(start: Start, log: Log) -> None:
-    """T3: run in small batches and rebuilt, the shipped trace has the original's four digests."""
+def test_the_published_digests_of_the_decision_graph(start: Start, log: Log) -> None:
+    """T3: caught up in small batches and rebuilt, the example trace has its published digests."""
     for envelope in DEAL_DESK["events"]:
         log.traces.append_event(envelope)
     job = start(decision_graph, batch_events=2)
@@ -95,7 +95,7 @@ def test_the_known_answer_of_the_decision_graph(start: Start, log: Log) -> None:
 
 
 def test_the_decision_graph_of_many_traces(start: Start, log: Log, fold_location: str) -> None:
-    """T3: nodes that traces share belong to the first event that names them, on every way."""
+    """T3: the decision graph of many traces equals the graph in memory."""
     fill_traces(log, 6)
     fill(log, 20)
     oracle = Graph()
@@ -115,7 +115,7 @@ def test_the_decision_graph_of_many_traces(start: Start, log: Log, fold_location
 def test_from_the_archive_and_the_live_tail(
     start: Start, log: Log, url: str, tmp_path: Path
 ) -> None:
-    """I3, J1: catch-up and rebuild that cross from the archive to the log give the same digest."""
+    """I3, J1: catch-up and rebuild from archive and log have the same digest."""
     fill(log, 130)
     place = str(tmp_path / "sealed")
     job = start(seats, archive=place, batch_events=60)

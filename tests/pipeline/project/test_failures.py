@@ -1,4 +1,4 @@
-"""A poison event with each failure policy, and the operations on it (I7)."""
+"""A poison event with each failure policy, and retry and skip afterwards (I7)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from tests.pipeline.project.support import fill, rows_of, stored_digest
 Start = Callable[..., Projector]
 
 
-def counting(apply: Any, **options: Any) -> Projection:
+def declare_count(apply: Any, **options: Any) -> Projection:
     """Declare a count of the events of a show."""
     declared = {"key": "stream_id", "columns": {"n": int}, **options}
     return projection("counts", **declared)(apply)
@@ -24,105 +24,117 @@ def count(state: dict[str, Any] | None, _event: EventRecord) -> dict[str, Any]:
     return {"n": (state["n"] if state else 0) + 1}
 
 
-def fussy(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
-    """Count, but not what is poisonous."""
+def count_or_raise(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
+    """Count, but raise at the poison event."""
     if event.payload.get("guest") == "poison":
         raise KeyError("no such guest")
     return count(state, event)
 
 
-def poison(log: Log) -> int:
-    """Append thirty events, one of them poisonous, and return its position."""
+def append_poison(log: Log) -> int:
+    """Append thirty events, one of them poison, and return its position."""
     fill(log, 15, shows=3)
     found = log.append([NewEvent("seat.reserved", {"guest": "poison"}, stream=("show", "s-1"))])
     fill(log, 14, shows=3, start=15)
     return found.first_position
 
 
-def test_stop(start: Start, log: Log, fold_location: str) -> None:
-    """I7: the projection stops before the event, names it, and continues after the fix."""
-    at = poison(log)
-    job = start(counting(fussy))
-    with pytest.raises(ProjectionFailed, match=f"position {at}.*'s-1'.*KeyError.*no such guest"):
+def test_policy_stop_halts_before_the_event(start: Start, log: Log, fold_location: str) -> None:
+    """I7: a projection stops before the poison event, names it, and continues after the fix."""
+    position = append_poison(log)
+    job = start(declare_count(count_or_raise))
+    with pytest.raises(
+        ProjectionFailed, match=f"position {position}.*'s-1'.*KeyError.*no such guest"
+    ):
         job.run()
 
     status = job.status()
     assert status is not None
-    assert (status.position, status.status) == (at - 1, "failed")
-    assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "stopped")]
-    with pytest.raises(ProjectionFailed, match=f"position {at}"):
+    assert (status.position, status.status) == (position - 1, "failed")
+    assert [(failure.failure.position, failure.status) for failure in job.failures()] == [
+        (position, "stopped")
+    ]
+    with pytest.raises(ProjectionFailed, match=f"position {position}"):
         job.run()  # it does not try by itself
     assert job.retry() == 1
-    mended = start(counting(count))
-    assert mended.run().position == 30
-    assert sum(row["n"] for row in rows_of(mended).values()) == 30
-    assert mended.verify().equal
-    assert mended.failures() == []
+    fixed = start(declare_count(count))
+    assert fixed.run().position == 30
+    assert sum(row["n"] for row in rows_of(fixed).values()) == 30
+    assert fixed.verify().equal
+    assert fixed.failures() == []
 
 
-def test_stop_and_pass_over(start: Start, log: Log) -> None:
-    """I7: a skipped event stays skipped in every rebuild."""
-    at = poison(log)
-    job = start(counting(fussy))
+def test_an_event_skipped_after_a_stop_stays_skipped(start: Start, log: Log) -> None:
+    """I7: an event skipped after a stop is also skipped by verify and rebuild."""
+    position = append_poison(log)
+    job = start(declare_count(count_or_raise))
     with pytest.raises(ProjectionFailed):
         job.run()
-    job.skip(at)
+    job.skip(position)
     job.run()
 
     assert sum(row["n"] for row in rows_of(job).values()) == 29
     assert job.verify().equal
     assert job.rebuild().switched
-    assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "passed")]
+    assert [(failure.failure.position, failure.status) for failure in job.failures()] == [
+        (position, "passed")
+    ]
 
 
-def test_park(start: Start, log: Log, fold_location: str) -> None:
-    """I7: a parked key waits, the others never stop; after the fix it has all of its events."""
-    at = poison(log)
-    job = start(counting(fussy, on_failure="park"), batch_events=20)
+def test_policy_park_stops_only_the_failed_key(start: Start, log: Log, fold_location: str) -> None:
+    """I7: only the parked key stops; a retry after the fix applies all of its events."""
+    position = append_poison(log)
+    job = start(declare_count(count_or_raise, on_failure="park"), batch_events=20)
     assert job.run().position == 30
 
-    parked = {one.stream_id for one in log.read() if one.position == at}
-    before = sum(1 for one in log.read() if one.stream_id == "s-1" and one.position < at)
+    parked = {record.stream_id for record in log.read() if record.position == position}
+    before = sum(
+        1 for record in log.read() if record.stream_id == "s-1" and record.position < position
+    )
     rows = rows_of(job)
     assert parked == {"s-1"}
     assert rows["s-1"]["n"] == before
     assert rows["s-0"]["n"] + rows["s-2"]["n"] == 19
-    assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "parked")]
+    assert [(failure.failure.position, failure.status) for failure in job.failures()] == [
+        (position, "parked")
+    ]
     assert job.rebuild().equal  # a rebuild parks the same key at the same event
 
-    mended = start(counting(count, on_failure="park"))
-    assert mended.retry(at) == 1
-    mended.run()
-    assert sum(row["n"] for row in rows_of(mended).values()) == 30
-    assert mended.failures() == []
-    assert mended.verify().equal
+    fixed = start(declare_count(count, on_failure="park"))
+    assert fixed.retry(position) == 1
+    fixed.run()
+    assert sum(row["n"] for row in rows_of(fixed).values()) == 30
+    assert fixed.failures() == []
+    assert fixed.verify().equal
 
 
-def test_park_and_pass_over(start: Start, log: Log) -> None:
-    """I7: a key continues after the skipped event."""
-    at = poison(log)
-    job = start(counting(fussy, on_failure="park"), batch_events=20)
+def test_a_parked_key_continues_after_a_skip(start: Start, log: Log) -> None:
+    """I7: a parked key continues after its failed event was skipped."""
+    position = append_poison(log)
+    job = start(declare_count(count_or_raise, on_failure="park"), batch_events=20)
     job.run()
-    job.skip(at)
+    job.skip(position)
     job.run()
 
     assert sum(row["n"] for row in rows_of(job).values()) == 29
     assert job.verify().equal
 
 
-def test_skip(start: Start, log: Log) -> None:
-    """I7: with the policy skip the event is noted and its key continues; a retry makes it whole."""
-    at = poison(log)
-    job = start(counting(fussy, on_failure="skip"))
+def test_policy_skip_records_the_event_and_continues(start: Start, log: Log) -> None:
+    """I7: policy skip records the event and goes on; a retry after the fix applies it."""
+    position = append_poison(log)
+    job = start(declare_count(count_or_raise, on_failure="skip"))
     job.run()
     assert sum(row["n"] for row in rows_of(job).values()) == 29
-    assert [(one.failure.position, one.status) for one in job.failures()] == [(at, "skipped")]
+    assert [(failure.failure.position, failure.status) for failure in job.failures()] == [
+        (position, "skipped")
+    ]
 
-    mended = start(counting(count, on_failure="skip"))
-    mended.retry()
-    mended.run()
-    assert sum(row["n"] for row in rows_of(mended).values()) == 30
-    assert mended.verify().equal
+    fixed = start(declare_count(count, on_failure="skip"))
+    fixed.retry()
+    fixed.run()
+    assert sum(row["n"] for row in rows_of(fixed).values()) == 30
+    assert fixed.verify().equal
 
 
 @pytest.mark.parametrize(
@@ -138,9 +150,9 @@ def test_skip(start: Start, log: Log) -> None:
 def test_invalid_fold_results_name_event_and_key(
     start: Start, log: Log, apply: Any, reason: str
 ) -> None:
-    """A fold that raises or returns rubbish: which event, which key, and nothing half-written."""
+    """I7: an invalid fold result names the event and the key, and no row is written."""
     fill(log, 5, shows=1)
-    job = start(counting(apply))
+    job = start(declare_count(apply))
     with pytest.raises(ProjectionFailed, match=reason) as caught:
         job.run()
 
@@ -153,20 +165,20 @@ def test_invalid_fold_results_name_event_and_key(
     assert job.model.progress("counts", shadow=True) is None
 
 
-def test_a_key_function_that_fails(start: Start, log: Log) -> None:
-    """I7: an event without a key that can be found fails like any other."""
+def test_a_failing_key_function_fails_its_event(start: Start, log: Log) -> None:
+    """I7: an exception in a key function fails that event, with position and reason."""
     fill(log, 6)
-    made = counting(
+    made = declare_count(
         count, key=lambda event: event.payload["show"] if event.position != 4 else 1 / 0
     )
     with pytest.raises(ProjectionFailed, match=r"position 4.*ZeroDivisionError"):
         start(made).run()
 
 
-def test_a_changed_row_is_named(start: Start, log: Log) -> None:
-    """I3, I4: verify names the key of a row that was changed; a rebuild refuses, then heals."""
+def test_verify_names_a_changed_row(start: Start, log: Log) -> None:
+    """I3, I4: verify names the changed row; a rebuild switches only with accept=True."""
     fill(log, 30)
-    job = start(counting(count))
+    job = start(declare_count(count))
     job.run()
     good = stored_digest(job)
     with job.model.engine.transaction() as session:

@@ -20,7 +20,7 @@ Start = Callable[..., Projector]
 
 
 def test_activity_counts_like_python(start: Start, log: Log) -> None:
-    """I1, I3: counts by type and hour, in batches and rebuilt, are those of a plain count."""
+    """I1, I3: counts by type, from batches or a rebuild, equal a count in Python."""
     fill(log, 90)
     job = start(activity, batch_events=40)
     job.run()
@@ -38,10 +38,10 @@ def test_activity_counts_like_python(start: Start, log: Log) -> None:
     assert job.rebuild().digest == caught_up
 
 
-def test_times_of_earlier_versions_break_nothing(
+def test_times_of_earlier_versions_are_projected(
     start: Start, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A1, I1: instants that are refused now and were stored before are still projected."""
+    """A1, I1: stored times that today's rules would refuse are still projected."""
     monkeypatch.setattr(envelope, "time_problem", lambda _: None)
     given = ["9999-12-31T23:59:60Z", "0001-01-01T00:00:00+23:59", "2016-12-31T12:00:60Z"]
     given += ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
@@ -54,8 +54,8 @@ def test_times_of_earlier_versions_break_nothing(
     assert [record.occurred_at for record in log.read()] == given
 
 
-def test_an_empty_batch_of_a_stream(start: Start, log: Log) -> None:
-    """I1: a stream's first batch may hold nothing, not even the mark of its range."""
+def test_an_empty_first_batch_changes_nothing(start: Start, log: Log) -> None:
+    """I1: an empty first batch of a stream leaves the position unchanged."""
     fill(log, 5)
     job = start(activity)
     job.run()
@@ -96,7 +96,7 @@ def _counted() -> Any:
 def test_wrong_output_is_refused(
     start: Start, log: Log, transform: Callable[[DataFrame], DataFrame], problem: str
 ) -> None:
-    """A wrong output column is named, and nothing is half-written."""
+    """A transformation with wrong columns is refused by name, and no row is written."""
     fill(log, 10)
     job = start(_counted()(transform))
 
@@ -110,8 +110,8 @@ def test_wrong_output_is_refused(
     assert rows_of(job) == {}
 
 
-def test_a_transformation_that_gives_a_key_twice(start: Start, log: Log) -> None:
-    """Rows of one key are merged by the declared rule, wherever they come from."""
+def test_rows_with_the_same_key_are_merged(start: Start, log: Log) -> None:
+    """Several rows with the same key are merged by the declared rule, across batches too."""
     fill(log, 30)
     made = _counted()(lambda events: events.select("event_type", f.lit(1).alias("events")))
     job = start(made, batch_events=11)

@@ -1,4 +1,4 @@
-"""Every path on Spark computes the keys that core defines (I1)."""
+"""Every code path on Spark computes the same keys as core (I1)."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def count(state: dict[str, Any] | None, _event: EventRecord) -> dict[str, Any]:
     return {"events": (state["events"] if state else 0) + 1}
 
 
-def counted(key: Any, **options: Any) -> Projection:
-    """Declare a count of events by a key; an event whose key fails is skipped and noted."""
+def declare_count(key: Any, **options: Any) -> Projection:
+    """Declare a count of events by a key; an event whose key fails is skipped and recorded."""
     columns = {"events": int}
     options = {"on_failure": "skip", **options}
     return projection("counted", key=key, columns=columns, **options)(count)
 
 
-def value(chance: random.Random, depth: int = 0) -> Any:
-    """Make a JSON value, often one that engines write differently."""
+def make_value(chance: random.Random, depth: int = 0) -> Any:
+    """Make a JSON value, often one that engines format differently."""
     kinds: list[Callable[[], Any]] = [
         lambda: chance.choice([1e16, 1.0, -0.0, 0.1, 1e-7, 1e22, 5e-324, 1.7976931348623157e308]),
         lambda: chance.uniform(-1e20, 1e20),
@@ -58,19 +58,23 @@ def value(chance: random.Random, depth: int = 0) -> Any:
     ]
     if depth < 2:
         kinds += [
-            lambda: [value(chance, depth + 1) for _ in range(chance.randrange(3))],
-            lambda: {name: value(chance, depth + 1) for name in chance.sample("abc", 2)},
+            lambda: [make_value(chance, depth + 1) for _ in range(chance.randrange(3))],
+            lambda: {name: make_value(chance, depth + 1) for name in chance.sample("abc", 2)},
         ]
     return chance.choice(kinds)()
 
 
-def generated(chance: random.Random, size: int) -> Iterator[NewEvent]:
-    """Make events with values of every kind at every place that a key names."""
+def generate_events(chance: random.Random, size: int) -> Iterator[NewEvent]:
+    """Generate events with all kinds of values in the fields used as keys."""
     for number in range(size):
         payload = {
-            name: value(chance) for name in ("0", "at", "it's", "*", "a.b") if chance.random() > 0.1
+            name: make_value(chance)
+            for name in ("0", "at", "it's", "*", "a.b")
+            if chance.random() > 0.1
         }
-        payload["deep"] = chance.choice([{"at": value(chance)}, value(chance), {"a.b": 1}])
+        payload["deep"] = chance.choice(
+            [{"at": make_value(chance)}, make_value(chance), {"a.b": 1}]
+        )
         yield NewEvent(
             "thing",
             payload,
@@ -85,14 +89,14 @@ def generated(chance: random.Random, size: int) -> Iterator[NewEvent]:
 def filled(log: Log) -> Log:
     """A log of generated events."""
     chance = random.Random(43)
-    for event in generated(chance, 120):
+    for event in generate_events(chance, 120):
         log.append([event])
     return log
 
 
 @pytest.fixture
 def other_zone_session(spark: SparkSession) -> Iterator[None]:
-    """A session in another time zone than UTC."""
+    """A session with a time zone other than UTC."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     yield
@@ -101,9 +105,9 @@ def other_zone_session(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("other_zone_session")
 @pytest.mark.parametrize(("url", "key"), KEYS, indirect=["url"])
-def test_run_and_rebuild_have_the_keys_of_core(start: Start, filled: Log, key: str) -> None:
-    """I1, I3: driver, tasks and Python agree on every key, whatever the session's time zone."""
-    made = counted(key)
+def test_run_and_rebuild_compute_the_keys_of_core(start: Start, filled: Log, key: str) -> None:
+    """I1, I3: run and verify compute the keys of core in any time zone of the session."""
+    made = declare_count(key)
     expected = digest_in_python(filled.read(), made)
     job = start(made)
 
@@ -116,13 +120,13 @@ def test_run_and_rebuild_have_the_keys_of_core(start: Start, filled: Log, key: s
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_other_paths_have_the_keys_of_core(
+def test_archive_reads_compute_the_keys_of_core(
     start: Start, filled: Log, url: str, fold_location: str, tmp_path: Any
 ) -> None:
-    """I1: so do tasks that read their keys, tasks that are sent them, and reads of an archive."""
+    """I1: runs and verifications with an archive compute the keys of core."""
     place = str(tmp_path / "archive")
     for key in ("payload.at", "occurred_at", "source_system", "stream"):
-        made = counted(key)
+        made = declare_count(key)
         expected = digest_in_python(filled.read(), made)
         job = start(made, target=f"sqlite:///{tmp_path}/{key}.db")
         archive(job.spark, url, place, segment_events=50)
@@ -134,12 +138,12 @@ def test_other_paths_have_the_keys_of_core(
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("key", ["payload.at", "source_system", lambda event: event.payload["at"]])
-def test_an_empty_key_is_a_failure(start: Start, log: Log, fold_location: str, key: Any) -> None:
-    """I7: an event whose key is the empty text fails by policy, and is never lost in silence."""
+def test_an_empty_key_fails_its_event(start: Start, log: Log, fold_location: str, key: Any) -> None:
+    """I7: an event with an empty key fails by policy and is recorded, not lost."""
     log.append([NewEvent("thing", {"at": "a"}, source_system="a")])
     log.append([NewEvent("thing", {"at": ""}, source_system="")])
     log.append([NewEvent("thing", {"at": "a"}, source_system="a")])
-    job = start(counted(key))
+    job = start(declare_count(key))
 
     job.run()
 

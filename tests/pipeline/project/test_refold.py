@@ -21,29 +21,29 @@ TABLES = [
 ]
 
 
-def book(state: dict[str, Any] | None, event: EventRecord) -> Any:
-    """Write rows that several keys share; once the code is mended, other rows and values."""
-    mended = Path(event.payload["mended"]).exists()
-    if event.payload["bad"] and not mended:
+def fold_entry(state: dict[str, Any] | None, event: EventRecord) -> Any:
+    """Write rows shared by several keys; once the code is fixed, other rows and values."""
+    fixed = Path(event.payload["mended"]).exists()
+    if event.payload["bad"] and not fixed:
         msg = "not yet"
         raise ValueError(msg)
-    known = state or {"sum": 0}
-    total = known["sum"] + event.payload["n"] + (1000 if mended else 0)
+    previous = state or {"sum": 0}
+    total = previous["sum"] + event.payload["n"] + (1000 if fixed else 0)
     name = (
-        event.payload["moves_to"] if mended and event.payload["moves_to"] else event.payload["name"]
+        event.payload["moves_to"] if fixed and event.payload["moves_to"] else event.payload["name"]
     )
     row = {"name": name, "by": event.stream_id, "value": total}
     return {"sum": total}, {"firsts": [row], "lasts": [row]}
 
 
-def books(**options: Any) -> Projection:
-    """Declare the books, which park what fails."""
+def declare_books(**options: Any) -> Projection:
+    """Declare the books projection, with policy park."""
     options = {"on_failure": "park", **options}
-    return projection("books", key="stream_id", tables=TABLES, state=dict, **options)(book)
+    return projection("books", key="stream_id", tables=TABLES, state=dict, **options)(fold_entry)
 
 
-def fill(log: Log, mended: Path, *, moves: bool, own_names: bool) -> None:
-    """Append events of four keys, some of which fail until the code is mended."""
+def fill(log: Log, fixed: Path, *, moves: bool, own_names: bool) -> None:
+    """Append events of four keys, some of which fail until the code is fixed."""
     chance = random.Random(40)
     for number in range(60):
         key = f"k{number % 4}"
@@ -53,7 +53,7 @@ def fill(log: Log, mended: Path, *, moves: bool, own_names: bool) -> None:
             "bad": key in ("k1", "k2") and number > 20,
             "name": name,
             "moves_to": "moved" if moves and key == "k1" and number < 10 else "",
-            "mended": str(mended),
+            "mended": str(fixed),
         }
         log.append([NewEvent("entry", payload, stream=("book", key))])
 
@@ -69,16 +69,16 @@ def test_a_retried_key_equals_a_rebuild(
 ) -> None:
     """I3, I7: after a retry no failure is left, and verify finds no difference.
 
-    The keys that did not fail were folded by the old code: the test brings them to the new one by
-    marking them, too, as to be folded anew.
+    The keys that did not fail were folded by the old code; the test inserts failure rows for them
+    so that the retry folds them again with the fixed code.
     """
-    mended = tmp_path / "mended"
-    fill(log, mended, moves=moves, own_names=own_names)
-    job = start(books())
+    fixed = tmp_path / "mended"
+    fill(log, fixed, moves=moves, own_names=own_names)
+    job = start(declare_books())
     job.run()
-    assert {one.failure.key for one in job.failures()} == {"k1", "k2"}
+    assert {failure.failure.key for failure in job.failures()} == {"k1", "k2"}
 
-    mended.touch()
+    fixed.touch()
     model = job.model
     with model.engine.transaction() as session:
         for position, key in ((1, "k0"), (4, "k3")):
@@ -94,19 +94,21 @@ def test_a_retried_key_equals_a_rebuild(
     assert job.failures() == []
     proof = job.verify()
     assert proof.equal, proof.difference
-    assert stored_digest(job) == digest_in_python(log.read(), books())
+    assert stored_digest(job) == digest_in_python(log.read(), declare_books())
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_skipped_event_equals_a_rebuild(start: Start, log: Log, tmp_path: Path) -> None:
-    """I3, I7: an event skipped for a parked key is also skipped in its tables."""
+def test_skipped_events_of_a_parked_key_equal_a_rebuild(
+    start: Start, log: Log, tmp_path: Path
+) -> None:
+    """I3, I7: skipped events of parked keys are also skipped by verify."""
     fill(log, tmp_path / "never", moves=False, own_names=False)
-    job = start(books())
+    job = start(declare_books())
     job.run()
     for _ in range(2):
-        for one in job.failures():
-            if one.status == "parked":
-                job.skip(one.failure.position)
+        for failure in job.failures():
+            if failure.status == "parked":
+                job.skip(failure.failure.position)
         job.run()
 
     proof = job.verify()

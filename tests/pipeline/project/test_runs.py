@@ -1,4 +1,4 @@
-"""One runner at a time, any checkpoint, the right log: a run follows its cursor (F8, I2, I8)."""
+"""One runner at a time; a run continues at its cursor, with any checkpoint (F8, I2, I8)."""
 
 import shutil
 import threading
@@ -38,7 +38,7 @@ Start = Callable[..., Projector]
 
 
 def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
-    """I1: nothing to do is done at once; then one event makes one row."""
+    """I1: a run over an empty log ends at position 0; one event then makes one row."""
     job = start(seats)
     assert job.run().position == 0
     assert job.rebuild().rows == 0
@@ -50,7 +50,7 @@ def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
 
 @projection("gated_seats", key="stream_id", columns={"events": int})
 def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
-    """Wait at an event that names a gate until somebody has opened it."""
+    """Wait at an event that names a gate file until the file exists."""
     deadline = time.monotonic() + 100
     while (gate := event.payload.get("gate")) and not Path(gate).exists():
         assert time.monotonic() < deadline, "nobody opened the gate"
@@ -59,7 +59,7 @@ def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, A
 
 
 def test_rebuild_reports_progress(start: Start, log: Log, tmp_path: Path) -> None:
-    """I7: progress, rate and remaining events are reported while Spark works."""
+    """I7: position, rate, lag and remaining time are reported while a rebuild runs."""
     gate = tmp_path / "gate"
     log.append([NewEvent("seat.reserved", {"gate": str(gate)}, stream=("show", "s-0"))])
     fill(log, 19)
@@ -73,12 +73,12 @@ def test_rebuild_reports_progress(start: Start, log: Log, tmp_path: Path) -> Non
 
     job.on_progress = watch
     job.rebuild()
-    on_the_way = [one for one in reports if 0 < one.position < 20]
+    on_the_way = [report for report in reports if 0 < report.position < 20]
     assert on_the_way
     assert all(
         one.events_per_s and one.eta_s and one.lag == 20 - one.position for one in on_the_way
     )
-    assert [one.position for one in reports] == sorted(one.position for one in reports)
+    assert [report.position for report in reports] == sorted(report.position for report in reports)
     assert (reports[-1].position, reports[-1].eta_s) == (20, 0)
 
 
@@ -94,10 +94,10 @@ def follow(job: Projector, until: int, checkpoint: Path) -> None:
     job.run(live=True, checkpoint=str(checkpoint), until=reached)
 
 
-def test_a_live_run_survives_an_outage_while_it_claims_its_lease(
+def test_a_live_run_retries_to_claim_its_lease(
     start: Start, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I1: a live run retries when the database is away, also before it has the lease."""
+    """I1: a live run retries when claiming its lease fails; a run that is not live raises."""
     fill(log, 5)
     job = start(seats)
     reports: list[RunReport] = []
@@ -121,8 +121,10 @@ def test_a_live_run_survives_an_outage_while_it_claims_its_lease(
 
 
 @contextmanager
-def adding_live(spark: SparkSession, log: Log, count: int, start: int = 0) -> Iterator[None]:
-    """Append events as soon as a stream runs, so that they come by it and not by batches."""
+def appending_to_stream(
+    spark: SparkSession, log: Log, count: int, start: int = 0
+) -> Iterator[None]:
+    """Append events once a stream runs, so that the stream reads them and not a batch."""
     ended = threading.Event()
 
     def add() -> None:
@@ -140,34 +142,36 @@ def adding_live(spark: SparkSession, log: Log, count: int, start: int = 0) -> It
 
 
 def test_cursor_overrides_checkpoints(start: Start, log: Log, tmp_path: Path) -> None:
-    """I2: lost, older or newer than the cursor, a checkpoint changes nothing."""
-    folder, older = tmp_path / "checkpoint", tmp_path / "older"
+    """I2: a lost checkpoint, or one older or newer than the cursor, changes no result."""
+    checkpoint, older = tmp_path / "checkpoint", tmp_path / "older"
     job = start(seats, batch_events=20)
-    with adding_live(job.spark, log, 10):
-        follow(job, 10, folder)
-    shutil.copytree(folder, older)
-    with adding_live(job.spark, log, 10, start=10):
-        follow(job, 20, folder)
+    with appending_to_stream(job.spark, log, 10):
+        follow(job, 10, checkpoint)
+    shutil.copytree(checkpoint, older)
+    with appending_to_stream(job.spark, log, 10, start=10):
+        follow(job, 20, checkpoint)
 
-    with adding_live(job.spark, log, 10, start=20):
+    with appending_to_stream(job.spark, log, 10, start=20):
         follow(job, 30, older)  # before the cursor
     assert stored_digest(job) == digest_in_python(log.read(), seats)
     shutil.rmtree(older)  # lost
     job.model.drop(job.projection, shadow=False)
     fill(log, 5, start=30)
     job.batch_events = 1  # so that the stream begins while the read model is behind its notes
-    follow(job, 35, folder)
+    follow(job, 35, checkpoint)
     assert stored_digest(job) == digest_in_python(log.read(), seats)
 
 
-def test_a_checkpoint_of_another_log(start: Start, log: Log, tmp_path: Path, spark: Any) -> None:
-    """F8: Spark's notes on another log stop the run."""
+def test_a_checkpoint_of_another_log_stops_the_run(
+    start: Start, log: Log, tmp_path: Path, spark: Any
+) -> None:
+    """F8: a checkpoint of another log stops a live run."""
     other_url = f"sqlite:///{tmp_path}/other.db"
     folder = tmp_path / "checkpoint"
     with (
         seriatim.open(other_url) as other,
         Projector(spark, seats, other_url) as foreign,
-        adding_live(foreign.spark, other, 9),
+        appending_to_stream(foreign.spark, other, 9),
     ):
         follow(foreign, 9, folder)
     fill(log, 20)
@@ -179,8 +183,10 @@ def test_a_checkpoint_of_another_log(start: Start, log: Log, tmp_path: Path, spa
     assert status.position == 20  # by batches, before the stream began
 
 
-def test_a_read_model_of_another_log(start: Start, log: Log, tmp_path: Path, spark: Any) -> None:
-    """F8: a cursor of another log stops the projection; a rebuild makes it this one's."""
+def test_a_read_model_of_another_log_is_refused(
+    start: Start, log: Log, tmp_path: Path, spark: Any
+) -> None:
+    """F8: run and verify refuse a read model of another log; a rebuild replaces it."""
     fill(log, 12)
     job = start(seats)
     job.run()
@@ -196,8 +202,8 @@ def test_a_read_model_of_another_log(start: Start, log: Log, tmp_path: Path, spa
         assert moved.run().position == 20
 
 
-def test_two_runners(start: Start, log: Log, spark: Any, url: str) -> None:
-    """I8: one works, the other waits, and both together apply everything once."""
+def test_two_runners_apply_each_event_once(start: Start, log: Log, spark: Any, url: str) -> None:
+    """I8: of two concurrent runners one waits for the lease, and each event is applied once."""
     fill(log, 60)
     first, second = start(seats, batch_events=20), start(seats, batch_events=20)
     ends: list[int] = []
@@ -214,8 +220,8 @@ def test_two_runners(start: Start, log: Log, spark: Any, url: str) -> None:
 
 
 def test_live_pause_and_resume(start: Start, log: Log) -> None:
-    """I1, I7: a live run follows the log, stops while paused, and continues."""
-    job, hand = start(seats), start(seats)
+    """I1, I7: a live run follows the log, stops at a pause, and continues after a resume."""
+    job, control = start(seats), start(seats)
     failed: list[BaseException] = []
     stop = threading.Event()
 
@@ -226,7 +232,7 @@ def test_live_pause_and_resume(start: Start, log: Log) -> None:
             failed.append(error)
 
     def at(position: int) -> bool | None:
-        status = hand.status()
+        status = control.status()
         return bool(failed) or (status is not None and status.position == position) or None
 
     runner = threading.Thread(target=live)
@@ -234,18 +240,18 @@ def test_live_pause_and_resume(start: Start, log: Log) -> None:
     try:
         fill(log, 10)
         wait_for(lambda: at(10))
-        hand.pause()
+        control.pause()
         fill(log, 5, start=10)
         with pytest.raises(Conflict, match="paused"):
-            _second_catch_up(hand, runner, stop)
-        assert hand.status().position == 10  # type: ignore[union-attr]
+            _second_catch_up(control, runner, stop)
+        assert control.status().position == 10  # type: ignore[union-attr]
     finally:
         stop.set()
         runner.join(60)
-    hand.resume()
-    assert hand.run().position == 15
+    control.resume()
+    assert control.run().position == 15
     assert failed == []
-    assert stored_digest(hand) == digest_in_python(log.read(), seats)
+    assert stored_digest(control) == digest_in_python(log.read(), seats)
 
 
 def _second_catch_up(job: Projector, runner: threading.Thread, stop: threading.Event) -> None:
@@ -255,25 +261,25 @@ def _second_catch_up(job: Projector, runner: threading.Thread, stop: threading.E
 
 
 def test_tenants_are_isolated(start: Start, log: Log) -> None:
-    """I2, K2: each tenant has its own cursor and place; one run may serve them all."""
+    """I2, K2: each tenant has its own cursor and read model; one run can serve all tenants."""
     fill(log, 8)
     fill(log.for_tenant("acme"), 12)
-    mine, acme, every = start(seats), start(seats, tenant_id="acme"), start(seats, tenant_id="*")
-    for job in (mine, acme, every):
+    default, acme, every = start(seats), start(seats, tenant_id="acme"), start(seats, tenant_id="*")
+    for job in (default, acme, every):
         assert job.run().position == 20
 
-    assert mine.target != acme.target != every.target
-    assert stored_digest(mine) == digest_in_python(log.read(), seats)
+    assert default.target != acme.target != every.target
+    assert stored_digest(default) == digest_in_python(log.read(), seats)
     assert stored_digest(acme) == digest_in_python(log.for_tenant("acme").read(), seats)
     with every.model.snapshot() as moment:
         tenants = {tenant for tenant, _, _ in moment.rows(seats, seats.tables[0])}
     assert tenants == {"default", "acme"}
     with pytest.raises(Conflict, match="belongs to tenant"):
-        start(seats, tenant_id="acme", target=mine.target).run()
+        start(seats, tenant_id="acme", target=default.target).run()
 
 
-def test_a_log_that_grows_during_a_rebuild(start: Start, log: Log) -> None:
-    """I4: events appended during a rebuild are in the new tables at the switch."""
+def test_events_appended_during_a_rebuild_are_applied(start: Start, log: Log) -> None:
+    """I4: events appended during a rebuild are in the tables after the switch."""
     fill(log, 40)
     job = start(seats, batch_events=15)
     job.run()
@@ -292,8 +298,8 @@ def test_a_log_that_grows_during_a_rebuild(start: Start, log: Log) -> None:
     assert stored_digest(job) == digest_in_python(log.read(), seats)
 
 
-def test_a_changed_declaration(start: Start, log: Log) -> None:
-    """I4, I5: it wants a rebuild, which may differ; old versions of events are upcast."""
+def test_a_changed_declaration_requires_a_rebuild(start: Start, log: Log) -> None:
+    """I4, I5: a changed declaration requires a rebuild, which upcasts old event versions."""
     fill(log, 20)
     job = start(seats)
     job.run()
@@ -325,8 +331,8 @@ def test_a_changed_declaration(start: Start, log: Log) -> None:
     assert changed.verify().equal
 
 
-def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
-    """Invalid URLs, missing logs and invalid targets are clear errors."""
+def test_invalid_urls_and_keys_are_refused(start: Start, spark: Any, tmp_path: Path) -> None:
+    """Invalid URLs, missing logs, invalid targets and unknown key fields are refused by name."""
     with pytest.raises(seriatim.SeriatimError, match="unknown backend"):
         Projector(spark, seats, "ftp://x")
     with pytest.raises(seriatim.SeriatimError):
@@ -337,8 +343,10 @@ def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
         projection("seats", key="seat", columns=SEAT)(count_seats)
 
 
-def test_a_relative_address(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative path means the driver's folder, wherever Spark's processes were started."""
+def test_a_relative_url_is_resolved_in_the_driver(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path in a URL is resolved against the working directory of the driver."""
     monkeypatch.chdir(tmp_path)
     with seriatim.open("sqlite:///here.db") as log:
         fill(log, 9)

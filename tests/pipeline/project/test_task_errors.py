@@ -1,4 +1,4 @@
-"""A failed task is reported in one message, and a live run survives transient ones (I7)."""
+"""A failed task is reported in one message, and a live run survives retryable errors (I7)."""
 
 import logging
 import os
@@ -34,8 +34,8 @@ from tests.pipeline.project.support import rows_of
 Start = Callable[..., Projector]
 
 
-def deadly_key(event: EventRecord) -> str:
-    """Kill this worker's process at an event that says so, once."""
+def killing_key(event: EventRecord) -> str:
+    """Kill this worker process once, at an event that names a marker file."""
     marker = event.payload.get("kill")
     if marker and not Path(marker).exists():
         Path(marker).touch()
@@ -43,15 +43,15 @@ def deadly_key(event: EventRecord) -> str:
     return "all"
 
 
-@projection("counted", key=deadly_key, columns={"events": int})
+@projection("counted", key=killing_key, columns={"events": int})
 def counted(state: dict[str, Any] | None, _event: EventRecord) -> dict[str, Any]:
     """Count all events."""
     return {"events": (state["events"] if state else 0) + 1}
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_live_run_outlives_killed_workers(start: Start, log: Log, tmp_path: Path) -> None:
-    """I2, I7: Python workers that are killed delay a live run, and every event counts once."""
+def test_a_live_run_survives_killed_workers(start: Start, log: Log, tmp_path: Path) -> None:
+    """I2, I7: killed Python workers delay a live run, and every event is counted once."""
     job = start(counted)
     log.append([NewEvent("thing", {"kill": str(tmp_path / "in-catch-up")})])
     done = threading.Event()
@@ -80,13 +80,13 @@ def test_a_live_run_outlives_killed_workers(start: Start, log: Log, tmp_path: Pa
     finally:
         done.set()
         runner.join(60)
-    assert {one.name for one in tmp_path.iterdir()} >= {"in-catch-up", "live-0", "live-1"}
+    assert {path.name for path in tmp_path.iterdir()} >= {"in-catch-up", "live-0", "live-1"}
     assert rows_of(job)["all"]["events"] == 3
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_killed_worker_is_one_message(start: Start, log: Log, tmp_path: Path) -> None:
-    """L2: a run that is not live ends with one clear error, which may be tried again."""
+def test_a_killed_worker_is_one_retryable_error(start: Start, log: Log, tmp_path: Path) -> None:
+    """L2: in a run that is not live a killed worker is one retryable error of one line."""
     log.append([NewEvent("thing", {"kill": str(tmp_path / "once")})])
     job = start(counted)
     with pytest.raises(BackendFailure, match="Python process was killed") as caught:
@@ -97,8 +97,8 @@ def test_a_killed_worker_is_one_message(start: Start, log: Log, tmp_path: Path) 
     assert job.run().position == 1
 
 
-def framed(transform: Callable[[DataFrame], Any]) -> Projection:
-    """Declare a DataFrame projection by type."""
+def declare_frame_projection(transform: Callable[[DataFrame], Any]) -> Projection:
+    """Declare a DataFrame projection with a count per name."""
     columns = {"events": int}
     return frame_projection("framed", key={"name": str}, columns=columns, merge={"events": "sum"})(
         transform
@@ -106,7 +106,7 @@ def framed(transform: Callable[[DataFrame], Any]) -> Projection:
 
 
 def null_key(given: DataFrame) -> DataFrame:
-    """Group by something that an event may not have."""
+    """Group by a column that is null in some events."""
     return given.groupBy(f.col("actor_id").alias("name")).agg(f.count("*").alias("events"))
 
 
@@ -115,8 +115,8 @@ def wrong_type(given: DataFrame) -> DataFrame:
     return given.select(f.col("event_type").alias("name"), f.lit("1").alias("events"))
 
 
-def strict(batches: Iterable[Any]) -> Iterator[Any]:
-    """Refuse every batch of events."""
+def raise_on_batches(batches: Iterable[Any]) -> Iterator[Any]:
+    """Raise at the first batch of events."""
     for _ in batches:
         msg = "we do not\nsell hats"
         raise ValueError(msg)
@@ -124,18 +124,18 @@ def strict(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def raises_in_a_task(given: DataFrame) -> DataFrame:
-    """Call a function of Python that fails."""
-    return given.mapInArrow(strict, "name string, events bigint")
+    """Call a Python function that raises in a task."""
+    return given.mapInArrow(raise_on_batches, "name string, events bigint")
 
 
 def raises_in_the_driver(_given: DataFrame) -> DataFrame:
-    """Fail at once."""
+    """Raise in the driver."""
     msg = "no such shop"
     raise LookupError(msg)
 
 
 def unknown_column(given: DataFrame) -> DataFrame:
-    """Ask for what is not there."""
+    """Select a column that does not exist."""
     return given.select(f.col("hat").alias("name"), f.lit(1).alias("events"))
 
 
@@ -153,9 +153,9 @@ def unknown_column(given: DataFrame) -> DataFrame:
 def test_user_error_is_reported_in_one_line(
     start: Start, log: Log, transform: Any, kind: type[SeriatimError], words: str
 ) -> None:
-    """I7: an error from a transformation is one line with its own reason, in every job."""
+    """I7: an error in a transformation is one line with its reason, in run and rebuild."""
     log.append([NewEvent("thing")])
-    job = start(framed(transform))
+    job = start(declare_frame_projection(transform))
     for act in (job.run, job.rebuild):
         with pytest.raises(kind) as caught:
             act()
@@ -167,7 +167,7 @@ def test_user_error_is_reported_in_one_line(
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
-    "made",
+    "transform",
     [
         lambda given: given.select(f.col("event_type").alias("name"), f.expr("1 div 0 as events")),
         lambda given: given.select(
@@ -177,10 +177,10 @@ def test_user_error_is_reported_in_one_line(
     ],
     ids=["sql", "frame", "analysis"],
 )
-def test_java_stack_traces_are_not_logged(start: Start, log: Log, made: Any) -> None:
-    """I7: Spark's own log of an expression's error is silenced in Seriatim's jobs."""
+def test_java_stack_traces_are_not_logged(start: Start, log: Log, transform: Any) -> None:
+    """I7: Spark's own log of expression errors is silent in Seriatim's jobs only."""
     log.append([NewEvent("thing")])
-    job = start(framed(made))
+    job = start(declare_frame_projection(transform))
     with spark_errors() as seen:
         for act in (job.run, job.rebuild):
             with pytest.raises(BackendFailure):
@@ -193,25 +193,25 @@ def test_java_stack_traces_are_not_logged(start: Start, log: Log, made: Any) -> 
 
 @contextmanager
 def spark_errors() -> Iterator[list[str]]:
-    """Collect what Spark logs of errors in expressions."""
+    """Collect Spark's log messages about errors in expressions."""
     seen: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: seen.append(record.getMessage())  # type: ignore[method-assign]
     loggers = [
         PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")
     ]
-    for one in loggers:
-        one.addHandler(handler)
+    for logger in loggers:
+        logger.addHandler(handler)
     try:
         yield seen
     finally:
-        for one in loggers:
-            one.removeHandler(handler)
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_transformation_may_hold_what_cannot_be_sent(start: Start, log: Log) -> None:
-    """I1: a transformation runs in the driver, and may use locks, sessions and functions there."""
+def test_a_transformation_may_use_unpicklable_objects(start: Start, log: Log) -> None:
+    """I1: a transformation runs in the driver and may use locks and user-defined functions."""
     lock = threading.Lock()
     upper = f.udf(str.upper, "string")
 
@@ -221,7 +221,7 @@ def test_a_transformation_may_hold_what_cannot_be_sent(start: Start, log: Log) -
         return named.groupBy("name").agg(f.count("*").alias("events"))
 
     log.append([NewEvent("thing"), NewEvent("thing")])
-    made = framed(counted_by_type)
+    made = declare_frame_projection(counted_by_type)
     made = structs.replace(made, upcasters={("thing", 0): dict})
     job = start(made)
     job.run()
@@ -230,10 +230,10 @@ def test_a_transformation_may_hold_what_cannot_be_sent(start: Start, log: Log) -
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_fold_that_cannot_be_sent_is_refused(
+def test_a_fold_that_cannot_be_pickled_is_refused(
     start: Start, log: Log, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """I7: a fold that Spark's tasks cannot be given is refused at once, in one message."""
+    """I7: a fold that cannot be sent to Spark's tasks is refused at once, without traceback."""
     lock = threading.Lock()
 
     def locked(_state: Any, _event: EventRecord) -> dict[str, Any]:
@@ -273,7 +273,7 @@ DIVIDED = CALL + AT + "\nCaused by: java.lang.ArithmeticException: / by zero" + 
     ],
 )
 def test_reason_is_extracted_from_spark_errors(text: str, words: str, retryable: bool) -> None:
-    """L2: of a page of Java the reason is left."""
+    """L2: a long Java error is reduced to one line with its reason and whether to retry."""
     caught = to_seriatim_error(Exception(text))
     assert words in caught.message
     assert "\n" not in caught.message

@@ -22,13 +22,13 @@ def test_the_first_delay_is_capped() -> None:
 
 
 @pytest.mark.parametrize(("first_s", "delay"), [(0.5, 30.0), (0.0, 0.0)])
-def test_a_great_number_of_attempts(first_s: float, delay: float) -> None:
-    """A power that no float can hold gives the cap, and no delay at all stays none."""
+def test_a_large_number_of_attempts(first_s: float, delay: float) -> None:
+    """A delay whose power exceeds a float is the cap; a first delay of 0 stays 0."""
     assert Backoff(first_s=first_s, cap_s=30.0).delay_s(1_000_000) == delay
 
 
 def test_jitter_shortens_a_delay() -> None:
-    """The random part is taken from the capped delay, and is 0 without jitter."""
+    """Jitter reduces the capped delay by a random part, and without jitter by none."""
     backoff = Backoff(first_s=1.0, cap_s=4.0, jitter=0.5)
 
     assert [backoff.delay_s(2, chance) for chance in (0.0, 0.5, 1.0)] == [2.0, 1.5, 1.0]

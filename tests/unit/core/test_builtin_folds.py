@@ -1,4 +1,4 @@
-"""The shipped folds, without Spark: the graph of traces, and the states of aggregates."""
+"""The built-in folds without Spark: the decision graph and the states of aggregates."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from seriatim import NewEvent
 from seriatim.core.builtin_folds import aggregate_states, decision_graph
 from seriatim.core.decision_graph import Graph, Node
 from seriatim.core.fold import Fold
-from tests.unit.core.test_decision_graph import DEAL_DESK, approval, start
+from tests.unit.core.test_decision_graph import DEAL_DESK, approval, start_of
 
 
 def test_approvers_of_actions_have_a_row() -> None:
@@ -19,7 +19,7 @@ def test_approvers_of_actions_have_a_row() -> None:
     apply = decision_graph.apply
     assert apply is not None
     with seriatim.open("memory:") as log:
-        for envelope in (start(), approval(1, "action", "p"), approval(2, "action", "p")):
+        for envelope in (start_of(), approval(1, "action", "p"), approval(2, "action", "p")):
             log.traces.append_event(envelope)
         for record in log.read():
             graph.add(record)
@@ -33,7 +33,7 @@ def test_approvers_of_actions_have_a_row() -> None:
     assert edges == graph.edges.keys()
 
 
-def test_a_finished_trace_has_precedents() -> None:
+def test_tables_equal_the_graph_in_memory() -> None:
     """T3: the tables of the projection equal the graph in memory, with its precedents."""
     graph, fold = Graph(), Fold(decision_graph)
     with seriatim.open("memory:") as log:
@@ -47,17 +47,17 @@ def test_a_finished_trace_has_precedents() -> None:
     assert len(fold.rows["nodes"]) == len(graph.nodes)
     assert len(fold.rows["edges"]) == len(graph.edges)
     precedents = {row.row["source_event_id"] for row in fold.rows["precedents"].values() if row.row}
-    assert precedents == {one.source_event_id for one in graph.precedents()}
+    assert precedents == {precedent.source_event_id for precedent in graph.precedents()}
 
 
 def test_states_of_aggregates() -> None:
-    """I1: payloads are merged, deletion is marked, and events of traces leave no row."""
+    """I1: payloads are merged, deletions are marked, and events of traces have no row."""
     fold = Fold(aggregate_states)
     with seriatim.open("memory:") as log:
         log.append([NewEvent("order.placed", {"total": 12, "seat": "1A"}, stream=("order", "7"))])
         log.append([NewEvent("order.changed", {"total": 13}, stream=("order", "7"))])
         log.append([NewEvent("order.removed", {}, stream=("order", "8"))])
-        log.traces.append_event(start())
+        log.traces.append_event(start_of())
         for record in log.read():
             fold.add(aggregate_states.extract_key(record) or "", record)
 

@@ -61,16 +61,16 @@ class Level(IntEnum):
         (OrderedDict(b=Real(1.5), a=Level.HIGH), '{"a":3,"b":1.5}'),
     ],
 )
-def test_one_text_for_each_value(value: Any, text: Any) -> None:
-    """A2: keys sorted by code point, compact, unescaped, integers of any size, shortest floats."""
+def test_each_value_has_one_text(value: Any, text: Any) -> None:
+    """A2: keys are sorted by code point, the text is compact, integers have any size."""
     assert canonical_text(value) == text
     assert check_and_encode(value) == text
     check_json(value)
 
 
 @given(JSON)
-def test_text_reads_back(value: Any) -> None:
-    """A2: the text of a JSON value is its value again, and the order of keys does not matter."""
+def test_decoding_the_text_returns_the_value(value: Any) -> None:
+    """A2: decoding a canonical text returns its value, and encoding that the same text."""
     text = check_and_encode(value)
 
     assert decode_stored_json(text) == value
@@ -79,14 +79,14 @@ def test_text_reads_back(value: Any) -> None:
     check_json(value)
 
 
-def test_a_class_of_another_kind_has_no_text() -> None:
-    """A2: a value that is no JSON scalar is not converted."""
+def test_other_python_types_are_not_converted() -> None:
+    """A2: a Python value that JSON does not have is not converted."""
     with pytest.raises(TypeError):
         canonical_text(1j)
 
 
-def test_the_hash_is_of_the_text() -> None:
-    """A1: `sha256:` and the hex digest of the UTF-8 text."""
+def test_the_hash_of_a_text() -> None:
+    """A1: the hash of a text is `sha256:` and the hex digest of its UTF-8 bytes."""
     expected = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
     assert hash_text("{}") == HASH_PREFIX + expected
     assert hash_text('"é"') != hash_text('"e"')
@@ -111,15 +111,15 @@ WRONG = [
 
 @pytest.mark.parametrize(("value", "path"), WRONG)
 def test_values_without_json_form_are_refused(value: Any, path: Any) -> None:
-    """A2: the check and the encoder refuse it with its JSON path."""
+    """A2: a value without a JSON form is refused with its JSON path."""
     for act in (check_json, check_and_encode, lambda v: check_json(v, floats=False)):
         with pytest.raises(ValidationError) as caught:
             act(value)
         assert (caught.value.part, caught.value.location) == ("json", path)
 
 
-def test_floats_where_they_are_refused() -> None:
-    """A2: a finite float is an invalid shape; a value that is no JSON is reported first."""
+def test_floats_are_refused_on_request() -> None:
+    """A2: with floats=False a float is an invalid shape; invalid JSON is reported first."""
     check_json({"a": [1, "1.5", True, None]}, floats=False)
     with pytest.raises(ValidationError) as caught:
         check_json({"a": [1, 1.5]}, floats=False)
@@ -138,8 +138,8 @@ def nest(depth: Any, leaf: Any) -> Any:
 
 
 @pytest.mark.parametrize("leaf", [{}, [], [1], {"a": 1}, ()])
-def test_depth(leaf: Any) -> None:
-    """K3: 64 levels of any containers pass, 65 do not."""
+def test_depth_is_bounded(leaf: Any) -> None:
+    """K3: 64 levels of containers are accepted, 65 are refused."""
     for act in (check_json, check_and_encode):
         act(nest(64, leaf))
         with pytest.raises(LimitExceeded) as caught:
@@ -148,14 +148,14 @@ def test_depth(leaf: Any) -> None:
 
 
 def test_width_and_brackets_in_text_are_not_depth() -> None:
-    """K3: the width of a value and brackets in texts do not count as depth."""
+    """K3: the width of a value and brackets in strings do not count as depth."""
     wide = {"a": [{} for _ in range(200)], "b": "[{" * 200}
 
     assert decode_stored_json(check_and_encode(wide)) == wide
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_long_integers(sign: Any) -> None:
+def test_integers_are_bounded_in_digits(sign: Any) -> None:
     """K3: integers have a bound in digits, exact at its edge."""
     short = Limits(integer_digits=30)
     for act in (check_json, check_and_encode):
@@ -170,7 +170,7 @@ def test_long_integers(sign: Any) -> None:
 
 
 def test_parsing_is_strict() -> None:
-    """A2: no key twice, no NaN, no rest; integers of any size are exact."""
+    """A2: repeated keys, NaN, trailing text and invalid UTF-8 are refused; integers are exact."""
     assert parse_strict_json('{"a": [1, 1.0, 123456789012345678901234567890, "\\u00e9"]}') == {
         "a": [1, 1.0, 123456789012345678901234567890, "é"]
     }
@@ -190,8 +190,8 @@ def test_parsing_is_strict() -> None:
         assert message in caught.value.message
 
 
-def test_stored_text_is_read_exactly() -> None:
-    """A2: stored text is read fast, and exactly also where the fast reader gives up."""
+def test_stored_text_is_decoded_exactly() -> None:
+    """A2: long integers and large floats of stored text are decoded exactly."""
     long = 10**4000
     assert decode_stored_json(str(long)) == long
     assert decode_stored_json('{"a":1e400}') == {"a": float("inf")}

@@ -27,10 +27,10 @@ CASE = StreamKind(name="case", opening_type="opened", closing_types=("closed",))
         (8, "b", (8, "a"), "position 9 has another tenant than the rest of its append"),
     ],
 )
-def test_appends(
+def test_append_positions(
     append_position: int, tenant_id: str, start: tuple[int, str] | None, problem: str | None
 ) -> None:
-    """B1: an event belongs to the append before it, or starts one."""
+    """B1: an event belongs to the append before it or starts one."""
     assert find_append_problem(9, append_position, tenant_id, start) == problem
 
 
@@ -42,20 +42,20 @@ def test_appends(
         ('{"a"', ["the payload is not JSON"]),
     ],
 )
-def test_payloads(payload: str, problems: list[str]) -> None:
-    """A2: a payload is canonical JSON."""
+def test_payloads_are_canonical(payload: str, problems: list[str]) -> None:
+    """A2: a payload that is not JSON or not canonical is reported."""
     assert list(find_payload_problems(payload, hash_text(payload))) == problems
 
 
-def test_hashes() -> None:
-    """A2: a payload matches its hash."""
+def test_payloads_match_their_hash() -> None:
+    """A2: a payload that does not match its hash is reported."""
     assert list(find_payload_problems("{}", hash_text("[]"))) == [
         "the payload does not match its hash"
     ]
 
 
-def test_envelopes() -> None:
-    """A4: ids, keys and numbers are well-formed, and the fields of a stream are all set."""
+def test_malformed_envelopes_are_reported() -> None:
+    """A4: malformed ids, keys and numbers, and incomplete streams, are reported."""
     problems = find_envelope_problems(
         event_id=" e",
         tenant_id="t",
@@ -79,8 +79,8 @@ def test_envelopes() -> None:
 
 @pytest.mark.parametrize("stream", [(None, None, None), ("s", "1", 1)])
 @pytest.mark.parametrize("key", [None, "k"])
-def test_a_sound_envelope(stream: tuple[str, str, int], key: str | None) -> None:
-    """A4: facts have no stream, and a key is optional."""
+def test_a_valid_envelope_has_no_problems(stream: tuple[str, str, int], key: str | None) -> None:
+    """A4: an event may lack a stream and a key."""
     problems = find_envelope_problems(
         event_id="e",
         tenant_id="t",
@@ -108,8 +108,8 @@ def test_a_sound_envelope(stream: tuple[str, str, int], key: str | None) -> None
         (3, "opened", (2, "noted"), [("warning", "opens a second time")]),
     ],
 )
-def test_streams(
+def test_stream_numbers_and_rules(
     seq: int, event_type: str, last: tuple[int, str] | None, problems: list[EventProblem]
 ) -> None:
-    """B5, B7, A8: numbers have no gaps; the rules of a kind that was declared later only warn."""
+    """B5, B7, A8: gaps in numbers are errors, rules of a later declared kind warnings."""
     assert list(find_stream_problems(seq, event_type, last, CASE)) == problems

@@ -1,4 +1,4 @@
-"""Deciding: command, reuse, conditions, sequence, closing lock, in that order."""
+"""The decision of an append: command, reuse, conditions, sequence, closing lock, in that order."""
 
 import uuid
 from typing import Any
@@ -45,7 +45,7 @@ DOC = Rules((StreamKind(name="doc", expected_seq_required=True),), ())
 ZERO = Rules((StreamKind(name="zero", first_seq=0),), ())
 
 
-class Shelf:
+class AcceptedAppends:
     """A view of a log made of appends that were accepted before."""
 
     def __init__(self) -> None:
@@ -60,9 +60,9 @@ class Shelf:
         return len(self.records)
 
     def add(self, *events: Any, command: Any = None, rules: Any = NO_RULES) -> Any:
-        """Decide an append and keep what was accepted."""
-        asked = request(*events, command=command)
-        decision = decide(asked, self, rules)
+        """Decide an append and store it if it is accepted."""
+        append = request(*events, command=command)
+        decision = decide(append, self, rules)
         assert isinstance(decision, AcceptedAppend)
         first = len(self.records) + 1
         for event, seq in zip(decision.events, decision.stream_seqs, strict=True):
@@ -73,38 +73,38 @@ class Shelf:
                 self.keys[event.idempotency_index] = record
             if event.stream_key is not None and seq is not None:
                 self.heads[event.stream_key] = StreamHead(seq, event.event_type)
-        if asked.command is not None:
-            made = asked.command
-            self.commands[made.command_key] = StoredCommand(
-                made.request_hash, made.response, first, len(self.records)
+        if append.command is not None:
+            command_record = append.command
+            self.commands[command_record.command_key] = StoredCommand(
+                command_record.request_hash, command_record.response, first, len(self.records)
             )
         return self
 
     def stream_head(self, key: Any) -> Any:
-        """Return the end of a stream."""
+        """Return the head of a stream."""
         return self.heads.get(key)
 
     def find_by_key(self, key: Any) -> Any:
-        """Return the event under an idempotency key."""
+        """Return the record with an idempotency key."""
         return self.keys.get(key)
 
     def find_by_id(self, tenant: Any, key: Any) -> Any:
-        """Return the event under an event id."""
+        """Return the record with an event id."""
         assert tenant == "t"
         return self.ids.get(key)
 
     def read_range(self, first: Any, last: Any) -> Any:
-        """Return a range."""
+        """Return the records of a range of positions."""
         return tuple(self.records[first - 1 : last])
 
     def current_context_version(self, tenant: Any, query: Any) -> Any:
-        """Return a context's version."""
+        """Return the version of a context."""
         assert tenant == "t"
-        found = [one.position for one in self.records if matches(query, one)]
+        found = [record.position for record in self.records if matches(query, record)]
         return found[-1] if found else None
 
     def find_command(self, key: Any) -> Any:
-        """Return a command's record."""
+        """Return the stored command with a key."""
         return self.commands.get(key)
 
 
@@ -115,13 +115,13 @@ def request(
     mismatch: Any = "error",
     rules_version: Any = 0,
 ) -> Any:
-    """Make a checked append."""
-    made = [NewEvent(one) if isinstance(one, str) else one for one in events]
+    """Make a validated append request."""
+    new_events = [NewEvent(event) if isinstance(event, str) else event for event in events]
     numbers = iter(range(1000))
     context = ValidationContext(
-        tenant_id="t", new_id=lambda: f"new-{id(made)}-{next(numbers)}", rules=CASE
+        tenant_id="t", new_id=lambda: f"new-{id(new_events)}-{next(numbers)}", rules=CASE
     )
-    prepared, _ = prepare(context, made)
+    prepared, _ = prepare(context, new_events)
     return AppendRequest(
         "t",
         prepared,
@@ -133,7 +133,7 @@ def request(
 
 
 def seqs(shelf: Any, *events: Any, rules: Any = NO_RULES, **options: Any) -> Any:
-    """Return the numbers an accepted append gets."""
+    """Return the sequence numbers that an accepted append gets."""
     decision = decide(request(*events, **options), shelf, rules)
     assert isinstance(decision, AcceptedAppend)
     return decision.stream_seqs
@@ -146,7 +146,7 @@ def refusal(shelf: Any, *events: Any, rules: Any = NO_RULES, **options: Any) -> 
     return caught.value
 
 
-def on(stream: Any, event_type: Any = "x", **fields: Any) -> Any:
+def event_on(stream: Any, event_type: Any = "x", **fields: Any) -> Any:
     """Make an event of a stream named like `s/1`."""
     return NewEvent(event_type, stream=tuple(stream.split("/")), **fields)
 
@@ -156,71 +156,77 @@ def keyed(key: Any, number: Any = 0, **fields: Any) -> Any:
     return NewEvent("x", {"n": number}, idempotency_key=key, **fields)
 
 
-def test_append_with_stale_rules_is_checked_again() -> None:
-    """A8: an append that was checked under other declarations is checked again first."""
+def test_append_with_stale_rules_is_refused() -> None:
+    """A8: an append that was validated with other declarations raises StaleRules."""
     for version in (-1, 1):
         with pytest.raises(StaleRules):
-            decide(request("x", rules_version=version), Shelf(), NO_RULES)
+            decide(request("x", rules_version=version), AcceptedAppends(), NO_RULES)
 
 
-def test_numbers() -> None:
+def test_assigned_numbers() -> None:
     """B5: streams are numbered from their first number on, through the batch; facts are not."""
-    shelf = Shelf().add(on("s/1"), on("s/1"))
+    shelf = AcceptedAppends().add(event_on("s/1"), event_on("s/1"))
 
-    assert seqs(shelf, "fact", on("s/1"), on("s/2"), on("s/1")) == (None, 3, 1, 4)
-    assert seqs(Shelf(), on("zero/1"), on("zero/1"), rules=ZERO) == (0, 1)
-    assert seqs(shelf, on("s/1", stream_seq=3), on("s/1", stream_seq=4)) == (3, 4)
+    assert seqs(shelf, "fact", event_on("s/1"), event_on("s/2"), event_on("s/1")) == (None, 3, 1, 4)
+    assert seqs(AcceptedAppends(), event_on("zero/1"), event_on("zero/1"), rules=ZERO) == (0, 1)
+    assert seqs(shelf, event_on("s/1", stream_seq=3), event_on("s/1", stream_seq=4)) == (3, 4)
 
 
 def test_wrong_numbers() -> None:
-    """B5: a number that is not the next says expected and actual."""
-    shelf = Shelf().add(on("s/1"), on("s/1"))
+    """B5: a wrong number is refused with the expected and the actual one."""
+    shelf = AcceptedAppends().add(event_on("s/1"), event_on("s/1"))
 
     for wrong in (0, 2, 4):
-        error = refusal(shelf, "fact", on("s/1", stream_seq=wrong))
+        error = refusal(shelf, "fact", event_on("s/1", stream_seq=wrong))
         assert isinstance(error, EventSequenceInvalid)
         assert error.details == {"index": 1, "expected": 3, "actual": wrong}
-    error = refusal(shelf, on("s/1"), on("s/1", stream_seq=3))
+    error = refusal(shelf, event_on("s/1"), event_on("s/1", stream_seq=3))
     assert error.details == {"index": 1, "expected": 4, "actual": 3}
-    assert refusal(Shelf(), on("s/1", stream_seq=0)).details["expected"] == 1
+    assert refusal(AcceptedAppends(), event_on("s/1", stream_seq=0)).details["expected"] == 1
 
 
-def test_opening() -> None:
-    """B6: the opening type has the first number, and nothing else has it."""
-    shelf = Shelf().add(on("case/1", "open"), rules=CASE)
+def test_opening_type() -> None:
+    """B6: the opening type must have the first number, and no other type may have it."""
+    shelf = AcceptedAppends().add(event_on("case/1", "open"), rules=CASE)
 
-    assert seqs(shelf, on("case/2", "open"), on("case/2"), rules=CASE) == (1, 2)
-    for batch in ([on("case/2")], [on("case/1", "open")], [on("case/3", "open")] * 2):
+    assert seqs(shelf, event_on("case/2", "open"), event_on("case/2"), rules=CASE) == (1, 2)
+    for batch in (
+        [event_on("case/2")],
+        [event_on("case/1", "open")],
+        [event_on("case/3", "open")] * 2,
+    ):
         error = refusal(shelf, *batch, rules=CASE)
         assert isinstance(error, EventSequenceInvalid)
         assert error.details["index"] == len(batch) - 1
-    assert seqs(shelf, on("s/1", "open"), on("s/1", "open"), rules=CASE) == (1, 2)
+    assert seqs(shelf, event_on("s/1", "open"), event_on("s/1", "open"), rules=CASE) == (1, 2)
 
 
-def test_closing() -> None:
-    """B7: after a closing event the right number is a conflict, another one a wrong number."""
-    shelf = Shelf().add(on("case/1", "open"), on("case/1", "lost"), rules=CASE)
+def test_closed_stream() -> None:
+    """B7: after a closing event the right number is a conflict, another one a sequence error."""
+    shelf = AcceptedAppends().add(
+        event_on("case/1", "open"), event_on("case/1", "lost"), rules=CASE
+    )
 
     for event in (
-        on("case/1"),
-        on("case/1", stream_seq=3),
-        on("case/1", "won"),
-        on("case/1", "open"),
+        event_on("case/1"),
+        event_on("case/1", stream_seq=3),
+        event_on("case/1", "won"),
+        event_on("case/1", "open"),
     ):
         error = refusal(shelf, event, rules=CASE)
         assert isinstance(error, Conflict)
         assert error.details == {"index": 0, "closed_by": "lost"}
-    error = refusal(shelf, on("case/1", stream_seq=4), rules=CASE)
+    error = refusal(shelf, event_on("case/1", stream_seq=4), rules=CASE)
     assert isinstance(error, EventSequenceInvalid)
     assert error.details == {"index": 0, "expected": 3, "actual": 4}
-    batch = [on("case/2", "open"), on("case/2", "won"), on("case/2")]
+    batch = [event_on("case/2", "open"), event_on("case/2", "won"), event_on("case/2")]
     assert refusal(shelf, *batch, rules=CASE).details == {"index": 2, "closed_by": "won"}
-    assert seqs(shelf, on("case/2", "open"), on("case/2", "won"), rules=CASE) == (1, 2)
+    assert seqs(shelf, event_on("case/2", "open"), event_on("case/2", "won"), rules=CASE) == (1, 2)
 
 
 def test_expected_numbers() -> None:
-    """B8: ExpectedSeq is the stream's last number, or None for no stream."""
-    shelf = Shelf().add(on("s/1"), on("s/1"))
+    """B8: ExpectedSeq compares the stream's last number, or None for a missing stream."""
+    shelf = AcceptedAppends().add(event_on("s/1"), event_on("s/1"))
 
     assert seqs(shelf, "x", conditions=[ExpectedSeq(("s", "1"), 2)]) == (None,)
     assert seqs(shelf, "x", conditions=[ExpectedSeq(("s", "2"), None)]) == (None,)
@@ -233,8 +239,8 @@ def test_expected_numbers() -> None:
 
 
 def test_expected_contexts() -> None:
-    """D5: the version is the highest matching position; absent equals absent only."""
-    shelf = Shelf()
+    """D5: a context's version is its highest matching position; None equals None only."""
+    shelf = AcceptedAppends()
     assert seqs(shelf, "x", conditions=[ExpectedContext(Query(), None)]) == (None,)
     error = refusal(shelf, "x", conditions=[ExpectedContext(Query(), 1)])
     assert isinstance(error, ConditionalAppendConflict)
@@ -245,8 +251,8 @@ def test_expected_contexts() -> None:
 
 
 def test_condition_after_a_position() -> None:
-    """D7: nothing that matches was appended after the position, which the log has reached."""
-    shelf = Shelf()
+    """D7: `after` fails if a matching event was appended later, or if it is over the head."""
+    shelf = AcceptedAppends()
     assert seqs(shelf, "x", conditions=[ExpectedContext(Query(), after=0)]) == (None,)
     shelf.add("a")
     shelf.add("b")
@@ -261,24 +267,33 @@ def test_condition_after_a_position() -> None:
     assert beyond.details == {"argument": "after", "head": 2}
 
 
-def test_kinds_that_demand_a_number() -> None:
-    """B11: an existing stream of such a kind needs ExpectedSeq, a new one does not."""
-    shelf = Shelf().add(on("doc/1"), on("doc/1"), rules=DOC)
+def test_kinds_that_require_an_expected_number() -> None:
+    """B11: an append to an existing stream of such a kind needs ExpectedSeq, to a new one not."""
+    shelf = AcceptedAppends().add(event_on("doc/1"), event_on("doc/1"), rules=DOC)
     holds = ExpectedSeq(("doc", "1"), 2)
 
-    error = refusal(shelf, "x", on("doc/1"), rules=DOC)
+    error = refusal(shelf, "x", event_on("doc/1"), rules=DOC)
     assert isinstance(error, InvalidArgument)
     assert error.details == {"index": 1, "argument": "condition"}
-    assert refusal(shelf, on("doc/1"), rules=DOC, conditions=[ExpectedContext(Query(), 2)]).details
-    assert seqs(shelf, on("doc/1"), on("doc/1"), rules=DOC, conditions=[holds]) == (3, 4)
-    assert seqs(shelf, on("doc/2"), on("doc/2"), on("s/1"), rules=DOC) == (1, 2, 1)
+    assert refusal(
+        shelf, event_on("doc/1"), rules=DOC, conditions=[ExpectedContext(Query(), 2)]
+    ).details
+    assert seqs(shelf, event_on("doc/1"), event_on("doc/1"), rules=DOC, conditions=[holds]) == (
+        3,
+        4,
+    )
+    assert seqs(shelf, event_on("doc/2"), event_on("doc/2"), event_on("s/1"), rules=DOC) == (
+        1,
+        2,
+        1,
+    )
     key = stream_key("t", "doc", "1")
     assert shelf.heads[key] == StreamHead(2, "x")
 
 
 def test_a_retry_by_key() -> None:
-    """C2: the same key with the same content replays, and passes conditions and locks."""
-    shelf = Shelf().add(keyed("k", 1, stream=("case", "1")), rules=NO_RULES)
+    """C2: an event with a known key and equal content replays, before conditions and locks."""
+    shelf = AcceptedAppends().add(keyed("k", 1, stream=("case", "1")), rules=NO_RULES)
     again = keyed("k", 1, stream=("case", "1"), stream_seq=9, event_id="e", request_id="r")
 
     decision = decide(
@@ -314,15 +329,15 @@ def test_compared_fields_conflict(change: Any, field: Any) -> None:
             "stream": ("s", "1"),
             **known,
         }
-        shelf = Shelf().add(NewEvent(**base))
+        shelf = AcceptedAppends().add(NewEvent(**base))
         error = refusal(shelf, NewEvent(**(base | change)))
         assert isinstance(error, IdempotencyConflict)
         assert error.details == {"index": 0, "fields": [field]}
 
 
-def test_differences_are_all_named() -> None:
-    """C2: in the order of the contract, none when all match."""
-    shelf = Shelf().add(keyed("k", 1))
+def test_all_differing_fields_are_listed() -> None:
+    """C2: differing fields are listed in the order of the contract."""
+    shelf = AcceptedAppends().add(keyed("k", 1))
     (same,) = request(keyed("k", 1)).events
     (other,) = request(keyed("k", 2, tags=("a",), actor_id="b")).events
 
@@ -331,8 +346,8 @@ def test_differences_are_all_named() -> None:
 
 
 def test_ids_and_keys() -> None:
-    """C3: a key and an id of two records conflict; one of each, or both of one, do not."""
-    shelf = Shelf().add(keyed("a", 1, event_id="e-a")).add(keyed("b", 1, event_id="e-b"))
+    """C3: a key and an id of two different records conflict; other combinations replay."""
+    shelf = AcceptedAppends().add(keyed("a", 1, event_id="e-a")).add(keyed("b", 1, event_id="e-b"))
 
     error = refusal(shelf, keyed("a", 1, event_id="e-b"))
     assert isinstance(error, IdempotencyConflict)
@@ -347,8 +362,8 @@ def test_ids_and_keys() -> None:
 
 
 def test_warn_policy_replays_known_ids() -> None:
-    """C3: with `warn` a known id with other content replays, naming the fields; keys are strict."""
-    shelf = Shelf().add(NewEvent("x", {"n": 1}, event_id="e")).add(keyed("k", 1))
+    """C3: with `warn` a known id with other content replays and names the fields."""
+    shelf = AcceptedAppends().add(NewEvent("x", {"n": 1}, event_id="e")).add(keyed("k", 1))
     other = NewEvent("x", {"n": 2}, event_id="e", tags=("t",))
 
     decision = decide(request(other, mismatch="warn"), shelf, NO_RULES)
@@ -359,17 +374,17 @@ def test_warn_policy_replays_known_ids() -> None:
 
 
 def test_new_ids_are_not_looked_up() -> None:
-    """C3: an id made for this append is not looked up."""
-    shelf = Shelf().add("x")
-    asked = request("x")
-    shelf.ids[asked.events[0].event_key] = shelf.records[0]
+    """C3: a generated event id is not looked up."""
+    shelf = AcceptedAppends().add("x")
+    append = request("x")
+    shelf.ids[append.events[0].event_key] = shelf.records[0]
 
-    assert isinstance(decide(asked, shelf, NO_RULES), AcceptedAppend)
+    assert isinstance(decide(append, shelf, NO_RULES), AcceptedAppend)
 
 
 def test_batch_is_replayed_as_a_whole() -> None:
-    """C4: all known, in order, from one append; anything else is a conflict."""
-    shelf = Shelf().add(keyed("a", 1), keyed("b", 2), keyed("c", 3)).add(keyed("d", 4))
+    """C4: a batch replays if all its keys come from one append, in order; else it conflicts."""
+    shelf = AcceptedAppends().add(keyed("a", 1), keyed("b", 2), keyed("c", 3)).add(keyed("d", 4))
 
     whole = decide(request(keyed("a", 1), keyed("b", 2), keyed("c", 3)), shelf, NO_RULES)
     assert whole == ReplayedAppend(tuple(shelf.records[:3]))
@@ -389,7 +404,7 @@ def test_batch_is_replayed_as_a_whole() -> None:
 def test_commands() -> None:
     """C5: a duplicate returns the stored response; another request with the key is refused."""
     command = Command(actor="a", endpoint="e", key="k", request={"n": 1}, response={"ok": True})
-    shelf = Shelf().add("w").add("x", "y", command=command)
+    shelf = AcceptedAppends().add("w").add("x", "y", command=command)
 
     duplicate = request("z", command=command, conditions=[ExpectedContext(Query(), None)])
     assert decide(duplicate, shelf, NO_RULES) == ReplayedAppend(
@@ -403,10 +418,10 @@ def test_commands() -> None:
     assert seqs(shelf, "x", command=fresh) == (None,)
 
 
-def test_the_order_of_decisions() -> Any:
-    """B4: command, reuse, condition, sequence, closing lock."""
+def test_order_of_decisions() -> Any:
+    """B4: command, reuse, condition, sequence and closing lock are decided in this order."""
     command = Command(actor="a", endpoint="e", key="k", request=1)
-    shelf = Shelf().add(on("case/1", "open"), on("case/1", "won"), rules=CASE)
+    shelf = AcceptedAppends().add(event_on("case/1", "open"), event_on("case/1", "won"), rules=CASE)
     shelf.add(keyed("k", 1), command=command)
     fails = ExpectedSeq(("case", "1"), 7)
     reused = keyed("k", 2, stream=("case", "1"), stream_seq=9)
@@ -417,10 +432,10 @@ def test_the_order_of_decisions() -> Any:
 
     assert code(reused, conditions=[fails], command=other) == "idempotency_key_reuse"
     assert code(reused, conditions=[fails]) == "idempotency_conflict"
-    error = refusal(shelf, on("case/1", stream_seq=9), rules=CASE, conditions=[fails])
+    error = refusal(shelf, event_on("case/1", stream_seq=9), rules=CASE, conditions=[fails])
     assert error.details == {"expected": 7, "actual": 2}
-    assert refusal(shelf, on("case/1", stream_seq=9), rules=CASE).details["actual"] == 9
-    assert code(on("case/1", "open", stream_seq=3)) == "conflict"
+    assert refusal(shelf, event_on("case/1", stream_seq=9), rules=CASE).details["actual"] == 9
+    assert code(event_on("case/1", "open", stream_seq=3)) == "conflict"
 
 
 # -- ids that share an index key
@@ -431,10 +446,10 @@ def uuid_of(key: bytes) -> str:
     return str(uuid.UUID(bytes=key))
 
 
-def test_ids_that_share_a_key_are_two_events() -> None:
-    """C3: the stored id is compared, and the second one is stored under its next key."""
+def test_ids_with_the_same_index_key() -> None:
+    """C3: two ids with the same index key are two events; the second has its next key."""
     first, second = "order-1", uuid_of(event_key("order-1"))
-    shelf = Shelf().add(NewEvent("a", event_id=first)).add(NewEvent("b", event_id=second))
+    shelf = AcceptedAppends().add(NewEvent("a", event_id=first)).add(NewEvent("b", event_id=second))
 
     again = decide(request(NewEvent("b", event_id=second)), shelf, NO_RULES)
     assert isinstance(again, ReplayedAppend)
@@ -445,17 +460,17 @@ def test_ids_that_share_a_key_are_two_events() -> None:
     assert other.records[0].position == 1
 
 
-def test_ids_that_share_a_key_within_one_append() -> None:
-    """C3: each event of a batch gets its own key."""
+def test_ids_with_the_same_index_key_in_one_append() -> None:
+    """C3: events of one append whose ids have the same index key get different keys."""
     second = uuid_of(event_key("order-1"))
-    shelf = Shelf().add(NewEvent("a", event_id="order-1"), NewEvent("b", event_id=second))
+    shelf = AcceptedAppends().add(NewEvent("a", event_id="order-1"), NewEvent("b", event_id=second))
 
-    assert [one.event_id for one in shelf.ids.values()] == ["order-1", second]
+    assert [id_.event_id for id_ in shelf.ids.values()] == ["order-1", second]
 
 
-def test_an_id_without_any_key_left() -> None:
-    """C3, L2: the eighth collision is reported, and no event is stored wrongly."""
-    shelf = Shelf()
+def test_an_id_without_a_free_index_key() -> None:
+    """C3, L2: an id all of whose index keys are taken is a conflict."""
+    shelf = AcceptedAppends()
     for key in event_keys("order-1"):
         shelf.add(NewEvent("a", event_id=uuid_of(key)))
 
@@ -464,12 +479,12 @@ def test_an_id_without_any_key_left() -> None:
     assert find_by_id("t", "order-1", shelf.find_by_id) is None
 
 
-def test_an_id_that_is_stored_is_not_stored_again() -> None:
-    """C3, J1: a restore that has an id twice is refused."""
-    shelf = Shelf().add(NewEvent("a", event_id="order-1"))
+def test_a_repeated_id_in_a_restore_is_refused() -> None:
+    """C3, J1: a restore with a stored or repeated id is refused."""
+    shelf = AcceptedAppends().add(NewEvent("a", event_id="order-1"))
     [event] = request(NewEvent("a", event_id="order-1")).events
 
     with pytest.raises(Conflict, match="already stored"):
         assign_event_keys([event], shelf.find_by_id)
     with pytest.raises(Conflict, match="already stored"):
-        assign_event_keys([event, event], Shelf().find_by_id)
+        assign_event_keys([event, event], AcceptedAppends().find_by_id)

@@ -1,4 +1,4 @@
-"""The decision graph: one known answer, who is first, what is unfinished, and two recipes."""
+"""The decision graph: its published digests, placeholders, unfinished traces and recipes."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def graph_of(events: list[dict[str, Any]]) -> Graph:
 
 
 def event(number: int, event_type: str, trace_id: str = "t", **payload: Any) -> dict[str, Any]:
-    """Make one envelope."""
+    """Make an envelope."""
     given = DEAL_DESK["events"][0]
     return {
         **given,
@@ -37,14 +37,14 @@ def event(number: int, event_type: str, trace_id: str = "t", **payload: Any) -> 
     }
 
 
-def start(trace_id: str = "t", **entity: Any) -> dict[str, Any]:
+def start_of(trace_id: str = "t", **entity: Any) -> dict[str, Any]:
     """Make the start of a trace."""
     primary = {"entity_type": "deal", "entity_id": "d-1", **entity}
     return event(0, "TraceStarted", trace_id, workflow="w", title="Ä", primary_entity=primary)
 
 
 def test_shipped_trace_has_the_published_digests() -> None:
-    """T3: the shipped trace has the four digests of the original, bit for bit."""
+    """T3: the example trace has its four published digests."""
     graph = graph_of(DEAL_DESK["events"])
 
     assert graph.digests("dg-v1") == DEAL_DESK["digests"]
@@ -52,21 +52,21 @@ def test_shipped_trace_has_the_published_digests() -> None:
     assert len(list(graph.precedents())) == 2
 
 
-def test_first_event_to_name_a_node_wins() -> None:
-    """T3: the first event to name a node wins, whichever trace it belongs to."""
-    graph = graph_of([start("a"), start("b")])
+def test_the_first_event_creates_a_node() -> None:
+    """T3: a node keeps the data of the first event that names it."""
+    graph = graph_of([start_of("a"), start_of("b")])
 
     assert graph.nodes["entity:deal:d-1"].trace_id == "a"
     assert {edge.trace_id for edge in graph.edges.values()} == {"a", "b"}
 
 
-def test_placeholders() -> None:
-    """T3: an edge names its ends; a trace that is only cited carries its own id."""
+def test_edges_create_placeholder_nodes() -> None:
+    """T3: an edge creates nodes for its ends; a cited trace has its own id as trace id."""
     approver = {"actor_type": "person", "actor_id": "p"}
     target = {"entity_type": "deal", "entity_id": "d-2"}
     graph = graph_of(
         [
-            start(),
+            start_of(),
             event(1, "PrecedentCited", cited_trace_id="old", reason="alike"),
             event(
                 2,
@@ -118,9 +118,9 @@ def approval(number: int, subject_type: str, approver_id: str) -> dict[str, Any]
 
 
 def test_approvers_of_actions_have_a_node() -> None:
-    """T3: every approval makes its approver's node; only that of an exception makes an edge."""
-    before = graph_of([start()])
-    graph = graph_of([start(), approval(1, "action", "p"), approval(2, "exception", "p")])
+    """T3: every approval creates its approver's node; one of an exception also an edge."""
+    before = graph_of([start_of()])
+    graph = graph_of([start_of(), approval(1, "action", "p"), approval(2, "exception", "p")])
 
     node = graph.nodes["actor:person:p"]
     assert (node.node_type, node.trace_id, node.log_seq) == ("actor", "t", 2)
@@ -132,10 +132,10 @@ def test_approvers_of_actions_have_a_node() -> None:
 
 @pytest.mark.parametrize(("recipe", "count", "last"), [("dg-v1", 1, 1), ("v2", 2, 2)])
 def test_an_unfinished_trace(recipe: Any, count: int, last: int) -> None:
-    """T3: it has no outcome and no precedents; the original counts its start alone."""
+    """T3: an unfinished trace has no outcome and no precedents; `dg-v1` counts its start alone."""
     policy = {"policy_id": "p", "policy_version": "1"}
     graph = graph_of(
-        [start(), event(1, "PolicyEvaluated", policy=policy, inputs=[], decision="deny")]
+        [start_of(), event(1, "PolicyEvaluated", policy=policy, inputs=[], decision="deny")]
     )
 
     row = graph.traces["t"].summary(recipe)
@@ -145,11 +145,11 @@ def test_an_unfinished_trace(recipe: Any, count: int, last: int) -> None:
 
 
 def test_digest_recipes() -> None:
-    """T3: `v2` counts truly and does not escape; a system is optional."""
+    """T3: `v2` counts all events of a trace and does not escape."""
     policy = {"policy_id": "p", "policy_version": "1"}
     graph = graph_of(
         [
-            start(),
+            start_of(),
             event(1, "ExceptionRequested", exception_id="x", policy=policy, reason="r"),
             event(2, "TraceFinished", outcome="success"),
         ]

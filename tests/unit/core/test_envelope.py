@@ -1,4 +1,4 @@
-"""The envelope: the check of every field, and the requirements of every profile."""
+"""The envelope: the validation of every field, and the requirements of every profile."""
 
 from collections import OrderedDict
 from types import MappingProxyType
@@ -27,12 +27,12 @@ def check(
     rules: Any = NO_RULES,
     limits: Any = DEFAULT_LIMITS,
 ) -> Any:
-    """Check one envelope."""
+    """Validate one envelope."""
     return check_envelope(event, key, profile, tenant, rules, limits)
 
 
-def flaw(event: Any, **options: Any) -> Any:
-    """Return where an envelope is wrong."""
+def invalid_field(event: Any, **options: Any) -> Any:
+    """Return the field that is reported as invalid."""
     with pytest.raises(ValidationError) as caught:
         check(event, **options)
     assert caught.value.part == "envelope"
@@ -48,12 +48,12 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("field", TEXTS)
-def test_texts(field: Any) -> None:
+def test_free_texts(field: Any) -> None:
     """A1: free texts are strings without NUL and surrogates, of bounded length."""
     for value in ("", "a", "x" * 512):
         assert check(_new("x", **{field: value})) is None
     for wrong in (1, "a\0", "\ud800", "x" * 513):
-        assert flaw(_new("x", **{field: wrong})) == field
+        assert invalid_field(_new("x", **{field: wrong})) == field
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_texts(field: Any) -> None:
         ({"metadata": {1: "a"}}, "metadata"),
     ],
 )
-def test_flaws(fields: Any, where: Any) -> None:
-    """B2: the error names the field."""
-    assert flaw(NewEvent(**({"event_type": "x"} | fields))) == where
+def test_invalid_fields_are_named(fields: Any, where: Any) -> None:
+    """B2: the error names the invalid field."""
+    assert invalid_field(NewEvent(**({"event_type": "x"} | fields))) == where
 
 
 def test_valid_envelopes_pass() -> None:
-    """A1: the edges that are right."""
+    """A1: values at the edge of validity are accepted."""
     passing: list[dict[str, Any]] = [
         {"stream": ("s", "1")},
         {"stream": ("s", "1"), "stream_seq": 0},
@@ -108,15 +108,15 @@ def test_valid_envelopes_pass() -> None:
         assert check(_new("x", **fields)) is None
 
 
-def test_one_tenant() -> None:
-    """B8: an event of another tenant is refused, not moved."""
+def test_an_event_of_another_tenant_is_refused() -> None:
+    """B8: an event that names another tenant than the append is refused."""
     with pytest.raises(InvalidArgument) as caught:
         check(NewEvent("x", tenant_id="u"))
     assert caught.value.details == {"argument": "tenant_id"}
 
 
-def test_infrastructure() -> None:
-    """K2: streams of an infrastructure kind live in the reserved tenant alone."""
+def test_infrastructure_kinds_need_the_reserved_tenant() -> None:
+    """K2: streams of an infrastructure kind are accepted in the reserved tenant only."""
     rules = Rules((StreamKind(name="node", infrastructure=True),), ())
     event = NewEvent("x", stream=("node", "1"))
 
@@ -127,24 +127,24 @@ def test_infrastructure() -> None:
 
 
 def test_caller_numbered_kind_requires_a_number() -> None:
-    """B5: a caller-numbered kind demands a number."""
+    """B5: an event of a caller-numbered kind needs a number."""
     rules = Rules((StreamKind(name="mine", numbered_by="caller"),), ())
 
-    assert flaw(NewEvent("x", stream=("mine", "1")), rules=rules) == "stream_seq"
+    assert invalid_field(NewEvent("x", stream=("mine", "1")), rules=rules) == "stream_seq"
     check(NewEvent("x", stream=("mine", "1"), stream_seq=1), rules=rules)
 
 
-def test_facts_profile_reports_invalid_events() -> None:
-    """B2: in facts the time is the store's."""
+def test_facts_profile_sets_the_time() -> None:
+    """B2: in facts an event with `occurred_at` is refused."""
     assert (
-        flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), profile=FACTS_PROFILE)
+        invalid_field(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), profile=FACTS_PROFILE)
         == "occurred_at"
     )
     check(NewEvent("x"), key=None, profile=FACTS_PROFILE)
 
 
 def test_aggregates_profile_requires_its_fields() -> None:
-    """A7: stream, request and one of three actors."""
+    """A7: aggregates require a stream, a request id and one of three actor types."""
     whole: dict[str, Any] = {
         "stream": ("o", "1"),
         "request_id": "r",
@@ -153,18 +153,21 @@ def test_aggregates_profile_requires_its_fields() -> None:
     }
     check(NewEvent("x", **whole), key=None, profile=AGGREGATES_PROFILE)
     for field in whole:
-        assert flaw(NewEvent("x", **(whole | {field: None})), profile=AGGREGATES_PROFILE) == field
+        assert (
+            invalid_field(NewEvent("x", **(whole | {field: None})), profile=AGGREGATES_PROFILE)
+            == field
+        )
     assert (
-        flaw(NewEvent("x", **(whole | {"request_id": ""})), profile=AGGREGATES_PROFILE)
+        invalid_field(NewEvent("x", **(whole | {"request_id": ""})), profile=AGGREGATES_PROFILE)
         == "request_id"
     )
     assert (
-        flaw(NewEvent("x", **(whole | {"actor_type": "role"})), profile=AGGREGATES_PROFILE)
+        invalid_field(NewEvent("x", **(whole | {"actor_type": "role"})), profile=AGGREGATES_PROFILE)
         == "actor_type"
     )
 
 
-def test_traces() -> None:
+def test_traces_require_the_whole_envelope() -> None:
     """A7: an event of a trace needs its whole envelope, in every profile."""
     for profile in (LOG_PROFILE, TRACES_PROFILE):
         checked = check(trace_event("TraceStarted", "t", 0), profile=profile)
@@ -174,17 +177,18 @@ def test_traces() -> None:
             *("actor_type", "actor_id"),
         ):
             assert (
-                flaw(trace_event("TraceStarted", "t", 0, **{field: None}), profile=profile) == field
+                invalid_field(trace_event("TraceStarted", "t", 0, **{field: None}), profile=profile)
+                == field
             )
         assert (
-            flaw(trace_event("TraceStarted", "t", 0), key=None, profile=profile)
+            invalid_field(trace_event("TraceStarted", "t", 0), key=None, profile=profile)
             == "idempotency_key"
         )
         odd = trace_event("TraceStarted", "t", 0, actor_type="user")
-        assert flaw(odd, profile=profile) == "actor_type"
+        assert invalid_field(odd, profile=profile) == "actor_type"
 
 
-def test_bounds() -> None:
+def test_tags_and_metadata_are_bounded() -> None:
     """K3: tags and metadata are bounded in number and bytes."""
     limits = Limits(tags=1, tag_bytes=2, metadata_entries=1, metadata_bytes=4)
     check(NewEvent("x", tags=("é",), metadata={"é": "é"}), limits=limits)

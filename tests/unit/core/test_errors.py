@@ -11,8 +11,8 @@ RETRYABLE = {"projection_out_of_date", "projection_timeout", "timeout", "backend
 
 
 @pytest.mark.parametrize("kind", errors.ALL_ERRORS, ids=lambda kind: kind.__name__)
-def test_every_error(kind: Any) -> None:
-    """L1: each has code, message, details and retryable; its docstring is its message."""
+def test_every_error_has_the_same_shape(kind: Any) -> None:
+    """L1: every error has code, message, details and retryable; its docstring is its message."""
     error = kind()
 
     assert error.message == str(error) == kind.__doc__.strip()
@@ -28,8 +28,8 @@ def test_every_error(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", errors.ALL_ERRORS, ids=lambda kind: kind.__name__)
-def test_errors_cross_processes(kind: Any) -> None:
-    """L1: an error is the same error in another process."""
+def test_errors_can_be_pickled(kind: Any) -> None:
+    """L1: an error that was pickled has the same type, details and retryable."""
     error = kind("reported", details={"index": 3}, retryable=True)
 
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
@@ -39,8 +39,8 @@ def test_errors_cross_processes(kind: Any) -> None:
     assert again.as_dict()["retryable"] is True
 
 
-def test_the_tree_is_drawn() -> None:
-    """L1: the module's docstring shows every class beside its code."""
+def test_the_docstring_lists_every_error() -> None:
+    """L1: the module's docstring shows every class with its code."""
     for kind in errors.ALL_ERRORS:
         line = next(line for line in errors.__doc__.splitlines() if f" {kind.__name__} " in line)
         assert f" {kind.code}" in line
@@ -50,14 +50,14 @@ def test_the_tree_is_drawn() -> None:
 
 
 def test_conflicts_have_expected_and_actual_version() -> None:
-    """D5: a conditional conflict has expected and actual, absent or not."""
+    """D5: a conditional conflict has the expected and the actual version."""
     error = errors.ConditionalAppendConflict(details={"expected": 3, "actual": None})
 
     assert (error.expected, error.actual) == (3, None)
     assert errors.ConditionalAppendConflict().expected is None
 
 
-def test_ambiguity_is_marked() -> None:
+def test_backend_failures_may_be_ambiguous() -> None:
     """B10: a backend failure says whether the append may be stored."""
     assert errors.BackendFailure(details={"ambiguous": True}).ambiguous
     assert not errors.BackendFailure().ambiguous
@@ -65,7 +65,7 @@ def test_ambiguity_is_marked() -> None:
 
 
 def test_validation_error_has_no_code() -> None:
-    """L3: a flaw has no code until a profile assigns one."""
+    """L3: a validation error has a part and location, but no code."""
     flaw = errors.ValidationError("shape", "$.a", "is required")
 
     assert not isinstance(flaw, errors.SeriatimError)
@@ -76,5 +76,5 @@ def test_validation_error_has_no_code() -> None:
     ("given", "expected"), [(None, 0.0), (1, 1.0), (0.25, 0.25), (-1, 0.0), ("soon", 0.0)]
 )
 def test_retry_after_is_read_from_the_details(given: object, expected: float) -> None:
-    """K4: retry_after_s is read from the details if it is a valid time."""
+    """K4: retry_after_s is read from the details if it is a valid duration."""
     assert errors.LimitExceeded(details={"retry_after_s": given}).retry_after_s == expected

@@ -50,8 +50,8 @@ RECORD = EventRecord(
 )
 
 
-def test_from_a_mapping() -> None:
-    """B1: dictionary form, with the stream as a pair, a list or two fields."""
+def test_events_from_mappings() -> None:
+    """B1: a mapping names its stream as a pair, a list or two fields."""
     for form in (
         {"stream": ("s", "1")},
         {"stream": ["s", "1"]},
@@ -85,8 +85,8 @@ def test_invalid_fields_of_a_mapping_are_named(given: Any, field: Any) -> None:
     assert caught.value.details == {"field": field}
 
 
-def test_records_are_values() -> None:
-    """A1: a record has its payload as a value, its stream as a pair, and cannot change."""
+def test_records_are_frozen_values() -> None:
+    """A1: a record has its payload as a value and its stream as a pair, and is frozen."""
     assert RECORD.payload == {"n": [1]}
     assert RECORD.payload is not RECORD.payload
     assert RECORD.stream == ("s", "1")
@@ -100,8 +100,8 @@ def test_records_are_values() -> None:
     assert (shown["payload"], shown["metadata"], shown["tags"]) == ({"n": [1]}, {"a": "b"}, ["t"])
 
 
-def test_receipts() -> Any:
-    """B1: a receipt has its range and replay flag, and makes its records once."""
+def test_receipts_make_their_records_once() -> Any:
+    """B1: a receipt has its range and replay flag, and makes its records once, when needed."""
     made = []
 
     def make() -> Any:
@@ -116,8 +116,8 @@ def test_receipts() -> Any:
     assert repr(result) == "AppendResult(first_position=2, last_position=4, replayed=False)"
 
 
-def test_replays() -> None:
-    """C2: the receipt of an append that was stored before."""
+def test_receipt_of_a_replay() -> None:
+    """C2: the receipt of a replay has the records and response of the first append."""
     later = msgspec.structs.replace(RECORD, position=3)
     result = AppendResult.replay((RECORD, later), {"ok": 1}, ("tags",))
 
@@ -128,14 +128,14 @@ def test_replays() -> None:
 
 
 def test_identities_are_values() -> None:
-    """F8: a log is the same log by id and epoch."""
+    """F8: identities are equal if log id and epoch are."""
     assert LogIdentity("a", 1) == LogIdentity("a", 1) != LogIdentity("a", 2)
 
 
 def test_the_forms_of_an_event_have_the_same_envelope() -> None:
-    """A1: a field of the envelope is in every form of an event, so that none loses it on its way.
+    """A1: every form of an event has every field of the envelope.
 
-    The forms are spelled out where a positional constructor is measurably faster than a loop.
+    The forms are written out where a positional constructor is measurably faster than a loop.
     """
     new = [name for name in NewEvent.__struct_fields__ if name != "stream"]
     streams = ["stream_type", "stream_id"]

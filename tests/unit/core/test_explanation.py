@@ -38,7 +38,7 @@ def test_an_accepted_append_passes_every_step(log: seriatim.Log) -> None:
     assert log.head() == 1
 
 
-def test_a_replay_ends_at_its_key(log: seriatim.Log) -> None:
+def test_a_replay_is_decided_by_its_key(log: seriatim.Log) -> None:
     """C1: a known key is a replay of its first append; later steps are skipped."""
     first = log.append([event()], idempotency_key="k")
     found = log.explain([event()], idempotency_key="k")
@@ -48,8 +48,8 @@ def test_a_replay_ends_at_its_key(log: seriatim.Log) -> None:
     assert (results(found)["idempotency"], results(found)["sequence"]) == ("replayed", "skipped")
 
 
-def test_a_refused_condition_is_named(log: seriatim.Log) -> None:
-    """D5: the condition that fails is named by its number, with the error of the append."""
+def test_a_refused_condition_has_its_index(log: seriatim.Log) -> None:
+    """D5: the refused condition is reported with its index and the error of the append."""
     log.append([event()])
     conditions = [seriatim.ExpectedSeq(("s", "2"), None), seriatim.ExpectedSeq(("s", "1"), 5)]
     found = log.explain([event()], conditions)
@@ -75,7 +75,7 @@ def test_a_refused_condition_is_named(log: seriatim.Log) -> None:
 def test_an_invalid_append_is_refused_at_its_step(
     log: seriatim.Log, broken: seriatim.NewEvent, step: str
 ) -> None:
-    """A1, K1, K3: validation names the step; all later ones are skipped."""
+    """A1, K1, K3: the step that refuses an invalid append is reported; later ones are skipped."""
     found = log.explain([broken])
     names: list[str] = [*VALIDATION_STEPS, *DECISION_STEPS]
     place = names.index(step)

@@ -1,4 +1,4 @@
-"""The extra that provides a missing module."""
+"""The extra that installs a missing module."""
 
 import sys
 
@@ -12,7 +12,7 @@ from seriatim.core.extras import explain_missing_module, find_extra, import_name
     [("pyspark.sql", "spark"), ("confluent_kafka", "kafka"), ("psycopg", "postgres")],
 )
 def test_a_missing_module_names_its_extra(module: str, extra: str) -> None:
-    """L3: the message has the command that mends it."""
+    """L3: the error of a missing module has the command that installs its extra."""
     error = ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     assert find_extra(error) == extra
@@ -21,7 +21,7 @@ def test_a_missing_module_names_its_extra(module: str, extra: str) -> None:
 
 
 def test_unrelated_missing_module_is_reported_as_is() -> None:
-    """L3: a module that no extra brings is reported as it is."""
+    """L3: the error of a module that belongs to no extra is unchanged."""
     error = ModuleNotFoundError("No module named 'mine'", name="mine")
 
     assert find_extra(error) is None
@@ -29,8 +29,8 @@ def test_unrelated_missing_module_is_reported_as_is() -> None:
     assert find_extra(ImportError("x")) is None
 
 
-def test_a_name_is_imported_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L3: a missing library of the module is reported with the command that installs it."""
+def test_lazy_imports_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L3: a lazy import whose library is missing names the command that installs it."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
     assert import_name("seriatim.core.extras", "find_extra") is find_extra

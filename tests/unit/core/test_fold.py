@@ -1,4 +1,4 @@
-"""Folds: any batch size gives the same result, invalid values are refused, failure policies."""
+"""Folds: equal results for any batch size, refusal of invalid values, failure policies."""
 
 from __future__ import annotations
 
@@ -54,40 +54,40 @@ TABLES = [
 ]
 
 
-def stateful(apply: Any, **changes: Any) -> Projection:
-    """Declare a fold with a state of its own."""
+def with_state(apply: Any, **changes: Any) -> Projection:
+    """Declare a fold with a separate state."""
     options = {"key": "stream_id", "tables": TABLES, "state": State, **changes}
     return projection("plan", **options)(apply)
 
 
-def counted(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
-    """Do as the event says, changing the given row in place."""
-    said = event.payload
+def count_events(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
+    """Change the given row in place as the event says."""
+    changes = event.payload
     row = state or {"count": 0, "notes": {}, "names": []}
     row["count"] += 1
-    row["notes"][said.get("note", "none")] = event.position
+    row["notes"][changes.get("note", "none")] = event.position
     row["names"].append(event.event_id)
-    if said.get("raise"):
+    if changes.get("raise"):
         msg = "as declared"
         raise RuntimeError(msg)
-    return None if said.get("gone") else row
+    return None if changes.get("gone") else row
 
 
-def noted(state: State | None, event: EventRecord) -> tuple[State, dict[str, Any]]:
-    """Do as the event says, changing the given state in place."""
-    said = event.payload
+def note_names(state: State | None, event: EventRecord) -> tuple[State, dict[str, Any]]:
+    """Change the given state in place as the event says."""
+    changes = event.payload
     state = state or State(seen=[])
     state.count += 1
     state.seen.append(event.position)
-    rows = [{"name": name, "at": event.position * 1000 + state.count} for name in said["names"]]
-    if said.get("raise"):
+    rows = [{"name": name, "at": event.position * 1000 + state.count} for name in changes["names"]]
+    if changes.get("raise"):
         msg = "as declared"
         raise RuntimeError(msg)
     return state, {"firsts": rows, "lasts": rows}
 
 
-def folded(made: Projection, *events: tuple[str, EventRecord], **options: Any) -> Fold:
-    """Fold events at once."""
+def fold_events(made: Projection, *events: tuple[str, EventRecord], **options: Any) -> Fold:
+    """Fold events in one batch."""
     fold = Fold(made, **options)
     for key, one in events:
         fold.add(key, one)
@@ -97,9 +97,9 @@ def folded(made: Projection, *events: tuple[str, EventRecord], **options: Any) -
 # -- the state is the row
 
 
-def test_a_row_is_the_state_of_its_key() -> None:
-    """I1: a fold gets the row that it returned, its key filled in."""
-    fold = folded(seats(counted), ("1a", event(1)), ("1b", event(2)), ("1a", event(5)))
+def test_a_fold_gets_its_last_row() -> None:
+    """I1: a fold gets the row that it returned last, with its key."""
+    fold = fold_events(seats(count_events), ("1a", event(1)), ("1b", event(2)), ("1a", event(5)))
 
     assert fold.states[OWNER] == {
         "stream_id": "1a",
@@ -113,16 +113,16 @@ def test_a_row_is_the_state_of_its_key() -> None:
 
 
 def test_tenants_are_isolated() -> None:
-    """K1: one key of two tenants is two keys."""
-    fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, tenant="other")))
+    """K1: the same key of two tenants has two states."""
+    fold = fold_events(seats(count_events), ("1a", event(1)), ("1a", event(2, tenant="other")))
 
     assert [fold.states[owner]["count"] for owner in fold.changed] == [1, 1]
     assert [kept.tenant_id for _, kept in fold.state_rows()] == ["default", "other"]
 
 
 def test_none_deletes_the_row() -> None:
-    """I1: after None the next event finds no row, and the table deletes it."""
-    fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, {"gone": True})))
+    """I1: a fold that returns None deletes the row; the next event finds none."""
+    fold = fold_events(seats(count_events), ("1a", event(1)), ("1a", event(2, {"gone": True})))
 
     assert list(fold.state_rows()) == [(OWNER, ReadModelRow("default", 2, None))]
     fold.add("1a", event(3))
@@ -130,23 +130,23 @@ def test_none_deletes_the_row() -> None:
 
 
 def test_null_columns() -> None:
-    """A null column is None in the fold."""
+    """A null column of a row is None in the fold."""
     given_rows: list[Any] = []
 
     def empty(state: Any, _event: EventRecord) -> Any:
         given_rows.append(state)
         return {"count": None, "notes": None, "names": None}
 
-    fold = folded(seats(empty), ("1a", event(1)), ("1a", event(2)))
+    fold = fold_events(seats(empty), ("1a", event(1)), ("1a", event(2)))
 
     assert given_rows[1] == {"stream_id": "1a", "count": None, "notes": None, "names": None}
     assert fold.failures == []
 
 
-def test_a_failed_event_leaves_the_row_as_it_was() -> None:
-    """I7: a row that the fold changed in place before it raised is unchanged, too."""
-    made = seats(counted, on_failure="skip")
-    fold = folded(
+def test_a_failed_event_does_not_change_the_row() -> None:
+    """I7: a row that the fold changed in place before it raised is restored."""
+    made = seats(count_events, on_failure="skip")
+    fold = fold_events(
         made, ("1a", event(1)), ("1a", event(2, {"raise": True, "note": "x"})), ("1a", event(3))
     )
 
@@ -192,49 +192,49 @@ ROW = {"count": 1, "notes": {}, "names": []}
     ],
 )
 def test_invalid_rows_are_refused(returned: Any, reason: str) -> None:
-    """I7: a fold that returns an invalid row fails at that event, with the reason."""
-    (failure,) = folded(seats(lambda *_: returned), ("1a", event(4))).failures
+    """I7: an invalid row is a failure of its event, with the reason."""
+    (failure,) = fold_events(seats(lambda *_: returned), ("1a", event(4))).failures
 
     assert failure.reason.startswith(reason)
     assert (failure.tenant_id, failure.key) == OWNER
     assert (failure.position, failure.event_id, failure.event_type) == (4, "e4", "seat.changed")
 
 
-def test_json_too_deep_names_its_column() -> None:
-    """I7: a limit is reported like any other problem of a column."""
+def test_too_deep_json_names_its_column() -> None:
+    """I7: a column over a limit is a failure that names the column."""
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
-    (failure,) = folded(seats(lambda *_: {**ROW, "names": deep}), ("1a", event(1))).failures
+    (failure,) = fold_events(seats(lambda *_: {**ROW, "names": deep}), ("1a", event(1))).failures
 
     assert failure.reason.startswith("ValueError: column names: ")
 
 
 def test_a_row_without_columns_may_be_empty() -> None:
-    """A table of keys alone is a table."""
-    fold = folded(seats(lambda *_: {}, columns={}), ("1a", event(1)))
+    """A fold of a table without value columns returns an empty row."""
+    fold = fold_events(seats(lambda *_: {}, columns={}), ("1a", event(1)))
 
     assert fold.states == {OWNER: {"stream_id": "1a"}}
 
 
 @pytest.mark.parametrize(("key", "fits"), [("ü" * 1000, True), ("ü" * 1000 + "x", False)])
-@pytest.mark.parametrize("made", [seats(counted), stateful(lambda s, _: (s or State(), {}))])
-def test_a_key_has_bounds(key: str, fits: bool, made: Projection) -> None:
-    """I7: a key that Postgres could not index is the event's failure, not the batch's."""
-    fold = folded(made, (key, event(1)))
+@pytest.mark.parametrize("made", [seats(count_events), with_state(lambda s, _: (s or State(), {}))])
+def test_keys_are_bounded_in_bytes(key: str, fits: bool, made: Projection) -> None:
+    """I7: a key that is too long for an index of Postgres is a failure of its event."""
+    fold = fold_events(made, (key, event(1)))
 
     assert (not fold.failures) is fits
     if not fits:
         assert fold.failures[0].reason == "ValueError: the key is longer than 2000 bytes"
 
 
-# -- a state of its own, and rows
+# -- a separate state, and rows
 
 
-def test_rows_beside_a_state() -> None:
-    """I1: tables keep the first or the last row of a key, as declared."""
-    fold = folded(
-        stateful(noted),
+def test_rows_of_a_fold_with_a_state() -> None:
+    """I1: a table keeps the first or last row of a key, as declared."""
+    fold = fold_events(
+        with_state(note_names),
         ("1a", event(1, {"names": ["x", "y"]})),
         ("1b", event(2, {"names": ["x"]})),
         ("1a", event(3, {"names": ["x"]})),
@@ -252,22 +252,22 @@ def test_rows_beside_a_state() -> None:
 
 
 def test_two_rows_of_one_event() -> None:
-    """I1: within one event, too, the first or the last of two rows stays."""
+    """I1: of two rows of one event a table keeps the first or the last, as declared."""
 
     def twice(_state: Any, _event: EventRecord) -> Any:
         rows = [{"name": "x", "at": 1}, {"name": "x", "at": 2}]
         return State(), {"firsts": rows, "lasts": iter(rows)}
 
-    fold = folded(stateful(twice), ("1a", event(1)))
+    fold = fold_events(with_state(twice), ("1a", event(1)))
     found = {name: [kept.row for kept in rows.values()] for name, rows in fold.rows.items()}
 
     assert found == {"firsts": [{"name": "x", "at": 1}], "lasts": [{"name": "x", "at": 2}]}
 
 
 def test_rows_are_scoped_by_tenant() -> None:
-    """K1: one row's key of two tenants is two rows."""
-    fold = folded(
-        stateful(noted),
+    """K1: rows with one key of two tenants are two rows."""
+    fold = fold_events(
+        with_state(note_names),
         ("1a", event(1, {"names": ["x"]})),
         ("1a", event(2, {"names": ["x"]}, tenant="other")),
     )
@@ -275,10 +275,10 @@ def test_rows_are_scoped_by_tenant() -> None:
     assert set(fold.rows["firsts"]) == {("default", "x"), ("other", "x")}
 
 
-def test_a_failed_event_leaves_state_and_rows_as_they_were() -> None:
-    """I7: a state that the fold changed in place before it raised is unchanged, too."""
-    fold = folded(
-        stateful(noted, on_failure="skip"),
+def test_a_failed_event_does_not_change_state_and_rows() -> None:
+    """I7: a state that the fold changed in place before it raised is restored."""
+    fold = fold_events(
+        with_state(note_names, on_failure="skip"),
         ("1a", event(1, {"names": []})),
         ("1a", event(2, {"names": ["x"], "raise": True})),
         ("1a", event(3, {"names": ["y"]})),
@@ -323,8 +323,8 @@ class Odd:
     ],
 )
 def test_invalid_states_are_refused(returned: Any, reason: str) -> None:
-    """I7: a state that could not be loaded again fails at the event that made it."""
-    fold = folded(stateful(lambda *_: returned), ("1a", event(4)))
+    """I7: a state that cannot be restored from JSON is a failure of its event."""
+    fold = fold_events(with_state(lambda *_: returned), ("1a", event(4)))
 
     assert reason in fold.failures[0].reason
     assert (fold.states, fold.changed) == ({}, {})
@@ -332,37 +332,37 @@ def test_invalid_states_are_refused(returned: Any, reason: str) -> None:
 
 
 def test_error_while_generating_rows_is_reported() -> None:
-    """I7: rows may come from a generator, whose own error is not hidden."""
+    """I7: an error of a generator of rows is the reason of the failure."""
 
     def rows() -> Any:
         yield {"name": "x", "at": 1}
         msg = "no such seat"
         raise TypeError(msg)
 
-    (failure,) = folded(
-        stateful(lambda *_: (State(), {"lasts": rows()})), ("1a", event(1))
+    (failure,) = fold_events(
+        with_state(lambda *_: (State(), {"lasts": rows()})), ("1a", event(1))
     ).failures
 
     assert failure.reason == "TypeError: no such seat"
 
 
 def test_states_of_plain_types() -> None:
-    """I1: a state may be a dict, and has the form that JSON gives it in every batch."""
+    """I1: a state of a plain type is passed to the next event as JSON restores it."""
     states: list[Any] = []
 
     def keep(state: Any, event: EventRecord) -> Any:
         states.append(state)
         return {"last": (event.position, 1.0)}, {}
 
-    folded(stateful(keep, state=dict[str, Any]), ("1a", event(1)), ("1a", event(2)))
+    fold_events(with_state(keep, state=dict[str, Any]), ("1a", event(1)), ("1a", event(2)))
 
     assert states == [None, {"last": [1, 1.0]}]
 
 
-def test_many_keys() -> None:
-    """I1: states that are not at hand as objects are loaded from their kept form."""
+def test_states_outside_the_cache_are_loaded() -> None:
+    """I1: a state that is no longer cached is restored from its stored form."""
     keys = [str(number) for number in range(10_001)]
-    fold = Fold(stateful(noted))
+    fold = Fold(with_state(note_names))
     for turn in range(2):
         for number, key in enumerate(keys):
             fold.add(key, event(turn * 20_000 + number + 1, {"names": []}))
@@ -376,10 +376,10 @@ def test_many_keys() -> None:
 # -- failures
 
 
-def poisoned(policy: Literal["stop", "park", "skip"], **options: Any) -> Fold:
+def fold_with_failure(policy: Literal["stop", "park", "skip"], **options: Any) -> Fold:
     """Fold five events of two keys, the second of which fails."""
-    made = seats(counted, on_failure=policy)
-    return folded(
+    made = seats(count_events, on_failure=policy)
+    return fold_events(
         made,
         ("1a", event(1)),
         ("1a", event(2, {"raise": True})),
@@ -394,9 +394,9 @@ def poisoned(policy: Literal["stop", "park", "skip"], **options: Any) -> Fold:
     ("policy", "changed"),
     [("stop", {"1a": 1}), ("park", {"1a": 1, "1b": 5}), ("skip", {"1a": 4, "1b": 5})],
 )
-def test_policies(policy: Any, changed: dict[str, int]) -> None:
-    """I7: stop there, continue with the other keys, or continue with all."""
-    fold = poisoned(policy)
+def test_failure_policies(policy: Any, changed: dict[str, int]) -> None:
+    """I7: after a failure a fold stops, parks the key or skips the event, as declared."""
+    fold = fold_with_failure(policy)
 
     assert {key: position for (_, key), position in fold.changed.items()} == changed
     assert [failure.position for failure in fold.failures] == [2]
@@ -405,9 +405,9 @@ def test_policies(policy: Any, changed: dict[str, int]) -> None:
 
 
 def test_parked_keys_apply_no_events() -> None:
-    """I7: a key that was parked before stays so; the same key of another tenant continues."""
-    fold = folded(
-        seats(counted, on_failure="park"),
+    """I7: events of a parked key are not folded; other tenants' events of the key are."""
+    fold = fold_events(
+        seats(count_events, on_failure="park"),
         ("1a", event(1)),
         ("1a", event(2, tenant="other")),
         parked=[OWNER],
@@ -418,16 +418,16 @@ def test_parked_keys_apply_no_events() -> None:
 
 
 def test_skipped_positions_are_skipped() -> None:
-    """I7: a skipped event no longer fails, under any policy."""
-    fold = poisoned("stop", skipped=[2])
+    """I7: an event at a skipped position does not fail, under any policy."""
+    fold = fold_with_failure("stop", skipped=[2])
 
     assert {key: position for (_, key), position in fold.changed.items()} == {"1a": 4, "1b": 5}
     assert (fold.failures, fold.stopped) == ([], False)
 
 
-def test_an_event_without_a_key_can_be_passed_over() -> None:
-    """I7: so does one whose key could not even be found; and after a stop nothing is noted."""
-    fold = Fold(seats(counted), skipped=[1])
+def test_failures_without_a_key_can_be_skipped() -> None:
+    """I7: an event without a key can be skipped, and after a stop no failure is recorded."""
+    fold = Fold(seats(count_events), skipped=[1])
     for position in (1, 2, 3):
         fold.record_failure(("default", ""), event(position), ValueError("no key"))
 
@@ -454,48 +454,48 @@ class Mute(Exception):  # noqa: N818 - a user's own
     ],
 )
 def test_reasons_can_be_stored(error: Exception, reason: str) -> None:
-    """I7: every error message can be stored in a failure record."""
-    fold = Fold(seats(counted))
+    """I7: every error message is stored in a form that databases accept."""
+    fold = Fold(seats(count_events))
     fold.record_failure(OWNER, event(1), error)
 
     assert fold.failures[0].reason == reason
 
 
-def test_long_reasons_of_odd_characters_have_bounds() -> None:
-    """I7: also when every character must be written out."""
-    fold = Fold(seats(counted))
+def test_reasons_are_bounded_after_escaping() -> None:
+    """I7: a reason has at most 500 characters, also if all of them are escaped."""
+    fold = Fold(seats(count_events))
     fold.record_failure(OWNER, event(1), ValueError("\0" * 1000))
 
     assert len(fold.failures[0].reason) == 500
 
 
-def test_an_upcaster_that_fails_is_the_events_failure() -> None:
-    """I5, I7: the policy says what happens then."""
-    made = seats(counted, on_failure="skip", upcasters={("seat.changed", 1): lambda _: None})
-    fold = folded(made, ("1a", event(1)))
+def test_a_failing_upcaster_is_a_failure_of_the_event() -> None:
+    """I5, I7: a failing upcaster is a failure of its event."""
+    made = seats(count_events, on_failure="skip", upcasters={("seat.changed", 1): lambda _: None})
+    fold = fold_events(made, ("1a", event(1)))
 
     assert fold.failures[0].reason.startswith("TypeError: the upcaster of seat.changed version 1")
 
 
 def test_folds_see_the_newest_version() -> None:
-    """I5: the fold knows one version only."""
-    made = seats(counted, upcasters={("seat.changed", 1): lambda old: {"note": old["n"]}})
-    fold = folded(made, ("1a", event(1, {"n": "x"})))
+    """I5: a fold gets the payload that the upcasters return."""
+    made = seats(count_events, upcasters={("seat.changed", 1): lambda old: {"note": old["n"]}})
+    fold = fold_events(made, ("1a", event(1, {"n": "x"})))
 
     assert fold.states[OWNER]["notes"] == '{"x":1}'
 
 
 # -- batches of any size
 
-SAID = st.fixed_dictionaries(
+PAYLOADS = st.fixed_dictionaries(
     {"names": st.lists(st.sampled_from("xyz"), max_size=3)},
     optional={"raise": st.just(True), "gone": st.just(True), "note": st.sampled_from("pq")},
 )
-EVENTS = st.lists(st.tuples(st.sampled_from(["1a", "1b", "1c"]), SAID), max_size=25)
+EVENTS = st.lists(st.tuples(st.sampled_from(["1a", "1b", "1c"]), PAYLOADS), max_size=25)
 
 
-def stored_after(made: Projection, events: list[tuple[str, Any]], ends: list[int]) -> Any:
-    """Fold in batches, everything between two of them going through a database's form."""
+def fold_in_batches(made: Projection, events: list[tuple[str, Any]], ends: list[int]) -> Any:
+    """Fold in batches, passing states and rows between them as a database does."""
     states: dict[TenantKey, Any] = {}
     tables: dict[str, dict[Any, ReadModelRow]] = {table.name: {} for table in made.tables}
     parked: set[TenantKey] = set()
@@ -504,10 +504,10 @@ def stored_after(made: Projection, events: list[tuple[str, Any]], ends: list[int
         fold = Fold(made, parked=parked)
         fold.states = {owner: state for owner, state in states.items() if state is not None}
         for number in range(start, end):
-            key, said = events[number]
-            fold.add(key, event(number + 1, said))
+            key, payload = events[number]
+            fold.add(key, event(number + 1, payload))
         states |= {owner: fold.states[owner] for owner in fold.changed}
-        parked, failures = fold.parked, failures + [one.position for one in fold.failures]
+        parked, failures = fold.parked, failures + [failure.position for failure in fold.failures]
         for name, rows in fold.rows.items():
             first = made.table(name).keep == "first"
             for place, kept in rows.items():
@@ -518,26 +518,28 @@ def stored_after(made: Projection, events: list[tuple[str, Any]], ends: list[int
 
 @pytest.mark.parametrize("policy", ["park", "skip"])
 @given(events=EVENTS, cuts=st.sets(st.integers(0, 25)))
-def test_batches_of_any_size_give_the_same(policy: Any, events: Any, cuts: set[int]) -> None:
+def test_results_do_not_depend_on_batch_sizes(policy: Any, events: Any, cuts: set[int]) -> None:
     """I3: rows and failures of a key do not depend on the batches."""
     ends = sorted(cut for cut in cuts if cut <= len(events))
-    for made in (seats(counted, on_failure=policy), stateful(noted, on_failure=policy)):
-        assert stored_after(made, events, ends) == stored_after(made, events, [])
+    for made in (seats(count_events, on_failure=policy), with_state(note_names, on_failure=policy)):
+        assert fold_in_batches(made, events, ends) == fold_in_batches(made, events, [])
 
 
 @given(events=EVENTS, seed=st.integers(0, 1000))
 def test_events_of_each_key_are_folded_in_order(events: Any, seed: int) -> None:
-    """I8: the events of a key are folded in order, wherever those of others are."""
-    made = seats(counted, on_failure="park")
-    at_once = folded(made, *((key, event(n + 1, said)) for n, (key, said) in enumerate(events)))
-    apart = [
-        folded(
-            made, *((k, event(n + 1, said)) for n, (k, said) in enumerate(events) if k == key)
+    """I8: folding all events equals folding those of each key separately."""
+    made = seats(count_events, on_failure="park")
+    together = fold_events(
+        made, *((key, event(n + 1, payload)) for n, (key, payload) in enumerate(events))
+    )
+    separate = [
+        fold_events(
+            made, *((k, event(n + 1, payload)) for n, (k, payload) in enumerate(events) if k == key)
         ).states
         for key in random.Random(seed).sample(["1a", "1b", "1c"], 3)
     ]
 
-    assert {owner: state for part in apart for owner, state in part.items()} == at_once.states
+    assert {owner: state for part in separate for owner, state in part.items()} == together.states
 
 
 # -- digests
@@ -566,8 +568,8 @@ def digest_of(*rows: dict[str, Any], table: Table = WIDE, tenant: str = "default
     return digest.text()
 
 
-def test_every_value_counts() -> None:
-    """I3: a digest changes with any value, the tenant, the table, and every row."""
+def test_digests_depend_on_every_value() -> None:
+    """I3: a digest changes with any value, the tenant, the table and the rows."""
     changes: list[dict[str, Any]] = [
         {"key": "b"},
         {"n": 2},
@@ -590,7 +592,7 @@ def test_every_value_counts() -> None:
 
 
 def test_digest_distinguishes_columns() -> None:
-    """I3: columns are distinguished by name."""
+    """I3: the same value in another column has another digest."""
     table = Table("t", {"k": str}, {"a": str, "b": str})
     one, other = {"k": "k", "a": "x", "b": None}, {"k": "k", "a": None, "b": "x"}
 
@@ -599,14 +601,14 @@ def test_digest_distinguishes_columns() -> None:
 
 @given(st.permutations(range(6)))
 def test_digest_does_not_depend_on_row_order(order: list[int]) -> None:
-    """I3: digests are order-independent."""
+    """I3: the digest of rows does not depend on their order."""
     rows = [WIDE_ROW | {"n": n} for n in range(6)]
 
     assert digest_of(*(rows[n] for n in order)) == digest_of(*rows)
 
 
 def test_digest_has_a_known_value() -> None:
-    """I3: anyone can recompute it: sha256 of `["t","default",{"k":"a","v":1}]`, summed."""
+    """I3: the digest sums the sha256 of each row, as of `["t","default",{"k":"a","v":1}]`."""
     table = Table("t", {"k": str}, {"v": int})
 
     assert RowHasher(table)("default", {"k": "a", "v": 1}) == int(

@@ -1,4 +1,4 @@
-"""Long texts are scanned in chunks, and no boundary hides or creates a match."""
+"""Long texts are scanned in chunks, and no chunk boundary hides or creates a match."""
 
 import random
 import re
@@ -75,13 +75,13 @@ def scan(guard: PatternGuard, text: str) -> Violation | None:
     return guard.scan(ScannedEvent(payload, canonical_text(payload)))
 
 
-def at(position: int, text: str, filler: str) -> str:
-    """Return a long text that has another one at a position of the event's flat text."""
+def long_text_with(position: int, text: str, filler: str) -> str:
+    """Return a long text with another one at a position of the event's flat text."""
     before = (filler * LENGTH)[: position - START - 1] + " "
     return f"{before}{text} {filler * (LENGTH - position)}"
 
 
-def placed(edge: int, text: str) -> list[int]:
+def positions_around(edge: int, text: str) -> list[int]:
     """Return positions at which a cut at an edge is before, within and after a text."""
     return [edge - len(text) - 1, edge - len(text), edge - len(text) // 2, edge - 1, edge, edge + 1]
 
@@ -89,19 +89,23 @@ def placed(edge: int, text: str) -> list[int]:
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize(("rule", "secret"), SECRETS + PERSONAL_SECRETS)
 def test_secret_across_chunks_is_found(rule: str, secret: str, edge: int) -> None:
-    """K1: a secret is found wherever the cut between two pieces is."""
-    for position in placed(edge, secret):
-        assert scan(PERSONAL_GUARD, at(position, secret, "~.")) == Violation(rule, "$.a"), position
+    """K1: a secret is found wherever the boundary of chunks is."""
+    for position in positions_around(edge, secret):
+        assert scan(PERSONAL_GUARD, long_text_with(position, secret, "~.")) == Violation(
+            rule, "$.a"
+        ), position
 
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_token_across_chunks_is_found(edge: int) -> None:
-    """K1: a token of each family is found on both sides of a cut and across it."""
+    """K1: a token of each family is found on both sides of a boundary and across it."""
     chance = random.Random(edge)
     for name, templates in TEMPLATES.items():
         token = fill_template(templates[0], chance)
-        for position in chance.sample(placed(edge, token), 2):
-            assert scan(DEFAULT_GUARD, at(position, token, "~ ")) == Violation(name, "$.a"), (
+        for position in chance.sample(positions_around(edge, token), 2):
+            assert scan(DEFAULT_GUARD, long_text_with(position, token, "~ ")) == Violation(
+                name, "$.a"
+            ), (
                 name,
                 position,
             )
@@ -110,21 +114,21 @@ def test_token_across_chunks_is_found(edge: int) -> None:
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("text", HARMLESS + NOT_PERSONAL)
 def test_chunk_boundary_creates_no_secret(text: str, edge: int) -> None:
-    """K1: the edge of a piece is neither the beginning nor the end of a word."""
+    """K1: the boundary of a chunk is neither the start nor the end of a word."""
     for position in range(edge - len(text) - 2, edge + 3):
-        assert list_suspects(at(position, text, "~ ")) == [], position
+        assert list_suspects(long_text_with(position, text, "~ ")) == [], position
 
 
 @pytest.mark.parametrize("edge", [CHUNK_CHARS, CHUNK_CHARS + LOOKAHEAD_CHARS])
 @pytest.mark.parametrize("text", HARMLESS[:3])
 def test_chunk_boundary_creates_no_token(text: str, edge: int) -> None:
-    """K1: an event with a run that is too long for a token is stored, wherever the run is cut."""
+    """K1: a run that is too long for a token is accepted, wherever it is cut."""
     for position in range(edge + START - len(text), edge + START):
-        assert scan(DEFAULT_GUARD, at(position, text, "~ ")) is None, position
+        assert scan(DEFAULT_GUARD, long_text_with(position, text, "~ ")) is None, position
 
 
 def list_suspects(text: str) -> list[str]:
-    """Return the rules that the pieces of a text are suspected to break."""
+    """Return the rules that chunks of a text may violate."""
     return [
         rule.name
         for piece in split_chunks(f'{{"a":"{text}"}}')
@@ -133,7 +137,7 @@ def list_suspects(text: str) -> list[str]:
 
 
 def test_custom_rules_see_whole_strings() -> None:
-    """K1: custom rules see a whole string of any length."""
+    """K1: custom rules match against the whole string, of any length."""
     guard = PatternGuard("mine", [Rule("end", re.compile(r"word\Z|\Aword"))])
 
     for edge in EDGES:
@@ -143,7 +147,7 @@ def test_custom_rules_see_whole_strings() -> None:
 
 
 def test_key_and_value_in_two_chunks_are_matched() -> None:
-    """K1: a key and its value in two pieces belong together."""
+    """K1: a key and its value in two chunks are matched together."""
     for edge in EDGES:
         for shift in range(16):
             payload = {"a": "x" * (edge - START - shift), "db_password": 12345, "z": "y" * LENGTH}
@@ -152,7 +156,7 @@ def test_key_and_value_in_two_chunks_are_matched() -> None:
 
 
 def test_a_key_does_not_end_the_scan_of_values() -> None:
-    """K1: a guard that ignores keys continues after a match in one."""
+    """K1: a guard that ignores keys continues after a match in a key."""
     guard = PatternGuard("values", CREDENTIALS, keys=False)
     payload = {"AKIA" + "IOSFODNN7EXAMPLE": "x" * LENGTH, "z": "password=hunter2"}
 
@@ -162,7 +166,7 @@ def test_a_key_does_not_end_the_scan_of_values() -> None:
 
 
 def test_chunks_cover_each_position_once() -> None:
-    """K1: every character begins in one piece, also where lower case has more characters."""
+    """K1: every character belongs to one chunk, also if lower case has more characters."""
     for text in ("abc" * CHUNK_CHARS, "aİc" * CHUNK_CHARS):
         assert "".join(p.text[p.begin : p.end] for p in split_chunks(text)) == text
         lower = [piece.lower() for piece in split_chunks(text)]

@@ -46,7 +46,7 @@ _WORDS = [
 
 
 class Maker:
-    """Makes payloads, the same at each run."""
+    """Makes payloads, the same in each run."""
 
     def __init__(self, seed: str) -> None:
         self.chance = random.Random(seed)
@@ -183,7 +183,7 @@ class Maker:
         }
 
     def account(self) -> dict[str, Any]:
-        """Return what happens to an account."""
+        """Return events of an account."""
         return {
             "reset_password": "requested",
             "password_changed_at": "2025-01-01T00:00:00Z",
@@ -208,7 +208,7 @@ KINDS = [
 @pytest.mark.parametrize("guard", [DEFAULT_GUARD, PERSONAL_GUARD], ids=lambda guard: guard.name)
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordinary_payloads_pass(kind: str, guard: Guard) -> None:
-    """K1: what other systems send passes, with hashes, ids, images and words about secrets."""
+    """K1: payloads of other systems with hashes, ids, images and words about secrets pass."""
     maker = Maker(kind)
     for _ in range(COUNT):
         payload = getattr(maker, kind)()

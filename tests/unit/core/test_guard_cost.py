@@ -1,4 +1,4 @@
-"""The cost of a scan is bounded by that of plain text, for any text."""
+"""The cost of scanning a text is a bounded multiple of that of plain text."""
 
 import sys
 import time
@@ -38,7 +38,7 @@ def repeated(unit: str) -> ScannedEvent:
 
 
 def cost(guard: PatternGuard, scanned: ScannedEvent) -> float:
-    """Return the processor time of one scan, without what measures coverage."""
+    """Return the processor time of one scan, without coverage tracing."""
     tracer = sys.gettrace()
     sys.settrace(None)
     try:
@@ -50,7 +50,7 @@ def cost(guard: PatternGuard, scanned: ScannedEvent) -> float:
 
 
 def ratio(guard: PatternGuard, unit: str) -> float:
-    """Return how much more a hostile text costs than plain text, by the best runs of each."""
+    """Return the cost of a hostile text relative to plain text, by the best runs of each."""
     hostile, plain = repeated(unit), repeated(PROSE)
     found = 0.0
     for runs in RUNS:
@@ -62,7 +62,7 @@ def ratio(guard: PatternGuard, unit: str) -> float:
 
 
 def units(rule: Rule) -> list[str]:
-    """Return hostile units of a rule, made of its own literals."""
+    """Return hostile units for a rule, made of its literals."""
     starts = (
         rule.family.prefixes[:1] if rule.family else [literal.text for literal in rule.literals[:2]]
     )
@@ -71,7 +71,7 @@ def units(rule: Rule) -> list[str]:
 
 @pytest.mark.parametrize(("guard", "rule"), RULES, ids=lambda value: value.name)
 def test_each_rule_costs_little_more_than_plain_text(guard: PatternGuard, rule: Rule) -> None:
-    """K1: its own literals, repeated with and without parts of a value, have a bounded cost."""
+    """K1: repeated literals of a rule, with and without parts of a value, have a bounded cost."""
     for unit in units(rule):
         assert ratio(guard, unit) <= MOST, unit
 
@@ -97,7 +97,7 @@ def test_each_guard_costs_little_more_than_plain_text(guard: PatternGuard, unit:
     ],
 )
 def test_a_secret_after_many_decoys_is_found(decoy: str, secret: str, rule: str) -> None:
-    """K1: no number of candidates that fail makes a guard give up."""
+    """K1: a secret after 100,000 failed candidates is found."""
     payload = {"a": decoy * 100_000 + " " + secret}
 
     assert DEFAULT_GUARD.scan(ScannedEvent(payload, canonical_text(payload))) == Violation(

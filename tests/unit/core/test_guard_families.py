@@ -1,4 +1,4 @@
-"""Every token family of the default guard is found, and its prefix alone is not."""
+"""Tokens of every family of the default guard are found, and prefixes alone are not."""
 
 import random
 
@@ -22,14 +22,14 @@ def scan(text: str) -> Violation | None:
 
 
 def test_every_rule_has_a_sample() -> None:
-    """K1: the default guard knows at least 130 families, and each of them is tried here."""
+    """K1: the default guard has at least 130 families, each with a sample."""
     assert {rule.name for rule in CREDENTIALS} - NOT_FAMILIES == set(TEMPLATES)
     assert len(TEMPLATES) >= 130
 
 
 @pytest.mark.parametrize(("name", "template"), EACH)
 def test_samples_are_refused(name: str, template: str) -> None:
-    """K1: tokens of the public format are refused, alone and within a text."""
+    """K1: tokens in the public format of a family are refused, alone and within a text."""
     chance = random.Random(name)
     for _ in range(SAMPLES):
         token = fill_template(template, chance)
@@ -38,15 +38,15 @@ def test_samples_are_refused(name: str, template: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "template"), EACH)
-def test_beginnings_pass(name: str, template: str) -> None:
-    """K1: a prefix with too little after it is no token."""
+def test_prefixes_pass(name: str, template: str) -> None:
+    """K1: a prefix with too few characters after it is accepted."""
     del name
     assert scan(near_miss(template)) is None
     assert scan(f"see {near_miss(template)} in the documentation") is None
 
 
-def test_the_table_names_every_rule() -> None:
-    """K1: the page lists every family, and no other."""
+def test_the_documented_table_lists_every_rule() -> None:
+    """K1: the table in the documentation lists every rule, and no other."""
     listed = {
         row[0].strip("`"): row[1]
         for row in rows(section(read("docs/howto/guard.md"), "Credentials"))

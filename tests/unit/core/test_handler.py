@@ -14,8 +14,8 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.patterns import NameFilter, is_pattern
 
 
-def nothing(_event: object, _context: object) -> None:
-    """Have no effect."""
+def do_nothing(_event: object, _context: object) -> None:
+    """Do nothing."""
 
 
 @pytest.mark.parametrize(
@@ -39,42 +39,44 @@ def nothing(_event: object, _context: object) -> None:
         {"retry": RetryPolicy(final=("x",))},  # type: ignore[arg-type]
     ],
 )
-def test_a_bad_handler(parts: dict[str, Any]) -> None:
-    """G4: a handler that cannot run is refused where it is declared."""
+def test_invalid_handlers_are_refused(parts: dict[str, Any]) -> None:
+    """G4: a handler with invalid options is refused when it is declared."""
     given = {"name": "mailer", "effect": "keyed"} | parts
     name = given.pop("name")
     with pytest.raises(InvalidArgument, match="handler"):
-        handler(name, **given)(nothing)
+        handler(name, **given)(do_nothing)
     with pytest.raises(InvalidArgument, match="function"):
         handler("mailer", effect="keyed")("nothing")  # type: ignore[arg-type]
 
 
 def test_handler_filter_selects_events() -> None:
-    """G4: by type, by pattern, by the streams' type."""
-    one = handler("m", effect="keyed", events=["order.*", "paid"], stream_types=["order"])(nothing)
+    """G4: a handler accepts events by type, pattern and stream type."""
+    one = handler("m", effect="keyed", events=["order.*", "paid"], stream_types=["order"])(
+        do_nothing
+    )
 
     assert one.accepts("order.placed", "order")
     assert one.accepts("paid", "order")
     assert not one.accepts("orders", "order")
     assert not one.accepts("paid", None)
     assert RetryPolicy(factor=1000, cap_s=5).pause_s(10_000, 0.0) == 5
-    assert handler("m", effect="keyed")(nothing).accepts("anything", None)
+    assert handler("m", effect="keyed")(do_nothing).accepts("anything", None)
 
 
-def test_declaration_contains_what_order_depends_on() -> None:
-    """G4: mode, filter, start and effect are declared; code and policy may change."""
-    one = handler("m", effect="unsafe", events=["b", "a"], stream_types=["s"], start=3)(nothing)
+def test_declaration_of_a_handler() -> None:
+    """G4: a declaration has mode, filter, start and effect, but not the function."""
+    one = handler("m", effect="unsafe", events=["b", "a"], stream_types=["s"], start=3)(do_nothing)
     two = handler("m", effect="unsafe", events=["a", "b"], stream_types=["s"], start=3)(print)
 
     assert one.declaration == two.declaration
     assert one.at_most_once
-    assert handler("m", effect="keyed")(nothing).declaration != one.declaration
-    repeated = handler("m", effect="unsafe", retry_unknown=True)(nothing)
+    assert handler("m", effect="keyed")(do_nothing).declaration != one.declaration
+    repeated = handler("m", effect="unsafe", retry_unknown=True)(do_nothing)
     assert not repeated.at_most_once
 
 
 def test_backoff_and_final_errors() -> None:
-    """G5: pauses grow up to a cap, reduced by a random part; final errors end at once."""
+    """G5: delays grow up to a cap, reduced by a random part; a final error ends the attempts."""
     policy = RetryPolicy(attempts=3, base_s=1, factor=2, cap_s=5, jitter=0.5, final=(KeyError,))
 
     assert [policy.pause_s(attempt, 0.0) for attempt in (1, 2, 3, 4)] == [1, 2, 4, 5]
@@ -86,10 +88,10 @@ def test_backoff_and_final_errors() -> None:
 
 
 def test_a_delivery_of_a_record() -> None:
-    """G1: a delivery has the identity of its event and its place in the stream."""
+    """G1: a delivery has the ids of its event and its number in the stream."""
     with seriatim.open("memory:") as log:
         log.append([NewEvent("a", {"n": 1}, stream=("s", "1")), NewEvent("b")])
-        first, second = (Delivery.of(one) for one in log.read())
+        first, second = (Delivery.of(record) for record in log.read())
 
     assert (first.ordered_stream, first.stream_seq, first.first_seq) == (
         ("default", "s", "1"),
@@ -102,8 +104,8 @@ def test_a_delivery_of_a_record() -> None:
     assert Delivery(event_id="e").event_json is None
 
 
-def test_patterns() -> None:
-    """I1: a type, all of a kind, or everything."""
+def test_name_filters() -> None:
+    """I1: a filter names types, prefixes or everything."""
     names = NameFilter.parse(["order.*", "paid"])
 
     assert names.allows("order.placed")
@@ -121,8 +123,8 @@ def test_patterns() -> None:
     ]
 
 
-def test_reasons_hold_no_secret() -> None:
-    """K1: an error message is stored unless it resembles a secret."""
+def test_summarized_errors_contain_no_secret() -> None:
+    """K1: the summary of an error is shortened and contains no secret."""
     token = "ghp_" + "a1B2" * 9
 
     assert summarize_error(ValueError("no seat")) == "ValueError: no seat"

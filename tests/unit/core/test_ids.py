@@ -39,14 +39,14 @@ REFUSED = {
 KEPT = ["a", "Foo", "foo/", "fo:o", "ｆoo", "a b", "\u00a0a", "a\u2003", "x" * 512, "é" * 256, "🦆"]
 
 
-def test_ids() -> None:
+def test_ids_are_validated() -> None:
     """A4: invalid ids are refused with a reason; others are unchanged."""
     assert {value: ids.id_problem(value) for value in REFUSED} == REFUSED
     assert [ids.id_problem(value) for value in KEPT] == [None] * len(KEPT)
 
 
-def test_keys() -> None:
-    """C1: 1 to 200 UTF-8 bytes, no NUL; control characters and white space are theirs."""
+def test_idempotency_keys_are_validated() -> None:
+    """C1: idempotency keys have 1 to 200 UTF-8 bytes and no NUL."""
     for value in (" ", "\n", "\x7f", "x" * 200, "é" * 100):
         assert ids.key_problem(value) is None
     refused: dict[Any, str] = {
@@ -60,8 +60,8 @@ def test_keys() -> None:
     assert {value: ids.key_problem(value) for value in refused} == refused
 
 
-def test_texts() -> None:
-    """A1: free text in the envelope has no NUL, no surrogates, and 512 bytes at most."""
+def test_free_texts_are_validated() -> None:
+    """A1: free texts have at most 512 bytes, no NUL and no surrogates."""
     for value in ("", " ", "\n", "x" * 512, "é" * 256):
         assert ids.text_problem(value) is None
     refused: dict[Any, str] = {
@@ -75,14 +75,14 @@ def test_texts() -> None:
 
 
 @given(st.lists(st.none() | IDS, max_size=4), st.lists(st.none() | IDS, max_size=4))
-def test_no_two_tuples_share_a_key(one: Any, other: Any) -> None:
-    """A4: composite keys are equal only for equal parts, absent ones included."""
+def test_hash_keys_are_unique(one: Any, other: Any) -> None:
+    """A4: hashed keys are equal only for equal parts, including absent ones."""
     assert (ids.hash_key(*one) == ids.hash_key(*other)) == (one == other)
     assert len(ids.hash_key(*one)) == 16
 
 
-def test_separators_in_parts_are_harmless() -> None:
-    """A4: lengths go in first, so that separators in parts mean nothing."""
+def test_separators_in_parts_do_not_collide() -> None:
+    """A4: parts with separators do not collide, because lengths are hashed first."""
     keys = {
         ids.hash_key("ab", "c"),
         ids.hash_key("a", "bc"),
@@ -107,7 +107,7 @@ def test_event_keys() -> None:
 
 
 def test_index_keys_contain_tenant_and_parts() -> None:
-    """C1: stream, idempotency and tag keys hold tenant and parts; no producer is one producer."""
+    """C1: index keys contain the tenant; no producer differs from an empty one."""
     assert ids.stream_key("t", "a", "b") == ids.hash_key("t", "a", "b")
     assert ids.stream_key("t", "a", "b") != ids.stream_key("u", "a", "b")
     assert ids.idempotency_index_key("t", None, "k") != ids.idempotency_index_key("t", "", "k")
@@ -116,8 +116,8 @@ def test_index_keys_contain_tenant_and_parts() -> None:
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))
-def test_uuid7(milliseconds: Any, randomness: Any) -> None:
-    """A1: new ids are UUIDs of version 7 that hold the time they were made."""
+def test_uuid7_contains_its_time(milliseconds: Any, randomness: Any) -> None:
+    """A1: generated ids are UUIDs of version 7 that contain their time."""
     text = ids.uuid7(milliseconds, randomness)
 
     assert re.fullmatch(
@@ -130,13 +130,13 @@ def test_uuid7(milliseconds: Any, randomness: Any) -> None:
 
 @given(st.integers(0, 2**73), st.integers(1, 2**72))
 def test_uuid7s_sort_by_time_and_number(randomness: Any, more: Any) -> None:
-    """A1: of one millisecond the higher number sorts later, of two the later one."""
+    """A1: generated ids sort by time, and within a millisecond by number."""
     assert ids.uuid7(5, randomness) < ids.uuid7(5, randomness + more) < ids.uuid7(6, 0)
 
 
 @given(st.lists(IDS, min_size=1, max_size=4), st.lists(IDS, min_size=1, max_size=4))
 def test_composed_keys_do_not_collide(one: Any, other: Any) -> None:
-    """A4: composite text keys escape their separators, and can be taken apart again."""
+    """A4: composed keys are equal only for equal parts, and can be split again."""
     assert ids.split_key(ids.compose_key(*one)) == tuple(one)
     assert (ids.compose_key(*one) == ids.compose_key(*other)) == (one == other)
 
@@ -145,12 +145,12 @@ def test_composed_keys_do_not_collide(one: Any, other: Any) -> None:
     ("parts", "key"), [(("a:b", "c"), "a%3Ab:c"), (("a", "b%3Ac"), "a:b%253Ac"), (("",), "")]
 )
 def test_composed_keys_are_readable(parts: Any, key: Any) -> None:
-    """A4: the escapes are the ones everybody knows."""
+    """A4: separators in composed keys are percent-encoded."""
     assert ids.compose_key(*parts) == key
 
 
-def test_derived_uuids_are_uuids_and_the_same_again() -> None:
-    """I9: an id that is made of its parts: equal parts, equal id; others, another."""
+def test_derived_uuids_are_deterministic() -> None:
+    """I9: equal parts give equal UUIDs, other parts others."""
     one = ids.derive_uuid("backfill", "a", "b")
     assert one == ids.derive_uuid("backfill", "a", "b")
     assert (

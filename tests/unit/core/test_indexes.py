@@ -37,14 +37,14 @@ from seriatim.core.indexes import (
         ("two words.#@$*é", ("two words", "#@$*é")),
     ],
 )
-def test_paths(path: str, steps: PathSteps) -> None:
-    """A8: keys by dots, any element by [], odd keys quoted; each path has one spelling."""
+def test_paths_are_parsed_and_formatted(path: str, steps: PathSteps) -> None:
+    """A8: a path has keys joined by dots, [] for any element, and quoted odd keys."""
     assert parse_path(path) == steps
     assert format_path(steps) == path
     check_payload_index(PayloadIndex("seat.reserved", path))
 
 
-def test_other_spellings() -> None:
+def test_quotes_are_optional() -> None:
     """A8: a key that needs no quotes may have them."""
     assert parse_path('["a"]["b"]') == parse_path("a.b")
     assert format_path(parse_path('a["b"]["\\u0063"]')) == "a.b.c"
@@ -57,22 +57,22 @@ def test_other_spellings() -> None:
         *('["\\x"]', '["\\u0000"]', '["\\ud800"]', "[b]", "a\0", "\ud800", "x" * 600, 1, None),
     ],
 )
-def test_bad_paths(path: Any) -> None:
+def test_invalid_paths_are_refused(path: Any) -> None:
     """A8: invalid paths are refused."""
     with pytest.raises(InvalidArgument) as caught:
         check_payload_index(PayloadIndex("seat.reserved", path))
     assert caught.value.details == {"argument": "path"}
 
 
-def test_bad_event_types() -> None:
-    """A8: the event type is an id."""
+def test_invalid_event_types_are_refused() -> None:
+    """A8: the event type of an index is an id."""
     with pytest.raises(InvalidArgument) as caught:
         check_payload_index(PayloadIndex("", "seat"))
     assert caught.value.details == {"argument": "event_type"}
 
 
 def test_stored_index_has_its_declaration() -> None:
-    """A8: a stored index has its declaration and the position from which it applies."""
+    """A8: a stored index has its declaration and the position after which it applies."""
     stored = StoredIndex("a", 'x["y"]', 7)
 
     assert stored.declaration == PayloadIndex("a", 'x["y"]')
@@ -94,15 +94,15 @@ SCALARS: list[list[Any]] = [
 
 
 def test_scalars_have_one_key() -> None:
-    """D3: by JSON type, numbers by the value of their text."""
+    """D3: scalars share a key if and only if they are equal by JSON type and value."""
     keys = [{term_key("t", "a", "p", scalar) for scalar in same} for same in SCALARS]
 
-    assert all(len(one) == 1 for one in keys)
+    assert all(len(key) == 1 for key in keys)
     assert len(set.union(*keys)) == len(SCALARS)
 
 
-def test_keys_differ_by_where_they_stand() -> None:
-    """A8: tenant, event type and path are part of a key, and no tag has the key of a term."""
+def test_term_keys_differ_by_tenant_type_and_path() -> None:
+    """A8: tenant, event type and path are part of a term key, which differs from tag keys."""
     keys = {
         term_key("t", "a", "p", "x"),
         term_key("u", "a", "p", "x"),
@@ -132,14 +132,14 @@ def test_keys_differ_by_where_they_stand() -> None:
     ],
 )
 def test_terms_of_a_payload(path: str, payload: Any, scalars: list[Any]) -> None:
-    """A8: each scalar at the path, once; containers have no key."""
+    """A8: each scalar at a path has one key; containers have none."""
     paths = [resolve_index(StoredIndex("e", path))]
     expected = tuple(term_key("t", "e", path, scalar) for scalar in scalars)
     assert term_keys("t", "e", paths, canonical_text(payload)) == expected
 
 
 def test_required_scalars_of_a_predicate() -> None:
-    """D3: what every payload has that satisfies a predicate."""
+    """D3: the required scalars of a predicate are in every matching payload."""
     predicate = {"a": {"b": 1}, "c": ["x", {"d": None}, []], "e": {}, "f": ()}
     assert list(required_scalars(predicate)) == [
         (("a", "b"), 1),
@@ -149,13 +149,13 @@ def test_required_scalars_of_a_predicate() -> None:
     assert list(required_scalars("x")) == [((), "x")]
 
 
-def test_index_keys() -> None:
-    """A8: an event is found by its tags and its terms, by each once."""
+def test_index_keys_of_an_event() -> None:
+    """A8: the index keys of an event are its tags and terms, each once."""
     assert index_keys("t", ["a", "b", "a"], [b"x"]) == (tag_key("t", "a"), tag_key("t", "b"), b"x")
 
 
-def test_pointwise_predicates() -> None:
-    """D3: two scalars that one element must have are more than each of them somewhere."""
+def test_predicates_of_separate_scalars() -> None:
+    """D3: a predicate with two scalars in one element is not a set of separate scalars."""
     plain: list[Any] = [1, {"a": 1, "b": {"c": None}}, {"a": [1, 2, [3]]}, {"a": [{"b": [1]}, 2]}]
     for predicate in plain:
         assert is_scalar_only(predicate)

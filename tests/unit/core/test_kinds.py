@@ -20,8 +20,8 @@ from seriatim.core.kinds import (
 from seriatim.profiles.trace_rules import TRACE_STREAM_KIND, TRACE_TYPES
 
 
-def test_the_built_in_kinds() -> None:
-    """A5: trace and aggregate, as the contract draws them."""
+def test_built_in_kinds() -> None:
+    """A5: the kinds trace and aggregate have the rules of the contract."""
     assert (
         StreamKind(
             name="trace",
@@ -42,7 +42,7 @@ def test_the_built_in_kinds() -> None:
 
 
 def test_undeclared_kinds() -> None:
-    """A8: undeclared kinds follow aggregate."""
+    """A8: streams of an undeclared kind follow the rules of aggregate."""
     rules = Rules((StreamKind(name="case", first_seq=0),), ())
 
     assert rules.kind_of("case").first_seq == 0
@@ -51,14 +51,14 @@ def test_undeclared_kinds() -> None:
     assert NO_RULES.kind_of("Trace") is DEFAULT_STREAM_KIND
 
 
-def test_declared_kinds_leave_the_built_in_ones_out() -> None:
-    """A8: a log stores the kinds that were declared, not those that every log has."""
+def test_declared_kinds_exclude_built_in_ones() -> None:
+    """A8: a log stores declared kinds, not built-in ones."""
     doc = StreamKind(name="doc")
     assert Rules((doc, TRACE_STREAM_KIND), ()).declared_kinds == [doc]
 
 
-def test_versions() -> None:
-    """A8: the declared versions of a type; none for an undeclared one."""
+def test_versions_of_event_types() -> None:
+    """A8: the declared versions of a type are known; an undeclared type has none."""
     rules = Rules((), (EventType(event_type="a"), EventType(event_type="a", event_version=3)), 2)
 
     assert rules.versions_of("a") == {1, 3}
@@ -67,7 +67,7 @@ def test_versions() -> None:
 
 
 def test_known_declarations() -> None:
-    """A8: the same again is known, something new is not, other rules are a conflict."""
+    """A8: an equal declaration is known, a new one is not, and a changed one conflicts."""
     case = StreamKind(name="case")
     entry = EventType(event_type="a", schema={"type": "object", "title": "A"})
     rules = Rules((case,), (entry,))
@@ -92,7 +92,7 @@ def test_known_declarations() -> None:
 
 
 def test_closed_catalogues() -> None:
-    """A5: a closed kind has the types declared for it; trace has its ten."""
+    """A5: the catalogue of a closed kind has the types declared for it; trace has its ten."""
     rules = Rules(
         (StreamKind(name="case", catalogue="closed"),),
         (
@@ -125,8 +125,8 @@ def test_closed_catalogues() -> None:
         ({"infrastructure": "no"}, "kind.infrastructure"),
     ],
 )
-def test_bad_kinds(fields: Any, argument: Any) -> None:
-    """A8: a kind that could not be kept is refused by the field."""
+def test_invalid_kinds_are_refused(fields: Any, argument: Any) -> None:
+    """A8: an invalid kind is refused with the field."""
     with pytest.raises(InvalidArgument) as caught:
         check_kind(StreamKind(**({"name": "k"} | fields)))
     assert caught.value.details == {"argument": argument}
@@ -145,15 +145,15 @@ def test_bad_kinds(fields: Any, argument: Any) -> None:
         ({"schema": {"minimum": float("nan")}}, "schema"),
     ],
 )
-def test_bad_entries(fields: Any, argument: Any) -> None:
-    """A8: an entry that could not be kept is refused by the field."""
+def test_invalid_event_types_are_refused(fields: Any, argument: Any) -> None:
+    """A8: an invalid event type is refused with the field."""
     with pytest.raises(InvalidArgument) as caught:
         check_event_type(EventType(**({"event_type": "x"} | fields)))
     assert caught.value.details == {"argument": argument}
 
 
-def test_good_entries() -> None:
-    """A8: the edges that pass."""
+def test_valid_event_types_are_accepted() -> None:
+    """A8: event types at the edge of validity are accepted."""
     good: list[dict[str, Any]] = [
         {},
         {"event_version": 2**31 - 1},
@@ -164,8 +164,8 @@ def test_good_entries() -> None:
         check_event_type(EventType(event_type="x", **fields))
 
 
-def test_payload_indexes() -> None:
-    """A8: a declared path is known however it is spelled; other paths and types are not."""
+def test_known_payload_indexes() -> None:
+    """A8: a declared path is known in any spelling; other paths and types are not."""
     rules = Rules((), (), 2, (StoredIndex("a", "x.y"), StoredIndex("a", "z[]", 5)))
 
     assert rules.has_index(PayloadIndex("a", "x.y"))
@@ -175,8 +175,8 @@ def test_payload_indexes() -> None:
     assert [path.since for path in rules.indexed_paths["a"]] == [0, 5]
 
 
-def test_keys_of_stored_events() -> None:
-    """A8: verify knows which keys an event has: its tags, and the paths declared before it."""
+def test_index_keys_of_stored_events() -> None:
+    """A8: a stored event has the keys of its tags and of the paths declared before it."""
     rules = Rules((), (), 2, (StoredIndex("a", "x"), StoredIndex("a", "z[]", 5)))
     x, z = term_key("t", "a", "x", 1), term_key("t", "a", "z[]", 2)
     payload = '{"x":1,"z":[2]}'

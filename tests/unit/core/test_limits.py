@@ -1,4 +1,4 @@
-"""The limits of a log, and the errors above them."""
+"""The limits of a log, and the errors of values over them."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from seriatim.core.errors import InvalidArgument, LimitExceeded
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 
 
-def test_the_defaults() -> None:
-    """K3: the contract's numbers."""
+def test_default_limits() -> None:
+    """K3: the default limits are those of the contract."""
     mib = 1024 * 1024
     assert msgspec.structs.asdict(DEFAULT_LIMITS) == {
         "payload_bytes": mib,
@@ -36,8 +36,8 @@ def test_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", Limits.__struct_fields__)
-def test_every_bound(name: Any) -> None:
-    """K3: at the bound it passes, over it the error names bound and value."""
+def test_every_limit(name: Any) -> None:
+    """K3: a value at the limit is accepted; one over it is refused with limit and value."""
     limits = Limits(**{name: 7})
     limits.check(name, 7)
 
@@ -49,8 +49,8 @@ def test_every_bound(name: Any) -> None:
     assert not caught.value.retryable
 
 
-def test_pages() -> None:
-    """E3: a page size lies between 1 and the maximum, and is a whole number."""
+def test_page_sizes() -> None:
+    """E3: a page size is an integer from 1 to the maximum."""
     limits = Limits(page=5)
     assert [limits.check_page("limit", size) for size in (1, 5)] == [1, 5]
     for wrong in (0, -1, 6, True, "1", 1.0, None):

@@ -21,19 +21,19 @@ from seriatim.core.json_path import ROOT, child, item
         ("plain\n", r'$["plain\n"]'),
     ],
 )
-def test_keys_are_written_plainly_or_quoted(key: str, path: str) -> None:
-    """A2: a refusal names its JSON path; an odd key is quoted as JSON quotes it."""
+def test_odd_keys_are_quoted(key: str, path: str) -> None:
+    """A2: keys that are no identifiers are quoted as JSON strings."""
     assert path == child(ROOT, key)
 
 
-def test_items_are_numbered() -> None:
-    """A2: items of a list are named by their index, from 0."""
+def test_items_have_their_index() -> None:
+    """A2: items of a list have their index, from 0."""
     assert child(item(child(ROOT, "facts"), 0), "key") == "$.facts[0].key"
 
 
 @given(st.lists(st.text() | st.integers(0, 9), max_size=4), st.lists(st.text(), max_size=4))
-def test_two_ways_never_share_a_path(one: list[str | int], other: list[str | int]) -> None:
-    """A2: a path in ASCII identifies exactly one place, for any keys."""
+def test_paths_are_unique(one: list[str | int], other: list[str | int]) -> None:
+    """A2: a path is ASCII and identifies one place, for any keys."""
 
     def path(steps: list[str | int]) -> str:
         path = ROOT

@@ -25,7 +25,7 @@ from seriatim.core.query_plan import AccessPath
     ],
 )
 def test_pattern_matching(text: str, allowed: list[str], refused: list[str]) -> None:
-    """E7: one matcher for every place that names types."""
+    """E7: a pattern matches exact names, a prefix or everything; a backslash escapes the star."""
     assert pattern_problem(text) is None
     names = NameFilter.parse([text])
 
@@ -34,15 +34,15 @@ def test_pattern_matching(text: str, allowed: list[str], refused: list[str]) -> 
 
 
 @pytest.mark.parametrize("text", ["a*", "*.a", "a.*.b", "**", ".*", "a.**", r"a\*b*", r"\**"])
-def test_a_star_elsewhere_is_refused(text: str) -> None:
-    """E7: what would silently match nothing is no pattern."""
+def test_a_misplaced_star_is_refused(text: str) -> None:
+    """E7: a star elsewhere than at the end is refused."""
     assert not is_pattern(text)
     assert "only at its end" in (pattern_problem(text) or "")
 
 
 @given(st.text(alphabet="a.*\\", min_size=1))
-def test_every_name_can_be_written(name: str) -> None:
-    """E7, A4: each type has a text that names it and nothing else."""
+def test_every_name_has_a_pattern(name: str) -> None:
+    """E7, A4: every name has a pattern that matches it alone."""
     written = escape_name(name)
 
     assert pattern_problem(written) is None
@@ -51,20 +51,20 @@ def test_every_name_can_be_written(name: str) -> None:
 
 
 @given(st.text(alphabet="a.*/\\\U0010ffff"), st.sampled_from(["a.", "a.a.", "\U0010ffff.", "."]))
-def test_ranges_hold_what_prefixes_allow(name: str, prefix: str) -> None:
-    """E7: the range of names that an index is searched by is that of the matcher."""
+def test_prefix_ranges_equal_prefixes(name: str, prefix: str) -> None:
+    """E7: a name is in the range of a prefix if and only if it starts with it."""
     [(first, end)] = NameFilter((), (prefix,)).prefix_ranges()
 
     assert (first <= name < end) == name.startswith(prefix)
 
 
-def test_an_index_is_of_one_type() -> None:
-    """E7: a payload index that could never find anything is refused."""
+def test_a_payload_index_needs_one_type() -> None:
+    """E7: a payload index on a pattern of types is refused."""
     with pytest.raises(InvalidArgument, match="without"):
         check_payload_index(PayloadIndex("seat.*", "n"))
 
 
-def test_all_of_them() -> None:
+def test_a_star_matches_everything() -> None:
     """E7: a star together with other names matches everything."""
     names = NameFilter.parse(["a", "*", "b.*"])
 

@@ -58,7 +58,7 @@ def refusal(events: Any, key: Any = None, **options: Any) -> Any:
 
 
 def test_prepared_event_has_texts_hashes_and_index_keys() -> None:
-    """A1: texts, hashes and index keys of a checked event."""
+    """A1: a prepared event has its texts, hashes and index keys."""
     event = _new(
         "x",
         {"b": 1, "a": 2},
@@ -84,7 +84,7 @@ def test_prepared_event_has_texts_hashes_and_index_keys() -> None:
 
 
 def test_absent_fields_get_defaults() -> None:
-    """A1: a new id, and no stream, key or time where none was given."""
+    """A1: an event without id, stream, key or time gets a new id and no others."""
     (ready,), _ = prepare(make_context(), [NewEvent("x")])
 
     assert (ready.event_id, ready.has_caller_id) == ("new-1", False)
@@ -92,8 +92,8 @@ def test_absent_fields_get_defaults() -> None:
     assert ready.payload == "{}"
 
 
-def test_batches() -> None:
-    """B1, B2: any iterable of events or mappings; nothing is `empty_append`."""
+def test_batches_of_events() -> None:
+    """B1, B2: a batch is any iterable of events or mappings; an empty one is `empty_append`."""
     ready, size = prepare(make_context(), iter([_new("x"), {"event_type": "y"}]))
     assert [one.event_type for one in ready] == ["x", "y"]
     assert size == 2 * (2 + 256)
@@ -117,8 +117,8 @@ def test_error_reports_the_index_of_the_event(event: Any, field: Any) -> None:
     assert isinstance(refusal(batch, profile_rules=TRACES_PROFILE), InvalidArgument)
 
 
-def test_keys() -> None:
-    """C4: own keys, or one for the whole append, each within its length."""
+def test_keys_of_an_append() -> None:
+    """C4: events have keys of their own, or one key for the whole append, of bounded length."""
     ready, _ = prepare(make_context(), [NewEvent("x"), NewEvent("y")], "k")
     assert [one.idempotency_key for one in ready] == ["k/0", "k/1"]
     ready, _ = prepare(
@@ -158,7 +158,7 @@ def test_duplicate_keys_and_ids_in_a_batch_are_refused() -> None:
 
 
 def test_keys_of_aggregates() -> None:
-    """C7: in aggregates the command's key is kept, shared, and not indexed."""
+    """C7: in aggregates the command's key is stored, shared, and not indexed."""
     fields: dict[str, Any] = {
         "stream": ("o", "1"),
         "request_id": "r",
@@ -173,8 +173,8 @@ def test_keys_of_aggregates() -> None:
     assert [one.idempotency_index for one in ready] == [None, None, None]
 
 
-def test_payloads() -> None:
-    """A3: an object everywhere, any value in facts."""
+def test_types_of_payloads() -> None:
+    """A3: a payload is an object; in facts it is any JSON value."""
     values: list[Any] = [[], "x", 1, None]
     for value in values:
         assert refusal([NewEvent("x", value)]).details == {"index": 0, "field": "payload"}
@@ -212,8 +212,8 @@ def payments() -> Iterator[StreamKind]:
     del BUILT_IN_KINDS["payment"], PROFILE_KINDS["payment"]
 
 
-def test_the_rules_of_a_registered_kind(payments: StreamKind) -> None:
-    """A5, A7: the rules that a profile registers hold for the streams of its kind, and only there.
+def test_rules_of_a_registered_kind(payments: StreamKind) -> None:
+    """A5, A7: the rules that a profile registers apply to streams of its kind only.
 
     The name of the kind does not matter: the core knows no profile by name.
     """
@@ -239,8 +239,8 @@ def test_the_rules_of_a_registered_kind(payments: StreamKind) -> None:
         )
 
 
-def test_the_order_of_checks() -> None:
-    """B4: key, then JSON, then shape, then guard decide which error is reported."""
+def test_order_of_checks() -> None:
+    """B4: key, JSON, shape and guard are checked in this order."""
     nan, secret = {"x": float("nan")}, {"workflow": SECRET}
     assert refusal([NewEvent("x", nan, idempotency_key="")]).details["field"] == "idempotency_key"
     assert refusal([NewEvent("x", nan, event_id="")]).details["field"] == "event_id"
@@ -253,8 +253,8 @@ def test_the_order_of_checks() -> None:
     assert isinstance(refusal([started]), PiiPolicyViolation)
 
 
-def test_guards() -> None:
-    """K1: traces have their own guard, everything else the log's; the index is reported."""
+def test_guards_of_an_append() -> None:
+    """K1: traces have a guard of their own, other events that of the log; the index is reported."""
     error = refusal([NewEvent("x"), NewEvent("x", {"a": SECRET})])
     assert error.details == {"guard": "default", "rule": "aws_key_id", "path": "$.a", "index": 1}
     error = refusal([NewEvent("x", {"a": "jane@example.com"})], guard=PERSONAL_GUARD)
@@ -302,8 +302,8 @@ def test_declared_shapes() -> None:
         assert error.details == {"index": 0, "field": field}
 
 
-def test_sizes() -> None:
-    """K3: events, bytes of a payload and bytes of an append are bounded, the index is reported."""
+def test_sizes_are_bounded() -> None:
+    """K3: the events of an append and the bytes of payload and append are bounded."""
     error = refusal([NewEvent("x")] * 3, limits=Limits(append_events=2))
     assert isinstance(error, LimitExceeded)
     assert error.details == {"limit": "append_events", "bound": 2, "actual": 3}
@@ -345,7 +345,7 @@ def test_cached_type_does_not_skip_checks(event: Any, field: str) -> None:
 
 
 def test_type_cache_is_bounded() -> None:
-    """K3: a hostile number of types does not fill the memory."""
+    """K3: the cache of validated types is bounded."""
     table = make_context()
     for number in range(5000):
         prepare(table, [NewEvent(f"type-{number}")])
@@ -354,7 +354,7 @@ def test_type_cache_is_bounded() -> None:
 
 
 def test_terms_of_declared_indexes() -> None:
-    """A8, K3: an event of an indexed type has a key for each scalar, and a bound for all."""
+    """A8, K3: an event of an indexed type has a bounded number of term keys."""
     rules = Rules((), (), 1, (StoredIndex("a", "x"), StoredIndex("a", "l[]")))
     events = [
         NewEvent("a", {"x": 1, "l": [True, True]}, tags=("p",)),

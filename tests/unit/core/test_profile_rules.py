@@ -1,4 +1,4 @@
-"""Profile rules: their requirements for an event, and the error code of each flaw."""
+"""Profile rules: their requirements for an event, and the error code of each invalid part."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ CODES = {
     [LOG_PROFILE, FACTS_PROFILE, AGGREGATES_PROFILE, TRACES_PROFILE],
     ids=lambda profile: profile.name,
 )
-def test_codes(profile: Any) -> None:
-    """L3: flaws of envelope, JSON, payload and shape have the codes of the profile."""
+def test_error_codes_of_profiles(profile: Any) -> None:
+    """L3: invalid parts of an event have the error codes of the profile."""
     parts: tuple[EventPart, ...] = ("envelope", "json", "payload", "shape")
     found = [profile.error(ValidationError(part, "$.x", "is wrong"), 4) for part in parts]
 
@@ -34,7 +34,7 @@ def test_codes(profile: Any) -> None:
 
 
 def test_required_fields_of_profiles() -> None:
-    """A7: facts ask nothing, aggregates a stream, a request and an actor of theirs."""
+    """A7: facts require no fields, aggregates a stream, a request id and an actor."""
     assert (LOG_PROFILE.required, FACTS_PROFILE.required) == ((), ())
     assert AGGREGATES_PROFILE.required == ("stream", "request_id", "actor_type", "actor_id")
     assert AGGREGATES_PROFILE.actor_types == ("user", "service_principal", "system")

@@ -1,4 +1,4 @@
-"""Declarations of projections, their refusals, and upcasters."""
+"""Declarations of projections, the errors of invalid ones, and upcasters."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class State(msgspec.Struct):
 
 
 class Opaque:
-    """What JSON cannot hold."""
+    """A class that JSON cannot represent."""
 
 
-def same(state: Any, _event: EventRecord) -> Any:
-    """Change nothing."""
+def keep_state(state: Any, _event: EventRecord) -> Any:
+    """Return the state unchanged."""
     return state
 
 
 def fold(name: Any = "seats", **changes: Any) -> Projection:
     """Declare a fold whose row is its state."""
     options: dict[str, Any] = {"key": "stream_id", "columns": {"taken": bool}, **changes}
-    return projection(name, **options)(same)
+    return projection(name, **options)(keep_state)
 
 
 def fold_with_state(**changes: Any) -> Projection:
-    """Declare a fold with a state of its own."""
+    """Declare a fold with a separate state."""
     tables = [Table("seats", {"seat": str}, {"taken": bool})]
     options: dict[str, Any] = {"key": "stream_id", "tables": tables, "state": State, **changes}
-    return projection("plan", **options)(same)
+    return projection("plan", **options)(keep_state)
 
 
 def frame(**changes: Any) -> Projection:
@@ -72,7 +72,7 @@ def event(payload: dict[str, Any], version: int = 1, event_type: str = "seat.tak
     return EventRecord(**{**nothing, **fields})  # type: ignore[arg-type]
 
 
-# -- what a declaration makes
+# -- declarations
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def event(payload: dict[str, Any], version: int = 1, event_type: str = "seat.tak
         (lambda event: event.stream_id, "key"),
     ],
 )
-def test_the_only_table_has_the_key_of_its_rows(key: Any, column: str) -> None:
-    """I1: with columns alone, the table is named as the projection and keyed by its key."""
+def test_the_table_of_a_fold_with_columns(key: Any, column: str) -> None:
+    """I1: a fold with columns has one table with its name, keyed by its key."""
     (table,) = fold(key=key).tables
 
     assert (table.name, dict(table.key), dict(table.columns)) == (
@@ -98,7 +98,7 @@ def test_the_only_table_has_the_key_of_its_rows(key: Any, column: str) -> None:
 
 
 def test_a_table_is_found_by_its_name() -> None:
-    """Names are the projection's own; an unknown one is answered with those that are there."""
+    """A table is found by its name; the error of an unknown name lists the tables."""
     made = fold_with_state()
 
     assert made.table("seats") is made.tables[0]
@@ -109,7 +109,7 @@ def test_a_table_is_found_by_its_name() -> None:
 
 
 def test_declaration_text() -> None:
-    """I4: the text by which a changed declaration is known."""
+    """I4: the text of a declaration contains everything that a change of it affects."""
     made = fold(
         events=["seat.*"],
         stream_types=iter(["seat"]),
@@ -136,8 +136,8 @@ def test_declaration_text() -> None:
     }
 
 
-def test_every_change_of_a_declaration_is_seen() -> None:
-    """I4: no two of these have the same text; what may change freely is the policy."""
+def test_declarations_differ() -> None:
+    """I4: every change of a declaration changes its text, except the failure policy."""
     first = Table("seats", {"seat": str}, {"taken": bool}, keep="first")
     several = [
         fold(),
@@ -159,16 +159,16 @@ def test_every_change_of_a_declaration_is_seen() -> None:
     assert fold(on_failure="park").declaration == fold().declaration
 
 
-def test_a_fold_with_a_state_is_another_kind() -> None:
-    """I4: one that gains a state needs other tables, though its own look the same."""
+def test_a_separate_state_changes_the_declaration() -> None:
+    """I4: a fold that gains a state has another declaration, though its tables are the same."""
     plain = fold("plan", columns={"taken": bool}, key="payload.x")
-    stateful = projection("plan", key="payload.x", tables=plain.tables, state=State)(same)
+    stateful = projection("plan", key="payload.x", tables=plain.tables, state=State)(keep_state)
 
     assert plain.declaration != stateful.declaration
 
 
-def test_kinds() -> None:
-    """I1: a fold or a DataFrame transformation."""
+def test_kinds_of_projections() -> None:
+    """I1: a projection is a fold or a DataFrame transformation."""
     assert frame().is_frame
     assert not fold().is_frame
 
@@ -187,21 +187,21 @@ def test_kinds() -> None:
     ],
 )
 def test_valid_declarations(changes: dict[str, Any]) -> None:
-    """I1: all of this is fine."""
+    """I1: declarations at the edge of validity are accepted."""
     assert check_projection(fold(**changes)).tables
 
 
 @pytest.mark.parametrize("state", [State, dict, dict[str, list[int]], int, State | None])
-def test_states_that_json_holds(state: Any) -> None:
-    """I1: a state is of any type that comes back from JSON."""
+def test_state_types(state: Any) -> None:
+    """I1: a state may be of any type that JSON can represent."""
     assert fold_with_state(state=state).state is state
 
 
-# -- what is refused
+# -- invalid declarations
 
 
 def refusal(make: Any, **changes: Any) -> str:
-    """Return why a declaration is refused."""
+    """Return the message that refuses a declaration."""
     with pytest.raises(InvalidArgument) as caught:
         make(**changes)
     assert caught.value.details == {"argument": "projection"}
@@ -276,12 +276,12 @@ def refusal(make: Any, **changes: Any) -> str:
         ),
     ],
 )
-def test_a_wrong_fold_is_refused(changes: dict[str, Any], problem: str) -> None:
+def test_invalid_folds_are_refused(changes: dict[str, Any], problem: str) -> None:
     """I1: the error names the projection, the problem and the valid form."""
-    said = refusal(fold, **changes)
+    message = refusal(fold, **changes)
 
-    assert problem in said
-    assert said.startswith(f"projection {changes.get('name', 'seats')!r:.80}")
+    assert problem in message
+    assert message.startswith(f"projection {changes.get('name', 'seats')!r:.80}")
 
 
 SEATS = Table("seats", {"seat": str}, {"taken": bool})
@@ -311,8 +311,8 @@ SEATS = Table("seats", {"seat": str}, {"taken": bool})
         ({"state": dict[Opaque, int] | list[int] | set[int]}, "JSON can represent"),
     ],
 )
-def test_wrong_tables_are_refused(changes: dict[str, Any], problem: str) -> None:
-    """I1: so are wrong tables and states."""
+def test_invalid_tables_and_states_are_refused(changes: dict[str, Any], problem: str) -> None:
+    """I1: invalid tables and states are refused."""
     assert problem in refusal(fold_with_state, **changes)
 
 
@@ -332,19 +332,19 @@ def test_wrong_tables_are_refused(changes: dict[str, Any], problem: str) -> None
     ],
 )
 def test_invalid_frame_projection_is_refused(changes: dict[str, Any], problem: str) -> None:
-    """I1, I3: a frame whose result depends on the order of merges is refused."""
+    """I1, I3: a DataFrame projection without a merge rule for each column is refused."""
     assert problem in refusal(frame, **changes)
 
 
-def test_a_name_that_postgres_would_cut_is_refused() -> None:
-    """I4: cut at 63 bytes, a table and its shadow would have one name."""
+def test_names_longer_than_postgres_allows_are_refused() -> None:
+    """I4: a table whose shadow would have a name over 63 bytes is refused."""
     fitting, long = "t" * 14, "t" * 15
     name = "p" * 40
 
     def declare(table: str) -> Projection:
         return projection(
             name, key="stream_id", tables=[Table(table, {"a": str}, {})], state=State
-        )(same)
+        )(keep_state)
 
     assert len(f"{name}_{fitting}__shadow") == 63
     assert declare(fitting).tables
@@ -358,8 +358,8 @@ def test_a_name_that_postgres_would_cut_is_refused() -> None:
         Projection(name="seats", tables=(SEATS,), transform=3),  # type: ignore[arg-type]
     ],
 )
-def test_a_projection_needs_code(made: Projection) -> None:
-    """I1: nothing runs without a function."""
+def test_a_projection_needs_a_function(made: Projection) -> None:
+    """I1: a projection without a function is refused."""
     assert "it needs a function" in refusal(lambda: check_projection(made))
 
 
@@ -367,9 +367,9 @@ def test_a_projection_needs_code(made: Projection) -> None:
     "tables",
     [(SEATS, Table("more", {"seat": str}, {})), (Table("seats", {"a": str, "b": str}, {}),)],
 )
-def test_a_row_that_is_the_state_has_one_table_and_one_key(tables: tuple[Table, ...]) -> None:
-    """I1: everything else needs a state."""
-    made = Projection(name="seats", tables=tables, key="stream_id", apply=same)
+def test_several_tables_or_keys_need_a_state_type(tables: tuple[Table, ...]) -> None:
+    """I1: a fold with several tables or key columns needs a state type."""
+    made = Projection(name="seats", tables=tables, key="stream_id", apply=keep_state)
 
     assert "require a state type" in refusal(lambda: check_projection(made))
 
@@ -377,8 +377,8 @@ def test_a_row_that_is_the_state_has_one_table_and_one_key(tables: tuple[Table, 
 # -- upcasters
 
 
-def test_upcasters_lead_from_version_to_version() -> None:
-    """I5: an old event comes in the newest form, one that is newest as it is."""
+def test_upcasters_are_chained() -> None:
+    """I5: an old event is upcast to the newest version; the newest one is unchanged."""
     made = fold(
         upcasters={
             ("seat.taken", 1): lambda old: {"seat": old["s"]},
@@ -394,8 +394,8 @@ def test_upcasters_lead_from_version_to_version() -> None:
     assert old.position == 7
 
 
-def test_upcasters_are_of_their_type() -> None:
-    """I5: another type of the same version stays as it is; a gap ends the chain."""
+def test_upcasters_apply_to_their_type() -> None:
+    """I5: an upcaster applies to its event type only, and a gap of versions ends the chain."""
     made = fold(upcasters={("seat.taken", 1): dict, ("seat.taken", 3): dict})
     other = event({}, event_type="seat.freed")
 
@@ -404,7 +404,7 @@ def test_upcasters_are_of_their_type() -> None:
 
 
 def test_an_upcaster_may_change_its_payload_in_place() -> None:
-    """I5: an upcaster gets a copy of the payload; the event is unchanged."""
+    """I5: an upcaster that changes its payload in place does not change the event."""
 
     def change(payload: dict[str, Any]) -> dict[str, Any]:
         payload["seat"] = payload.pop("s")
@@ -417,8 +417,8 @@ def test_an_upcaster_may_change_its_payload_in_place() -> None:
 
 
 @pytest.mark.parametrize("rubbish", [None, [], "{}", 1])
-def test_an_upcaster_returns_a_payload(rubbish: Any) -> None:
-    """I5, I7: anything else is the event's failure, reported with type and version."""
+def test_an_upcaster_must_return_a_dict(rubbish: Any) -> None:
+    """I5, I7: another result is an error with the event type and version."""
     made = fold(upcasters={("seat.taken", 1): lambda _: rubbish})
 
     with pytest.raises(
@@ -427,8 +427,8 @@ def test_an_upcaster_returns_a_payload(rubbish: Any) -> None:
         made.upcast(event({}))
 
 
-def test_an_upcaster_returns_json() -> None:
-    """I5: a result that is no JSON is refused, not converted to null."""
+def test_an_upcaster_must_return_json() -> None:
+    """I5: a result that is not JSON is refused."""
     made = fold(upcasters={("seat.taken", 1): lambda _: {"a": float("nan")}})
 
     with pytest.raises(Exception, match="NaN"):

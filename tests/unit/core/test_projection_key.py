@@ -19,7 +19,7 @@ from seriatim.core.projection import (
 )
 
 
-def holding(payload: Any, **fields: Any) -> EventRecord:
+def record_with(payload: Any, **fields: Any) -> EventRecord:
     """Make a record with a payload."""
     given = {
         **dict.fromkeys(EventRecord.__struct_fields__),
@@ -51,11 +51,11 @@ def holding(payload: Any, **fields: Any) -> EventRecord:
         (None, None),
     ],
 )
-def test_values(value: Any, key: str | None) -> None:
-    """I1: a text is its own key, other values are keys as canonical JSON writes them."""
+def test_values_as_keys(value: Any, key: str | None) -> None:
+    """I1: a string is its own key; other values have the key of their canonical JSON."""
     assert format_key(value) == key
-    assert extract_key("payload.at", holding({"at": value})) == key
-    assert extract_key('payload["at"]', holding({"at": value})) == key
+    assert extract_key("payload.at", record_with({"at": value})) == key
+    assert extract_key('payload["at"]', record_with({"at": value})) == key
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,17 @@ def test_values(value: Any, key: str | None) -> None:
         ("stream_id", None),
     ],
 )
-def test_paths(key: str, path: tuple[str, ...] | None) -> None:
-    """I1: a key may lie anywhere in the payload; a path that cannot be read is refused."""
+def test_paths_of_keys(key: str, path: tuple[str, ...] | None) -> None:
+    """I1: a key may be any path into the payload; an invalid path is refused."""
     assert parse_key_path(key) == path
     assert is_payload_path(key) is (path is not None)
     assert is_key(key) is (path is not None or key == "stream_id")
 
 
-def test_odd_names_are_names() -> None:
-    """I1: quotes, stars and dots in a name are nothing but that name."""
+def test_names_with_special_characters() -> None:
+    """I1: quotes, stars and dots in a name are part of the name."""
     payload = {"it's": "quote", "*": "star", "a.b": "dot", "a": {"b": "nested"}}
-    event = holding(payload)
+    event = record_with(payload)
 
     assert extract_key("payload.it's", event) == "quote"
     assert extract_key("payload.*", event) == "star"
@@ -100,9 +100,9 @@ def test_odd_names_are_names() -> None:
     assert extract_key("payload.a.b.c", event) is None
 
 
-def test_fields() -> None:
-    """I1: a field is a key by the text that the record has, times among them."""
-    event = holding(
+def test_fields_as_keys() -> None:
+    """I1: a field of the record is a key in its text form."""
+    event = record_with(
         {},
         stream_type="a:b",
         stream_id="c",
@@ -116,7 +116,7 @@ def test_fields() -> None:
     assert extract_key("occurred_at", event) == "2026-01-01T00:00:00.5+02:00"
     assert extract_key("recorded_at", event) == event.recorded_at
     assert extract_key("actor_id", event) is None
-    assert extract_key("stream", holding({}, stream_type=None, stream_id=None)) is None
+    assert extract_key("stream", record_with({}, stream_type=None, stream_id=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -124,22 +124,22 @@ def test_fields() -> None:
     [("", "empty"), (7, "got int"), ("a\0", "U\\+0000"), ("\ud800", "surrogate")],
 )
 def test_invalid_keys_fail(made: Any, error: str) -> None:
-    """I7: a key that is empty, no text, or cannot be stored is a failure of its event."""
+    """I7: a key that is empty, no string or cannot be stored is an error."""
     with pytest.raises((TypeError, ValueError), match=error):
-        extract_key(lambda _event: made, holding({}))
-    assert extract_key(lambda _event: None, holding({})) is None
+        extract_key(lambda _event: made, record_with({}))
+    assert extract_key(lambda _event: None, record_with({})) is None
 
 
 def test_empty_values_fail() -> None:
-    """I7: an empty text is no key, and fails the event."""
+    """I7: an empty string is no key."""
     with pytest.raises(ValueError, match="empty"):
-        extract_key("payload.at", holding({"at": ""}))
+        extract_key("payload.at", record_with({"at": ""}))
     with pytest.raises(ValueError, match="empty"):
-        extract_key("source_system", holding({}, source_system=""))
+        extract_key("source_system", record_with({}, source_system=""))
 
 
-def test_upcasters_come_before_keys_of_what_they_change() -> None:
-    """I5: keys in the payload are those of the newest version; other fields are as stored."""
+def test_payload_keys_use_upcast_payloads() -> None:
+    """I5: a key in the payload is that of the newest version; other fields are as stored."""
 
     def step(data: dict[str, Any]) -> dict[str, Any]:
         return {"new": data["old"]}
@@ -148,10 +148,12 @@ def test_upcasters_come_before_keys_of_what_they_change() -> None:
         options: dict[str, Any] = {"columns": {"n": int}, "upcasters": {("x", 1): step}}
         return projection("p", key=key, **options)(lambda state, _event: state)
 
-    event = holding({"old": "k"}, event_type="x", event_version=1, stream_type="s", stream_id="1")
+    event = record_with(
+        {"old": "k"}, event_type="x", event_version=1, stream_type="s", stream_id="1"
+    )
 
     assert declared("payload.new").extract_key(event) == "k"
     assert declared("event_version").extract_key(event) == "2"
     assert declared(lambda given: given.payload["new"]).extract_key(event) == "k"
-    assert declared("stream_id").extract_key(holding({}, event_type="x", stream_id="1")) == "1"
+    assert declared("stream_id").extract_key(record_with({}, event_type="x", stream_id="1")) == "1"
     assert json.loads(event.payload_json) == {"old": "k"}

@@ -1,4 +1,4 @@
-"""Queries: their shape, their dictionary form, and the one matcher."""
+"""Queries: their shape, their dictionary form, and the matcher."""
 
 from typing import Any
 
@@ -60,17 +60,17 @@ def record(**fields: Any) -> Any:
         ([Filter(types=[]), Filter(payload=[])], False),
     ],
 )
-def test_filters(filters: Any, expected: Any) -> None:
-    """D2: OR between filters and within types, predicates, streams; AND between sides and tags."""
+def test_filters_are_combined(filters: Any, expected: Any) -> None:
+    """D2: filters, types, predicates and streams are combined by OR; parts and tags by AND."""
     assert matches(Query(filters), RECORD) is expected
 
 
-def test_min_position_is_ignored_in_conditions() -> None:
-    """D4: min_position is not a matter of the context."""
+def test_the_matcher_ignores_min_position() -> None:
+    """D4: min_position does not affect which events match."""
     assert matches(Query(min_position=10**9), RECORD)
 
 
-def test_a_fact_has_no_stream() -> None:
+def test_stream_filters_never_match_facts() -> None:
     """D2: a filter on streams never matches a plain fact."""
     fact = record(stream_type=None, stream_id=None, stream_seq=None)
 
@@ -78,7 +78,7 @@ def test_a_fact_has_no_stream() -> None:
     assert matches(Query([Filter(types=["x"])]), fact)
 
 
-def test_payloads_are_read_when_asked_for() -> None:
+def test_payloads_are_parsed_only_for_predicates() -> None:
     """D2: a query without predicates does not parse payloads."""
     unreadable = msgspec.structs.replace(RECORD, payload_json="not json")
 
@@ -149,8 +149,8 @@ def test_payloads_are_read_when_asked_for() -> None:
         (5e-324, 0, False),
     ],
 )
-def test_the_matcher(want: Any, have: Any, expected: Any) -> None:
-    """D3: scalars by type and value, objects by subset, array elements each by some element."""
+def test_predicates_match_json(want: Any, have: Any, expected: Any) -> None:
+    """D3: scalars match by type and value, objects by subset, array elements by any element."""
     assert matches_json(want, have) is expected
 
 
@@ -174,15 +174,15 @@ def test_the_matcher(want: Any, have: Any, expected: Any) -> None:
         (_query([_filter(payload=[1, "\0"])]), "filters[0].payload[1]"),
     ],
 )
-def test_invalid_shapes(query: Any, where: Any) -> None:
-    """D6: a query of invalid shape says where it is wrong."""
+def test_invalid_queries_are_refused(query: Any, where: Any) -> None:
+    """D6: an invalid query is refused with the place of the error."""
     with pytest.raises(InvalidQuery) as caught:
         check_query(query)
     assert caught.value.details == {"where": where}
 
 
-def test_valid_shapes() -> None:
-    """D2: everything a query may be."""
+def test_valid_queries_are_accepted() -> None:
+    """D2: queries of every valid shape are accepted."""
     check_query(MATCH_ALL)
     check_query(Query((), 0))
     check_query(Query([Filter()], 2**63 - 1))
@@ -190,7 +190,7 @@ def test_valid_shapes() -> None:
     check_query(Query([Filter(["a"], [None, 1, {}, []], [""], [("a", "b")])]))
 
 
-def test_bounds() -> None:
+def test_filters_and_predicates_are_bounded() -> None:
     """K3: filters, entries and depth of predicates are bounded."""
     limits = Limits(filters=2, predicates=2, payload_depth=2)
     check_query(Query([Filter(types=["a", "b"]), Filter(payload=[[[]], 1])]), limits)
@@ -205,7 +205,7 @@ def test_bounds() -> None:
 
 
 def test_values_are_bounded() -> None:
-    """K3: 4,096 values in the predicates of a query, counted over all of its filters."""
+    """K3: a query has at most 4,096 values in all its predicates together."""
     half = Filter(payload=[list(range(1023)), list(range(1023))])
     check_query(Query([half, half]))
     for more in (Filter(payload=[None]), Filter(payload=[{"a": []}])):
@@ -216,7 +216,7 @@ def test_values_are_bounded() -> None:
 
 
 def test_matchers_share_a_document() -> None:
-    """D3: one parsed payload serves several queries."""
+    """D3: several queries can match one parsed payload."""
     document = PayloadDocument('{"a":[1,2]}')
     one = Matcher(Query([Filter(payload=[{"a": [1]}])]))
     other = Matcher(Query([Filter(payload=[{"a": [3]}])]))
@@ -225,8 +225,8 @@ def test_matchers_share_a_document() -> None:
     assert not other.matches(RECORD, document)
 
 
-def test_versions() -> None:
-    """D6: an expected version is absent or a position from 1."""
+def test_context_versions() -> None:
+    """D6: an expected version is None or a position from 1."""
     for version in (None, 1, 2**63 - 1):
         check_context_version(version)
     for wrong in (0, -1, True, 1.0, "1", 2**63):
@@ -235,8 +235,8 @@ def test_versions() -> None:
         assert caught.value.details == {"argument": "expected_version"}
 
 
-def test_from_mappings() -> None:
-    """D2: our names and the facts' names are one query."""
+def test_queries_from_mappings() -> None:
+    """D2: a mapping may use the names of the log or of facts."""
     query = Query(
         [Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])], min_position=3
     )
@@ -264,7 +264,7 @@ def test_from_mappings() -> None:
 
 
 def test_dictionary_forms() -> None:
-    """E5: one query has one form: nothing and an empty list are the same everything."""
+    """E5: equal queries have one dictionary form; None and an empty list of filters are equal."""
     assert Query().as_dict() == Query([]).as_dict() == Query(()).as_dict() == {"filters": []}
     assert Query([Filter(types=[])]).as_dict() == {"filters": [{"types": []}]}
     assert Query([Filter()], 0).as_dict() == {"filters": [{}], "min_position": 0}
@@ -285,15 +285,15 @@ def test_dictionary_forms() -> None:
         ({"filters": [{"types": [], "event_types": []}]}, "filters[0]"),
     ],
 )
-def test_bad_mappings(given: Any, where: Any) -> None:
-    """D6: unknown and duplicate names and values that are no object are refused."""
+def test_invalid_mappings_are_refused(given: Any, where: Any) -> None:
+    """D6: unknown and repeated names and values that are no objects are refused."""
     with pytest.raises(InvalidQuery) as caught:
         Query.from_mapping(given)
     assert caught.value.details == {"where": where}
 
 
-def test_streams_of_a_mapping_are_checked_later() -> None:
-    """D6: a stream that is no pair is left for the check, which says where."""
+def test_streams_of_a_mapping_are_validated_with_the_query() -> None:
+    """D6: an invalid stream of a mapping is refused when the query is validated."""
     made = Query.from_mapping({"filters": [{"streams": ["s"]}, {"streams": "s"}]})
     with pytest.raises(InvalidQuery) as caught:
         check_query(made)

@@ -30,8 +30,8 @@ _seq: Any = ExpectedSeq  # for values that its types forbid
 _command: Any = Command
 
 
-def test_conditions() -> None:
-    """B8: none, one or several, as they were given."""
+def test_conditions_are_accepted() -> None:
+    """B8: an append has no, one or several conditions."""
     one, other = ExpectedSeq(("s", "1"), None), ExpectedContext(Query(), 3)
 
     assert check_conditions(None, LIMITS) == ()
@@ -43,7 +43,7 @@ def test_conditions() -> None:
 
 
 def test_conditions_and_their_filters_are_bounded() -> None:
-    """K3: 64 conditions with 256 filters together; the error names the bound, before all else."""
+    """K3: an append has at most 64 conditions with 256 filters; this is checked first."""
     many = ExpectedContext(Query([Filter(types=["a"])] * 64), None)
     assert len(check_conditions([ExpectedSeq(("s", "1"), 1)] * 64, LIMITS)) == 64
     assert len(check_conditions([many] * 4, LIMITS)) == 4
@@ -74,15 +74,15 @@ def test_conditions_and_their_filters_are_bounded() -> None:
         (ExpectedContext(Query(), after=-1), "after"),
     ],
 )
-def test_bad_conditions(condition: Any, argument: Any) -> None:
-    """B8, D6: invalid conditions are refused, and the argument is named."""
+def test_invalid_conditions_are_refused(condition: Any, argument: Any) -> None:
+    """B8, D6: an invalid condition is refused with the argument."""
     with pytest.raises(InvalidArgument) as caught:
         check_conditions(condition, LIMITS)
     assert caught.value.details == {"argument": argument}
 
 
 def test_conditions_are_bounded() -> None:
-    """K3: so many of them, and the error names the bound."""
+    """K3: the number of conditions has a configured bound."""
     many = [ExpectedSeq(("s", str(n)), 1) for n in range(3)]
     assert check_conditions(many, Limits(conditions=3))
     with pytest.raises(LimitExceeded) as caught:
@@ -90,15 +90,15 @@ def test_conditions_are_bounded() -> None:
     assert caught.value.details["limit"] == "conditions"
 
 
-def test_bad_queries_in_conditions() -> None:
-    """D6: the query of a condition is checked as any query."""
+def test_queries_in_conditions_are_validated() -> None:
+    """D6: the query of a condition is validated like any other."""
     with pytest.raises(InvalidQuery):
         check_conditions(ExpectedContext(Query([Filter(types="x")]), 1), LIMITS)
     with pytest.raises(LimitExceeded):
         check_conditions(ExpectedContext(Query([Filter()] * 3), 1), Limits(filters=2))
 
 
-def test_streams() -> None:
+def test_stream_references() -> None:
     """A4: a stream is a pair of ids."""
     assert check_stream_ref(("s", "1")) == ("s", "1")
     for wrong in (None, "s1", ["s", "1"], ("s",), ("s", "1", "2"), ("s", 1), ("", "1")):
@@ -107,8 +107,8 @@ def test_streams() -> None:
         assert caught.value.details == {"argument": "stream"}
 
 
-def test_commands() -> None:
-    """C5: tenant, actor, endpoint and key make the record's key; the request its hash."""
+def test_prepared_commands() -> None:
+    """C5: the key of a command has tenant, actor, endpoint and key; its request is hashed."""
     command = Command(actor="a", endpoint="e", key="k", request={"b": 1, "a": 2}, response=[1.5])
 
     made = prepare_command("t", command, LIMITS)
@@ -132,15 +132,15 @@ def test_commands() -> None:
         (Command(actor="a", endpoint="e", key="k", response="\0"), "command"),
     ],
 )
-def test_bad_commands(command: Any, argument: Any) -> None:
-    """C5: a command's parts are checked and named."""
+def test_invalid_commands_are_refused(command: Any, argument: Any) -> None:
+    """C5: an invalid part of a command is refused by name."""
     with pytest.raises(InvalidArgument) as caught:
         prepare_command("t", command, LIMITS)
     assert caught.value.details == {"argument": argument}
 
 
 def test_responses_are_bounded() -> None:
-    """C5: a stored response is bounded as a payload is."""
+    """C5: a stored response is bounded like a payload."""
     command = Command(actor="a", endpoint="e", key="k", response="x" * 10)
     prepare_command("t", command, Limits(payload_bytes=12))
     with pytest.raises(LimitExceeded) as caught:
@@ -149,7 +149,7 @@ def test_responses_are_bounded() -> None:
 
 
 def test_responses_are_guarded() -> None:
-    """K1: a response is stored, so it holds no secret; a request is only hashed."""
+    """K1: a response with a secret is refused; a request, which is only hashed, is not."""
     secret = {"keys": ["AKIAIOSFODNN7EXAMPLE"]}
     assert prepare_command("t", Command(actor="a", endpoint="e", key="k", request=secret), LIMITS)
     with pytest.raises(PiiPolicyViolation) as caught:
@@ -158,8 +158,8 @@ def test_responses_are_guarded() -> None:
     assert "AKIA" not in str(caught.value)
 
 
-def test_requests_may_hold_payloads() -> None:
-    """C5: a request may be deeper than the deepest payload."""
+def test_requests_may_contain_the_deepest_payload() -> None:
+    """C5: the request of a command may be deeper than the deepest payload."""
     deep: Any = {}
     for _ in range(LIMITS.payload_depth - 1):
         deep = {"a": deep}
@@ -168,7 +168,7 @@ def test_requests_may_hold_payloads() -> None:
 
 
 def test_a_prepared_event_becomes_a_record() -> None:
-    """A1: the log adds position, append, number and time; an absent time is the store's."""
+    """A1: a record has position, number and time of the log; a missing time is its own."""
     context = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
     own = NewEvent("x", {"n": 1}, stream=("s", "1"), occurred_at="2024-01-01T00:00:00Z")
     (first, second), _ = prepare(context, [own, NewEvent("y", event_id="e-2")])
@@ -183,8 +183,8 @@ def test_a_prepared_event_becomes_a_record() -> None:
     assert fact.occurred_at == fact.recorded_at == "1970-01-01T00:00:00.000000Z"
 
 
-def test_a_context_may_be_bounded_by_a_position() -> None:
-    """D7: `after` is a position from 0."""
+def test_a_condition_after_position_0() -> None:
+    """D7: a context may be limited to events after a position from 0."""
     bounded = ExpectedContext(Query(), after=0)
 
     assert check_conditions(bounded, LIMITS) == (bounded,)

@@ -1,4 +1,4 @@
-"""The index keys that find the matches of a query."""
+"""The index keys by which the matches of a query are found."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,39 +22,39 @@ INDEXES = (
 RULES = Rules((), (), len(INDEXES), INDEXES)
 
 
-def found(one: Filter, rules: Rules = RULES) -> list[AccessPath]:
-    """The routes of one filter over a log of 100 events."""
+def access_paths(one: Filter, rules: Rules = RULES) -> list[AccessPath]:
+    """Return the access paths of one filter over a log of 100 events."""
     return plan_query("t", Query([one]), rules, 0, 100)
 
 
-def alternatives(types: Any, *payload: Any, tags: Sequence[str] | None = None) -> Any:
-    """The keys of the one route of a filter."""
-    [route] = found(Filter(types=types, payload=payload, tags=tags))
+def key_alternatives(types: Any, *payload: Any, tags: Sequence[str] | None = None) -> Any:
+    """Return the key alternatives of the only access path of a filter."""
+    [route] = access_paths(Filter(types=types, payload=payload, tags=tags))
     return route.key_alternatives
 
 
-def proven(**sides: Any) -> bool:
-    """Whether the keys of a filter say all that it does."""
-    [route] = found(Filter(**sides))
+def is_exact(**sides: Any) -> bool:
+    """Return whether the keys of a filter imply that it matches."""
+    [route] = access_paths(Filter(**sides))
     assert route.key_alternatives
     return route.exact
 
 
 def term(event_type: str, path: str, scalar: Any) -> bytes:
-    """A key as it stands in the index."""
+    """Return the index key of a scalar at a path."""
     return term_key("t", event_type, path, scalar)
 
 
-def test_a_term_of_each_alternative() -> None:
-    """D2, D3: every type under every predicate, by all the paths that are declared."""
-    assert alternatives(["a"], {"x": 1}) == ((term("a", "x", 1),),)
-    assert alternatives(["a", "b", "a"], {"x": 1, "q": 2}, {"x": "s"}) == (
+def test_each_alternative_has_term_keys() -> None:
+    """D2, D3: each type and predicate has the keys of all declared paths."""
+    assert key_alternatives(["a"], {"x": 1}) == ((term("a", "x", 1),),)
+    assert key_alternatives(["a", "b", "a"], {"x": 1, "q": 2}, {"x": "s"}) == (
         (term("a", "x", 1),),
         (term("a", "x", "s"),),
         (term("b", "x", 1),),
         (term("b", "x", "s"),),
     )
-    assert alternatives(["a"], {"y": {"z": None}, "l": ["p", "q"], "x": [1]}) == (
+    assert key_alternatives(["a"], {"y": {"z": None}, "l": ["p", "q"], "x": [1]}) == (
         (term("a", "y.z", None), term("a", "l[]", "p"), term("a", "l[]", "q")),
     )
 
@@ -73,65 +73,67 @@ def test_a_term_of_each_alternative() -> None:
         Filter(types=["a", "b"], payload=[{"x": n} for n in range(MAX_ALTERNATIVES)]),
     ],
 )
-def test_without_terms(one: Filter) -> None:
-    """D3: where some alternative has no term, types, streams or tags must do."""
-    assert found(one) == [AccessPath(one, 0, 100)]
+def test_alternatives_without_terms(one: Filter) -> None:
+    """D3: a filter with an alternative without a term uses no term keys."""
+    assert access_paths(one) == [AccessPath(one, 0, 100)]
 
 
-def test_tags_go_with_terms() -> None:
-    """D2: all tags are required in addition to other keys."""
+def test_tags_are_added_to_terms() -> None:
+    """D2: all tags of a filter are required in addition to its terms."""
     tags = tag_key("t", "p"), tag_key("t", "q")
-    assert alternatives(["a"], {"x": 1}, tags=["p", "q", "p"]) == ((*tags, term("a", "x", 1)),)
-    assert alternatives(["c"], {"x": 1}, tags=["p", "q"]) == (tags,)
-    assert found(Filter(tags=["p"]), NO_RULES)[0].key_alternatives == (tags[:1],)
+    assert key_alternatives(["a"], {"x": 1}, tags=["p", "q", "p"]) == ((*tags, term("a", "x", 1)),)
+    assert key_alternatives(["c"], {"x": 1}, tags=["p", "q"]) == (tags,)
+    assert access_paths(Filter(tags=["p"]), NO_RULES)[0].key_alternatives == (tags[:1],)
 
 
-def test_exact_routes_need_no_matcher() -> None:
-    """D3: where keys say all that a filter does, nothing else is looked at."""
-    assert proven(tags=["p", "q"])
-    assert not proven(tags=["p"], types=["a"])
-    assert not proven(tags=["p"], payload=[{"x": 1}])
-    assert not proven(tags=["p"], streams=[("s", "1")])
+def test_exact_access_paths() -> None:
+    """D3: an access path is exact if its keys imply the whole filter."""
+    assert is_exact(tags=["p", "q"])
+    assert not is_exact(tags=["p"], types=["a"])
+    assert not is_exact(tags=["p"], payload=[{"x": 1}])
+    assert not is_exact(tags=["p"], streams=[("s", "1")])
     whole: list[Any] = [{"x": 1}, {"y": {"z": 1}, "x": 1}, {"l": ["p", "q", "q"]}]
     for predicate in whole:
-        assert proven(types=["a"], payload=[predicate])
-        assert proven(types=["a"], payload=[predicate, {"x": 2}], tags=["p"])
-        assert not proven(types=["a"], payload=[predicate, {"x": 2, "other": 1}])
+        assert is_exact(types=["a"], payload=[predicate])
+        assert is_exact(types=["a"], payload=[predicate, {"x": 2}], tags=["p"])
+        assert not is_exact(types=["a"], payload=[predicate, {"x": 2, "other": 1}])
     parts: list[Any] = [{"x": 1, "o": {}}, {"x": 1, "l": []}, {"l": list(range(MAX_TERMS + 1))}]
     for predicate in parts:
-        assert not proven(types=["a"], payload=[predicate])
+        assert not is_exact(types=["a"], payload=[predicate])
 
 
-def test_many_scalars() -> None:
-    """K3: a few keys select candidates, and the matcher tests the rest."""
-    [keys] = alternatives(["a"], {"l": list(range(100))})
+def test_term_keys_are_bounded() -> None:
+    """K3: a predicate with many scalars uses a bounded number of keys."""
+    [keys] = key_alternatives(["a"], {"l": list(range(100))})
     assert keys == tuple(term("a", "l[]", number) for number in range(MAX_TERMS))
 
 
-def test_empty_side_and_empty_query() -> None:
-    """D2: an empty side matches nothing; no filters match everything."""
+def test_empty_parts_and_empty_queries() -> None:
+    """D2: an empty part matches nothing; a query without filters matches everything."""
     for one in (Filter(types=[]), Filter(payload=[]), Filter(tags=[]), Filter(streams=[])):
-        assert found(one) == []
+        assert access_paths(one) == []
     assert plan_query("t", Query(), RULES, 3, 9) == [AccessPath(Filter(), 3, 9)]
 
 
 def test_index_covers_events_after_its_declaration() -> None:
-    """A8: older events are found without the index."""
-    one = Filter(types=["late"], payload=[{"x": 1, "y": 2}])
+    """A8: events before the declaration of an index are found without it."""
+    filter_ = Filter(types=["late"], payload=[{"x": 1, "y": 2}])
     x, y = term("late", "x", 1), term("late", "y", 2)
 
-    assert found(one) == [
-        AccessPath(one, 20, 100, ((x, y),), exact=True),
-        AccessPath(one, 10, 20, ((x,),)),
-        AccessPath(one, 0, 10),
+    assert access_paths(filter_) == [
+        AccessPath(filter_, 20, 100, ((x, y),), exact=True),
+        AccessPath(filter_, 10, 20, ((x,),)),
+        AccessPath(filter_, 0, 10),
     ]
-    assert plan_query("t", Query([one]), RULES, 10, 20) == [AccessPath(one, 10, 20, ((x,),))]
-    assert plan_query("t", Query([one]), RULES, 20, 30) == [
-        AccessPath(one, 20, 30, ((x, y),), exact=True)
+    assert plan_query("t", Query([filter_]), RULES, 10, 20) == [
+        AccessPath(filter_, 10, 20, ((x,),))
     ]
-    assert plan_query("t", Query([one]), RULES, 0, 10) == [AccessPath(one, 0, 10)]
+    assert plan_query("t", Query([filter_]), RULES, 20, 30) == [
+        AccessPath(filter_, 20, 30, ((x, y),), exact=True)
+    ]
+    assert plan_query("t", Query([filter_]), RULES, 0, 10) == [AccessPath(filter_, 0, 10)]
     mixed = Filter(types=["late", "a"], payload=[{"x": 1}])
-    assert found(mixed) == [
+    assert access_paths(mixed) == [
         AccessPath(mixed, 10, 100, ((x,), (term("a", "x", 1),)), exact=True),
         AccessPath(mixed, 0, 10),
     ]
@@ -151,5 +153,5 @@ def test_index_covers_events_after_its_declaration() -> None:
 )
 def test_the_index_of_an_access_path(sides: dict[str, Any], index: str) -> None:
     """D3: an access path names the index that finds its candidates."""
-    [route] = found(Filter(**sides))
+    [route] = access_paths(Filter(**sides))
     assert route.index == index

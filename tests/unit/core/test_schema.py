@@ -32,7 +32,7 @@ class Row(enum.Enum):
 
 @dataclass
 class Place:
-    """Where a seat is."""
+    """The location of a seat."""
 
     title: str
     row: Row = Row.FRONT
@@ -78,15 +78,15 @@ SOUND = {
 }
 
 
-def flaw(check: Callable[[Any], None], value: Any) -> ValidationError:
-    """Return what a compiled schema finds."""
+def schema_error(check: Callable[[Any], None], value: Any) -> ValidationError:
+    """Return the error of a compiled schema."""
     with pytest.raises(ValidationError) as caught:
         check(value)
     return caught.value
 
 
-def misfit(cls: type, value: Any) -> SchemaViolation:
-    """Return how a class refuses a value."""
+def decode_error(cls: type, value: Any) -> SchemaViolation:
+    """Return the error of decoding a value as a class."""
     with pytest.raises(SchemaViolation) as caught:
         make_decoder(cls)(value)
     return caught.value
@@ -114,16 +114,16 @@ def misfit(cls: type, value: Any) -> SchemaViolation:
         ({"propertyNames": {"maxLength": 3}}, {SECRET: 1}, "$"),
     ],
 )
-def test_payloads_are_checked(schema: dict[str, Any], value: Any, path: str) -> None:
-    """A8: a payload against its schema is refused with its path, never with the value or a key."""
-    found = flaw(compile_schema(schema), value)
+def test_payloads_are_validated(schema: dict[str, Any], value: Any, path: str) -> None:
+    """A8: an invalid payload is refused with its path, without its value or key."""
+    found = schema_error(compile_schema(schema), value)
 
     assert (found.part, found.location) == ("shape", path)
     assert SECRET not in str(found)
     assert str(10**40) not in str(found)
 
 
-def test_sound_payloads_pass() -> None:
+def test_valid_payloads_pass() -> None:
     """A8: a payload with the shape its entry declares passes."""
     check = compile_schema({"type": "object", "required": ["n"]})
 
@@ -131,8 +131,8 @@ def test_sound_payloads_pass() -> None:
 
 
 def test_invalid_json_is_a_schema_error() -> None:
-    """A8: a value that is no JSON is a flaw like any other."""
-    assert flaw(compile_schema({"items": {"type": "string"}}), [{1, 2}]).location == "$"
+    """A8: a value that is not JSON is a schema error."""
+    assert schema_error(compile_schema({"items": {"type": "string"}}), [{1, 2}]).location == "$"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_invalid_json_is_a_schema_error() -> None:
     ],
 )
 def test_invalid_schemas_are_refused(schema: Any) -> None:
-    """A8: an entry with an invalid schema is not declared."""
+    """A8: an invalid schema is refused when it is declared."""
     with pytest.raises(InvalidArgument, match="schema is invalid"):
         compile_schema(schema)
 
@@ -158,24 +158,24 @@ def test_invalid_schemas_are_refused(schema: Any) -> None:
 @pytest.mark.parametrize(
     "reference", ["http://127.0.0.1:9/x", "https://localhost/x", "file:///etc/passwd", "x.json"]
 )
-def test_nothing_is_fetched(reference: str) -> None:
-    """A8: a schema refers to itself only; a reference to elsewhere is refused, not followed."""
+def test_external_references_are_refused(reference: str) -> None:
+    """A8: a reference to another document is refused, not fetched."""
     schema = {"$id": "https://example.com/a", "properties": {"a": {"$ref": reference}}}
     with pytest.raises(InvalidArgument, match="schema is invalid"):
         compile_schema(schema)
 
 
 def test_references_within_a_schema_work() -> None:
-    """A8: definitions, also recursive ones, are part of the schema."""
+    """A8: references within a schema, also recursive ones, are followed."""
     tree = {"type": "object", "properties": {"next": {"$ref": "#/$defs/tree"}}}
     check = compile_schema({"$ref": "#/$defs/tree", "$defs": {"tree": tree}})
 
     check({"next": {"next": {}}})
-    assert flaw(check, {"next": {"next": 7}}).location == "$.next.next"
+    assert schema_error(check, {"next": {"next": 7}}).location == "$.next.next"
 
 
 def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L3: a missing package is a backend failure with the install command."""
+    """L3: without its package a schema is a backend failure with the install command."""
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(BackendFailure, match=r"pip install 'seriatim\[schema\]'") as caught:
         compile_schema({})
@@ -185,18 +185,18 @@ def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("cls", SEATS)
 def test_classes_give_schemas(cls: type) -> None:
-    """A8: an entry may be bound to a dataclass, a Struct or a pydantic model."""
+    """A8: a schema is derived from a dataclass, a Struct or a pydantic model."""
     check = compile_schema(derive_schema(cls))
 
     check(SOUND)
-    assert flaw(check, {**SOUND, "seat": 7}).location == "$.seat"
-    assert flaw(check, {**SOUND, "place": {"row": "back"}}).location == "$.place.title"
-    assert flaw(check, {"seat": "12A"}).location == "$.place"
+    assert schema_error(check, {**SOUND, "seat": 7}).location == "$.seat"
+    assert schema_error(check, {**SOUND, "place": {"row": "back"}}).location == "$.place.title"
+    assert schema_error(check, {"seat": "12A"}).location == "$.place"
 
 
 @pytest.mark.parametrize("cls", SEATS)
 def test_schema_omits_descriptions_and_defaults(cls: type) -> None:
-    """A8: words about a class are no rules: a new docstring or default is not another schema."""
+    """A8: descriptions and defaults of a class are not part of its schema."""
     made = derive_schema(cls)
     text = canonical_text(made)
 
@@ -206,7 +206,7 @@ def test_schema_omits_descriptions_and_defaults(cls: type) -> None:
 
 
 def test_field_order_does_not_change_the_schema() -> None:
-    """A8: the same fields in another order, with other words, are the same schema."""
+    """A8: the order of fields and their descriptions do not change the schema."""
     one = make_dataclass("Seat", [("a", int), ("b", str), ("c", str, "x")])
     other = make_dataclass("Seat", [("b", str), ("a", int), ("c", str, "y")])
     other.__doc__ = "Other words."
@@ -217,7 +217,7 @@ def test_field_order_does_not_change_the_schema() -> None:
 
 
 def test_schemas_are_the_same_in_every_process() -> None:
-    """A8: every process that declares a class declares the same schema."""
+    """A8: the schema of a class is the same in every process."""
     code = (
         "from tests.unit.core.test_schema import SEATS, canonical_text, derive_schema\n"
         "print(*(canonical_text(derive_schema(cls)) for cls in SEATS))"
@@ -237,21 +237,21 @@ def test_schemas_are_the_same_in_every_process() -> None:
 
 
 class Unreadable(msgspec.Struct):
-    """A Struct with a field that JSON has not."""
+    """A Struct with a field that JSON cannot represent."""
 
     field: type
 
 
 class UnreadableModel(pydantic.BaseModel):
-    """A model with a field that JSON has not."""
+    """A model with a field that JSON cannot represent."""
 
     field: Callable[[], None]
 
 
 @pytest.mark.parametrize("cls", [int, dict, object, "text", None, SeatByStruct("1A", Place("x"))])
 @pytest.mark.parametrize("use", [derive_schema, make_decoder])
-def test_other_things_are_refused(use: Callable[[Any], Any], cls: Any) -> None:
-    """A8: anything but such a class is an invalid argument."""
+def test_other_objects_are_refused(use: Callable[[Any], Any], cls: Any) -> None:
+    """A8: an object that is no dataclass, Struct or model is an invalid argument."""
     with pytest.raises(
         InvalidArgument, match="is not a dataclass, msgspec Struct or pydantic model"
     ):
@@ -260,14 +260,14 @@ def test_other_things_are_refused(use: Callable[[Any], Any], cls: Any) -> None:
 
 @pytest.mark.parametrize("cls", [Unreadable, UnreadableModel])
 def test_classes_without_a_schema_are_refused(cls: type) -> None:
-    """A8: a class whose fields JSON has not is an invalid argument."""
+    """A8: a class with a field that JSON cannot represent is an invalid argument."""
     with pytest.raises(InvalidArgument, match="has no JSON schema"):
         derive_schema(cls)
 
 
 @pytest.mark.parametrize("cls", SEATS)
-def test_payloads_become_instances(cls: Any) -> None:
-    """A8: payloads appended as a class are read back as its instances."""
+def test_payloads_are_decoded_into_instances(cls: Any) -> None:
+    """A8: a payload is decoded into an instance of its class."""
     found = make_decoder(cls)(SOUND)
 
     assert isinstance(found, cls)
@@ -289,9 +289,9 @@ def test_payloads_become_instances(cls: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("cls", SEATS)
-def test_misfits_say_where(cls: type, value: Any, path: str) -> None:
+def test_decode_errors_have_a_path(cls: type, value: Any, path: str) -> None:
     """A8: a payload that does not fit is a schema violation with its path, without the value."""
-    found = misfit(cls, value)
+    found = decode_error(cls, value)
 
     assert found.details == {"path": path, "class": cls.__qualname__}
     assert found.message.startswith(f"{path}: ")
@@ -299,8 +299,8 @@ def test_misfits_say_where(cls: type, value: Any, path: str) -> None:
 
 
 def test_union_members_are_not_in_the_path() -> None:
-    """A8: the path leads through the value, not through the class."""
-    assert misfit(SeatByModel, {**SOUND, "kind": SECRET}).details["path"] == "$.kind"
+    """A8: the path of an error does not contain the members of a union type."""
+    assert decode_error(SeatByModel, {**SOUND, "kind": SECRET}).details["path"] == "$.kind"
 
 
 class Rows(pydantic.BaseModel):
@@ -310,12 +310,12 @@ class Rows(pydantic.BaseModel):
 
 
 def test_items_are_in_the_path() -> None:
-    """A8: the path counts the items of a list."""
-    assert misfit(Rows, {"rows": ["back", SECRET]}).details["path"] == "$.rows[1]"
+    """A8: the path of an error contains the index of a list item."""
+    assert decode_error(Rows, {"rows": ["back", SECRET]}).details["path"] == "$.rows[1]"
 
 
 class Wary(msgspec.Struct):
-    """A Struct that refuses a word, and says it."""
+    """A Struct that refuses a word with an error that contains it."""
 
     word: str
 
@@ -325,7 +325,7 @@ class Wary(msgspec.Struct):
 
 
 class WaryModel(pydantic.BaseModel):
-    """A model that refuses a word, and says it."""
+    """A model that refuses a word with an error that contains it."""
 
     word: str
 
@@ -338,9 +338,9 @@ class WaryModel(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("cls", [Wary, WaryModel])
-def test_messages_of_class_validators_are_not_repeated(cls: type) -> None:
-    """A8: messages of a class's own validators may contain the value and are omitted."""
-    assert SECRET not in misfit(cls, {"word": SECRET}).message
+def test_messages_of_class_validators_are_omitted(cls: type) -> None:
+    """A8: the message of a class's own validator, which may contain the value, is omitted."""
+    assert SECRET not in decode_error(cls, {"word": SECRET}).message
 
 
 @given(
@@ -353,7 +353,7 @@ def test_messages_of_class_validators_are_not_repeated(cls: type) -> None:
 def test_instances_round_trip(
     cls: type, seat: str, title: str, row: Row, prices: dict[int, int]
 ) -> None:
-    """A8: a payload that passes its schema decodes to an equal instance."""
+    """A8: a payload that is valid by the schema of a class is decoded without loss."""
     payload = {"seat": seat, "place": {"title": title, "row": row.value}}
     payload["prices"] = {str(key): prices[key] for key in prices}
     compile_schema(derive_schema(cls))(payload)

@@ -10,8 +10,8 @@ from seriatim.core.tenants import check_tenant, is_infrastructure, tenant_proble
 
 
 @pytest.mark.parametrize("name", ["default", "acme", "**", "a*", " *"[1:] + "x", "_infrastructure"])
-def test_names_of_one_tenant(name: str) -> None:
-    """K2: any id is a tenant's name; only `*` alone is taken."""
+def test_valid_tenant_names(name: str) -> None:
+    """K2: any id except `*` is a valid tenant name."""
     assert tenant_problem(name) is None
     assert check_tenant(name) == name
     assert is_infrastructure(name) is (name == INFRASTRUCTURE_TENANT)

@@ -1,4 +1,4 @@
-"""RFC 3339 timestamps: validity, and the instant they denote."""
+"""RFC 3339 timestamps: their validation and parsing."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,8 +29,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
         ("2024-02-29T00:00:00+23:59", 1_709_078_460_000_000),
     ],
 )
-def test_instants(text: Any, instant: Any) -> None:
-    """E1: a timestamp is filtered by its parsed instant."""
+def test_timestamps_are_parsed(text: Any, instant: Any) -> None:
+    """E1: a timestamp is parsed to its instant in microseconds."""
     assert parse_us(text) == instant
 
 
@@ -59,7 +59,7 @@ def test_instants(text: Any, instant: Any) -> None:
     ],
 )
 def test_invalid_timestamps_are_refused(text: Any) -> None:
-    """A1: anything else is refused, not guessed at."""
+    """A1: an invalid timestamp is refused."""
     assert parse_us(text) is None
 
 
@@ -81,7 +81,7 @@ def test_invalid_timestamps_are_refused(text: Any) -> None:
     ],
 )
 def test_valid_occurred_at_times(text: str) -> None:
-    """A1: every instant of the years 1 to 9999 in UTC, and leap seconds where they may be."""
+    """A1: instants of the years 1 to 9999 and possible leap seconds are valid."""
     assert time_problem(text) is None
 
 
@@ -105,12 +105,12 @@ def test_valid_occurred_at_times(text: str) -> None:
     ],
 )
 def test_invalid_occurred_at_times(text: Any, problem: str) -> None:
-    """A1: an instant that Python, Arrow or Postgres cannot hold is refused with its reason."""
+    """A1: an instant that Python, Arrow or Postgres cannot represent is refused with a reason."""
     assert problem in (time_problem(text) or "")
 
 
 def test_bounds_are_those_of_python() -> None:
-    """A1: the bounds are the first and the last instant of a datetime."""
+    """A1: the bounds are the first and last instant of a Python datetime."""
     microsecond = timedelta(microseconds=1)
 
     assert (datetime.min.replace(tzinfo=UTC) - EPOCH) // microsecond == EARLIEST_US
@@ -118,8 +118,8 @@ def test_bounds_are_those_of_python() -> None:
 
 
 @given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), st.integers(-1439, 1439))  # noqa: DTZ001 - the zone is drawn
-def test_every_zone_names_the_same_instant(moment: Any, minutes: Any) -> None:
-    """E1: instants do not depend on how their zone is written."""
+def test_instants_do_not_depend_on_the_zone(moment: Any, minutes: Any) -> None:
+    """E1: one instant in different time zones is parsed to the same value."""
     utc = moment.replace(tzinfo=UTC)
     local = (moment + timedelta(minutes=minutes)).isoformat()
     sign = "-" if minutes < 0 else "+"
@@ -130,8 +130,8 @@ def test_every_zone_names_the_same_instant(moment: Any, minutes: Any) -> None:
 
 
 @given(st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999))
-def test_formatting_reads_back(instant: Any) -> None:
-    """A1: the store's time is RFC 3339, UTC, with six digits."""
+def test_formatted_times_are_parsed_back(instant: Any) -> None:
+    """A1: the store's time is RFC 3339 in UTC with six digits, and parses to its instant."""
     text = format_us(instant)
 
     assert len(text) == 27
@@ -139,7 +139,7 @@ def test_formatting_reads_back(instant: Any) -> None:
     assert parse_us(text) == instant
 
 
-def test_formatting() -> None:
-    """A1: whole seconds keep their six digits, also before 1970."""
+def test_whole_seconds_have_six_digits() -> None:
+    """A1: times have six digits after the second, also before 1970."""
     assert format_us(0) == "1970-01-01T00:00:00.000000Z"
     assert format_us(-1) == "1969-12-31T23:59:59.999999Z"

@@ -1,4 +1,4 @@
-"""The report of one trace: steps in words, states of nodes, and the graph as a tree."""
+"""The report of one trace: the text of its steps, states of nodes, and its tree."""
 
 import json
 from pathlib import Path
@@ -113,8 +113,8 @@ def shape_of(item: TreeItem) -> Any:
     return [name, *map(shape_of, item.children)] if item.children else name
 
 
-def test_steps_in_words() -> None:
-    """T1: each type of event is described by its own words."""
+def test_texts_of_steps() -> None:
+    """T1: each type of event has its own text."""
     report = report_of(STEPS)
 
     assert [step.text for step in report.steps] == TEXTS
@@ -123,7 +123,7 @@ def test_steps_in_words() -> None:
     assert {step.event_type for step in report.steps} == set(TRACE_TYPES)
 
 
-def test_an_event_without_an_actor() -> None:
+def test_a_step_without_an_actor() -> None:
     """T1: a step without an actor has an empty one."""
     [record] = records_of(STEPS[:1])
     [step] = build_report("t", [msgspec.structs.replace(record, actor_id=None)]).steps
@@ -132,7 +132,7 @@ def test_an_event_without_an_actor() -> None:
 
 
 def test_states_of_nodes() -> None:
-    """T3: the last event about a node sets its state."""
+    """T3: the last event about a node determines its state."""
     half = report_of(STEPS[:5])
 
     assert report_of(STEPS).states == {
@@ -147,8 +147,8 @@ def test_states_of_nodes() -> None:
     assert half.states["exception:x"] == "requested"
 
 
-def test_the_graph_is_that_of_the_projection() -> None:
-    """T3: the report has the nodes and edges of the decision graph, and the same summary."""
+def test_the_report_equals_the_decision_graph() -> None:
+    """T3: the report has the nodes, edges and summary of the decision graph."""
     records = records_of(STEPS)
     graph = Graph()
     for record in records:
@@ -164,8 +164,8 @@ def test_the_graph_is_that_of_the_projection() -> None:
     assert [label_of(node) for node in report.nodes][:2] == ["t", "deal:d-1"]
 
 
-def test_the_tree() -> None:
-    """T3: the tree has each node below its origins, expands it once, and leaves none out."""
+def test_the_tree_of_a_trace() -> None:
+    """T3: the tree has each node below its origins and expands it once."""
     assert shape_of(build_tree(report_of(STEPS))) == [
         "trace:t",
         "involves entity:deal:d-1",
@@ -178,8 +178,8 @@ def test_the_tree() -> None:
     ]
 
 
-def test_a_part_of_a_trace() -> None:
-    """K4: without its first event a trace has no summary; origins keep their targets."""
+def test_the_report_of_a_partial_trace() -> None:
+    """K4: a trace without its first event has no summary; known nodes are in the tree."""
     records = records_of(STEPS)
     report = build_report("t", [records[8], records[5], records[10]])
 

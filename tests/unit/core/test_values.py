@@ -1,4 +1,4 @@
-"""Stored values of read models: each kind has one form, which databases preserve."""
+"""Stored values of read models: each type has one form, which databases preserve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKYO = timezone(timedelta(hours=9))
 
 
 class Nowhere(tzinfo):
-    """A time zone that does not know its offset."""
+    """A time zone without an offset."""
 
     def utcoffset(self, _: datetime | None) -> timedelta | None:
         """Know nothing."""
@@ -34,11 +34,11 @@ class Nowhere(tzinfo):
 
 
 class Stamp(datetime):
-    """A library's own time, which may be finer than ours."""
+    """A datetime of a library, which may have nanoseconds."""
 
 
 class Name(str):
-    """A library's own text."""
+    """A string class of a library."""
 
     __slots__ = ()
 
@@ -61,15 +61,15 @@ class Name(str):
         (list, [], "[]"),
     ],
 )
-def test_a_value_has_one_kept_form(kind: type, value: Any, kept: Any) -> None:
-    """I3: values of a fold are stored exactly, in a form of their type."""
+def test_values_are_normalized(kind: type, value: Any, kept: Any) -> None:
+    """I3: a value is stored exactly, in one form of its type."""
     found = COLUMN_TYPES[kind].normalize(value)
 
     assert (found, type(found)) == (kept, type(kept))
 
 
-def test_negative_zero_is_zero() -> None:
-    """I3: SQLite returns 0.0 for -0.0, so -0.0 is stored as 0.0."""
+def test_negative_zero_is_stored_as_zero() -> None:
+    """I3: -0.0 is stored as 0.0, because SQLite returns 0.0 for it."""
     assert str(COLUMN_TYPES[float].normalize(-0.0)) == "0.0"
 
 
@@ -92,7 +92,7 @@ def test_negative_zero_is_zero() -> None:
         (float, True, "expected a finite float, got bool"),
         (bool, 1, "expected a bool, got int"),
         (datetime, "2026-01-01", "expected a datetime with a time zone, got str"),
-        (datetime, datetime(2026, 1, 1), "time zone"),  # noqa: DTZ001 - that is the point
+        (datetime, datetime(2026, 1, 1), "time zone"),  # noqa: DTZ001 - without a zone on purpose
         (datetime, datetime(2026, 1, 1, tzinfo=Nowhere()), "time zone"),
         (datetime, Stamp(2026, 1, 1, tzinfo=UTC), "got Stamp"),
         (dict, [], "expected a dict, got list"),
@@ -105,14 +105,14 @@ def test_negative_zero_is_zero() -> None:
         (list, ["\ud800"], "lone surrogates"),
     ],
 )
-def test_another_value_is_refused(kind: type, value: Any, problem: str) -> None:
-    """I7: a wrong value is refused, never converted."""
+def test_invalid_values_are_refused(kind: type, value: Any, problem: str) -> None:
+    """I7: a value of another type or out of range is refused, not converted."""
     with pytest.raises((TypeError, ValueError), match=problem):
         COLUMN_TYPES[kind].normalize(value)
 
 
-def test_json_is_as_deep_as_a_payload() -> None:
-    """Bounds hold for read models too."""
+def test_json_values_are_bounded_in_depth() -> None:
+    """A JSON value has the depth limit of payloads."""
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
@@ -122,8 +122,8 @@ def test_json_is_as_deep_as_a_payload() -> None:
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
-def test_times_come_back_from_text(value: datetime) -> None:
-    """I3: SQLite has times as text of one width, which sorts as they do."""
+def test_times_as_text(value: datetime) -> None:
+    """I3: a time as text has a fixed width and is parsed to the same time."""
     text = format_time(value)
 
     assert parse_time(text) == value
@@ -131,13 +131,13 @@ def test_times_come_back_from_text(value: datetime) -> None:
 
 
 @given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
-def test_times_sort_as_their_text(one: datetime, other: datetime) -> None:
-    """I3: both databases walk a table in one order."""
+def test_texts_of_times_sort_by_time(one: datetime, other: datetime) -> None:
+    """I3: the texts of times are ordered like the times."""
     assert (one < other) == (format_time(one) < format_time(other))
 
 
 def test_ambiguous_local_times_are_distinguished() -> None:
-    """An hour that comes twice is two instants."""
+    """A local time that occurs twice has two instants."""
     berlin = ZoneInfo("Europe/Berlin")
     twice = [datetime(2025, 10, 26, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1)]
     early, late = map(COLUMN_TYPES[datetime].normalize, twice)
@@ -145,8 +145,8 @@ def test_ambiguous_local_times_are_distinguished() -> None:
     assert late - early == timedelta(hours=1)
 
 
-def test_unreadable_time_is_reported() -> None:
-    """A corrupt time is reported, not read as another time."""
+def test_invalid_stored_time_is_refused() -> None:
+    """An invalid stored time is an error."""
     with pytest.raises(ValueError, match="is not a timestamp"):
         parse_time("yesterday")
 
@@ -170,8 +170,8 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "ü"]), JSON))
-def test_json_comes_back_as_it_was(value: dict[str, Any]) -> None:
-    """I3: a fold gets the JSON that it returned, and storing it again gives the same text."""
+def test_json_values_round_trip(value: dict[str, Any]) -> None:
+    """I3: a stored JSON value is decoded unchanged, and encoded to the same text again."""
     kind = COLUMN_TYPES[dict]
     text = kind.normalize(value)
 
@@ -180,8 +180,8 @@ def test_json_comes_back_as_it_was(value: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", list(COLUMN_TYPES))
-def test_kept_values_cross_processes(kind: type) -> None:
-    """I3: tasks send kept values as JSON, and they arrive as they were."""
+def test_stored_values_round_trip_as_json(kind: type) -> None:
+    """I3: stored values that tasks send as JSON are decoded unchanged."""
     samples: dict[type, Any] = {
         str: "ü",
         int: (1 << 63) - 1,
@@ -200,7 +200,7 @@ def test_kept_values_cross_processes(kind: type) -> None:
 
 
 def test_text_that_postgres_refuses_is_refused() -> None:
-    """Text that Postgres refuses is refused before it is sent."""
+    """Text with NUL or lone surrogates, which Postgres refuses, is refused."""
     assert stored_text_problem("Grüße\n") is None
     assert stored_text_problem("\0") is not None
     assert stored_text_problem("\udfff") is not None

@@ -228,7 +228,7 @@ def fill_template(template: str, chance: random.Random) -> str:
 
 
 def near_miss(template: str) -> str:
-    """Return the beginning of a token: its literal prefix and far too little of its rest."""
+    """Return the literal prefix of a token with too few characters after it."""
     whole = template.replace("|", "").replace("\x00", "|")
     first = _PART.search(whole)
     return whole[: first.start() if first else len(whole) // 2] + "a1B"

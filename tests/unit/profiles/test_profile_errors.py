@@ -1,4 +1,4 @@
-"""The errors of a profile name its own fields, and other errors are unchanged."""
+"""The errors of a profile use its own field names, and other errors are unchanged."""
 
 import pytest
 
@@ -9,7 +9,7 @@ WORDS = FieldNames({"stream_seq": "trace_seq", "stream": "trace_id", "event_id":
 
 
 def test_details_and_message_are_translated() -> None:
-    """L3: the whole error uses the caller's name of a field."""
+    """L3: message and details of an error use the profile's name of a field."""
     translated = WORDS.translate(
         InvalidArgument("event 0: stream_seq: is required", details={"field": "stream_seq"})
     )
@@ -18,8 +18,8 @@ def test_details_and_message_are_translated() -> None:
     assert translated.details == {"field": "trace_seq"}
 
 
-def test_plain_words_in_a_message_stay() -> None:
-    """L3: only names with an underscore are names for sure; a stream is also just a stream."""
+def test_words_in_a_message_are_not_translated() -> None:
+    """L3: a field name without an underscore is not translated within a message."""
     error = IdempotencyConflict("the stream was closed", details={"fields": ["stream", "tags"]})
     translated = WORDS.translate(error)
 
@@ -28,7 +28,7 @@ def test_plain_words_in_a_message_stay() -> None:
 
 
 def test_only_the_subject_of_a_message_is_renamed() -> None:
-    """L3: a name that is also an English word is renamed as the subject, and nowhere else."""
+    """L3: a field name that is an English word is translated as the subject of a message only."""
     words = FieldNames({"after": "since_log_seq", "types": "event_type"})
     translated = words.translate(
         InvalidArgument(
@@ -40,7 +40,7 @@ def test_only_the_subject_of_a_message_is_renamed() -> None:
     assert translated.details == {"argument": "event_type"}
 
 
-def test_an_error_that_names_nothing_is_the_same_error() -> None:
+def test_errors_without_fields_are_unchanged() -> None:
     """L1: an error without fields to translate is returned unchanged."""
     error = InvalidArgument("no", details={"argument": "timeout", "stored": 3})
 
@@ -51,15 +51,15 @@ def test_an_error_that_names_nothing_is_the_same_error() -> None:
 
 
 def test_retryable_and_type_are_kept() -> None:
-    """L1: the translated error is of the same class, with the same hint."""
+    """L1: a translated error has the same class and retryable flag."""
     translated = WORDS.translate(InvalidArgument("event_id is bad", retryable=True))
 
     assert (type(translated), translated.retryable) == (InvalidArgument, True)
     assert translated.message == "record_id is bad"
 
 
-def test_backend_failures_are_never_touched() -> None:
-    """L2: they are shared between the appends of a group, and speak of the store."""
+def test_backend_failures_are_unchanged() -> None:
+    """L2: a backend failure, which appends of a group share, is not translated."""
     error = BackendFailure("stream_seq column is missing")
     with pytest.raises(BackendFailure) as caught, WORDS.translate_errors():
         raise error

@@ -61,7 +61,7 @@ ENUMS = [
 
 
 def places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Return the way to every value inside another, but not to optional ones and list items."""
+    """Return the paths to every value, except optional ones and list items."""
     inner: list[tuple[str | int, Any]] = []
     if isinstance(value, dict):
         inner = [(key, value[key]) for key in value if key != "as_of"]
@@ -75,7 +75,7 @@ REQUIRED = [(kind, place) for kind, payload in SOUND.items() for place in places
 
 
 def altered(kind: str, place: tuple[str | int, ...], *value: Any) -> dict[str, Any]:
-    """Return a sound payload with one value replaced, or removed when none is given."""
+    """Return a valid payload with one value replaced, or removed if none is given."""
     payload: Any = json.loads(json.dumps(SOUND[kind]))
     inner = payload
     for step in place[:-1]:
@@ -92,43 +92,43 @@ def as_location(place: tuple[str | int, ...]) -> str:
     return "$" + "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in place)
 
 
-def flaw(kind: str, payload: Any) -> ValidationError:
-    """Return what the check finds."""
+def shape_error(kind: str, payload: Any) -> ValidationError:
+    """Return the error of a payload."""
     with pytest.raises(ValidationError) as caught:
         check_trace_payload(kind, payload)
     return caught.value
 
 
-def test_there_are_ten_types() -> None:
-    """T1: the catalogue is frozen, and so is its order."""
+def test_the_catalogue_has_ten_types() -> None:
+    """T1: the catalogue has ten types in a fixed order."""
     assert tuple(SOUND) == TRACE_TYPES
     assert len(TRACE_TYPES) == 10
 
 
 @pytest.mark.parametrize("kind", TRACE_TYPES)
-def test_sound_payloads_pass(kind: str) -> None:
-    """T1: a payload with its required keys passes, and extra keys are allowed at every level."""
+def test_valid_payloads_pass(kind: str) -> None:
+    """T1: payloads with their required keys pass, also with extra keys."""
     check_trace_payload(kind, SOUND[kind])
     check_trace_payload(kind, {**SOUND[kind], "extra": {"anything": [1, None, ""]}})
 
 
-def test_extra_keys_are_allowed_inside() -> None:
-    """T1: extra keys are allowed in nested objects too, such as an entity's system."""
+def test_extra_keys_are_allowed_in_nested_objects() -> None:
+    """T1: extra keys are allowed in nested objects, such as an entity's system."""
     check_trace_payload("TraceStarted", altered("TraceStarted", ("primary_entity", "system"), ""))
 
 
 @pytest.mark.parametrize("event_type", ["", "traceStarted", "TraceStarted ", "SeatReserved"])
 def test_other_types_are_refused(event_type: str) -> None:
-    """T1: only the ten types exist; the refusal names the field."""
-    found = flaw(event_type, {})
+    """T1: an event type outside the catalogue is refused, and the field is named."""
+    found = shape_error(event_type, {})
 
     assert (found.part, found.location) == ("shape", "event_type")
 
 
 @pytest.mark.parametrize(("kind", "place"), REQUIRED)
-def test_each_required_key_is_required(kind: str, place: tuple[str | int, ...]) -> None:
-    """T1: without one of its keys a payload is refused, with the key's path."""
-    found = flaw(kind, altered(kind, place))
+def test_missing_keys_are_refused(kind: str, place: tuple[str | int, ...]) -> None:
+    """T1: a payload without a required key is refused with the path of the key."""
+    found = shape_error(kind, altered(kind, place))
 
     assert (found.part, found.location, found.message) == (
         "shape",
@@ -139,8 +139,10 @@ def test_each_required_key_is_required(kind: str, place: tuple[str | int, ...]) 
 
 @pytest.mark.parametrize("wrong", ["", 7, True, {}, [], [""], {"type": "int"}])
 @pytest.mark.parametrize(("kind", "place"), REQUIRED)
-def test_each_value_has_its_type(kind: str, place: tuple[str | int, ...], wrong: Any) -> None:
-    """T1: strings are non-empty, objects are objects, lists are lists; the path says where."""
+def test_values_of_other_types_are_refused(
+    kind: str, place: tuple[str | int, ...], wrong: Any
+) -> None:
+    """T1: a value of another type, or an empty string, is refused with its path."""
     accepted: dict[str | int, Callable[[Any], bool]] = {
         "inputs": lambda value: isinstance(value, list),
         "facts": lambda value: value == [],
@@ -151,28 +153,28 @@ def test_each_value_has_its_type(kind: str, place: tuple[str | int, ...], wrong:
     if place[-1] in accepted and accepted[place[-1]](wrong):
         return
 
-    assert flaw(kind, altered(kind, place, wrong)).location.startswith(as_location(place))
+    assert shape_error(kind, altered(kind, place, wrong)).location.startswith(as_location(place))
 
 
 @pytest.mark.parametrize(("kind", "place"), REQUIRED)
-def test_null_is_no_value(kind: str, place: tuple[str | int, ...]) -> None:
-    """T1: null stands for nothing but the old value of a change."""
+def test_null_is_refused(kind: str, place: tuple[str | int, ...]) -> None:
+    """T1: null is allowed only as the old value of a change."""
     payload = altered(kind, place, None)
 
     if place[-1] == "old_value":
         check_trace_payload(kind, payload)
     else:
-        assert flaw(kind, payload).location == as_location(place)
+        assert shape_error(kind, payload).location == as_location(place)
 
 
 @pytest.mark.parametrize(("kind", "place", "allowed"), ENUMS)
 def test_enums_are_enforced(
     kind: str, place: tuple[str | int, ...], allowed: tuple[str, ...]
 ) -> None:
-    """T1: each of the listed words passes, another is refused without being quoted."""
+    """T1: listed values of an enum pass; another one is refused and not repeated."""
     for word in allowed:
         check_trace_payload(kind, altered(kind, place, word))
-    found = flaw(kind, altered(kind, place, "hunter2"))
+    found = shape_error(kind, altered(kind, place, "hunter2"))
 
     assert found.location == as_location(place)
     assert "hunter2" not in str(found)
@@ -180,44 +182,44 @@ def test_enums_are_enforced(
 
 
 @pytest.mark.parametrize("inputs", [[], [None], [1, "", {"a": []}], ("input:1",)])
-def test_inputs_are_a_list_of_anything(inputs: Any) -> None:
+def test_inputs_may_have_any_values(inputs: Any) -> None:
     """T1: the inputs of an evaluated policy may be any JSON values."""
     check_trace_payload("PolicyEvaluated", altered("PolicyEvaluated", ("inputs",), inputs))
 
 
 @pytest.mark.parametrize("as_of", [None, "yesterday"])
 def test_as_of_is_optional(as_of: str | None) -> None:
-    """T1: a fact may say as of when it holds; null is the same as absent."""
+    """T1: the as_of of a fact may be absent, null or a string."""
     check_trace_payload("InputObserved", altered("InputObserved", ("facts", 1, "as_of"), as_of))
 
 
 @pytest.mark.parametrize("as_of", ["", 7, {}])
 def test_as_of_is_a_string(as_of: Any) -> None:
-    """T1: the optional key has its type where it is given."""
-    found = flaw("InputObserved", altered("InputObserved", ("facts", 1, "as_of"), as_of))
+    """T1: an as_of that is no string, or empty, is refused."""
+    found = shape_error("InputObserved", altered("InputObserved", ("facts", 1, "as_of"), as_of))
 
     assert found.location == "$.facts[1].as_of"
 
 
 @pytest.mark.parametrize("value", ["15", 15, False, ["a"], {"type": "decimal", "value": "0.15"}])
-def test_changes_hold_any_value(value: Any) -> None:
-    """T1: a change's values may be any JSON value; only the old one may be null."""
+def test_changes_may_have_any_values(value: Any) -> None:
+    """T1: the values of a change may be any JSON value."""
     change = {"path": "discount", "old_value": value, "new_value": value}
 
     check_trace_payload("ActionProposed", altered("ActionProposed", ("changes",), [change]))
 
 
-def test_the_first_fault_in_a_list_is_named() -> None:
-    """T1: the path leads to the very item and key."""
+def test_errors_in_lists_have_a_path() -> None:
+    """T1: the path of an error names the list item and the key."""
     payload = altered("InputObserved", ("facts",), [FACT, FACT, {**FACT, "value": {"type": "int"}}])
 
-    assert flaw("InputObserved", payload).location == "$.facts[2].value.value"
+    assert shape_error("InputObserved", payload).location == "$.facts[2].value.value"
 
 
 @pytest.mark.parametrize("payload", [None, [], "text", 5])
-def test_a_payload_is_an_object(payload: Any) -> None:
-    """T1: anything but an object is refused as a whole."""
-    assert flaw("TraceFinished", payload).location == "$"
+def test_a_payload_must_be_an_object(payload: Any) -> None:
+    """T1: a payload that is no object is refused."""
+    assert shape_error("TraceFinished", payload).location == "$"
 
 
 JSON = st.recursive(
@@ -228,8 +230,10 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(REQUIRED), JSON)
-def test_shape_check_never_crashes(case: tuple[str, tuple[str | int, ...]], value: Any) -> None:
-    """T1: for any payload, the check passes or raises its own error."""
+def test_validation_raises_only_its_own_error(
+    case: tuple[str, tuple[str | int, ...]], value: Any
+) -> None:
+    """T1: any payload passes or raises a ValidationError at the changed place."""
     kind, place = case
     found: ValidationError | None = None
     try:
@@ -242,7 +246,7 @@ def test_shape_check_never_crashes(case: tuple[str, tuple[str | int, ...]], valu
     )
 
 
-def test_deal_desk_vector_passes() -> None:
-    """T3: every payload of the published trace has its shape."""
+def test_the_example_trace_passes() -> None:
+    """T3: every payload of the example trace is valid."""
     for event in json.loads(VECTORS.read_text(encoding="utf-8"))["events"]:
         check_trace_payload(event["event_type"], event["payload"])

@@ -181,6 +181,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "POST /v1/streams/last": lambda _, whose: RequestParts(
         body={"streams": [["order", f"{whose}-stream"]]}
     ),
+    "GET /v1/event-types": lambda _, whose: RequestParts({"prefix": f"{whose}."}),
     "POST /v1/query": lambda _, whose: RequestParts(body={"query": _query(whose), "head": 6}),
     "POST /v1/query/records": lambda _, whose: RequestParts(
         body={"query": _query(whose), "after": 0, "until": 6, "limit": 10}

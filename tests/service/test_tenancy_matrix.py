@@ -232,14 +232,17 @@ def test_a_tail_shows_only_ones_own(service: RunningService, ours: Caller, kind:
         assert word.encode() not in seen
 
 
-@pytest.mark.parametrize("path", ["/v1/streams", "/v1/projections", "/v1/events"])
+@pytest.mark.parametrize(
+    "path", ["/v1/streams", "/v1/event-types", "/v1/projections", "/v1/events"]
+)
 def test_lists_hold_only_ones_own(service: RunningService, ours: Caller, path: str) -> None:
     """K2: lists contain only data of the caller's tenant."""
     answer = ours("GET", path)
 
     assert answer.status == 200
     assert_nothing_of_theirs(answer)
-    assert f"{THEIRS}-stream".encode() not in answer.body
+    for name in (f"{THEIRS}-stream", f"{THEIRS}.one"):
+        assert name.encode() not in answer.body
 
 
 def event_id_at(who: Caller, position: int) -> str:

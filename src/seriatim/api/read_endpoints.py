@@ -22,8 +22,9 @@ from seriatim.factory import Log
 from seriatim.log.arguments import check_position, invalid_argument, make_read_spec
 from seriatim.log.batches import estimate_memory, read_first_records
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key
-from seriatim.store.port import ReadSpec, StoredAppend
+from seriatim.store.port import EVENT_TYPES_MAX, ReadSpec, StoredAppend
 from seriatim.wire.messages import (
+    EventTypesResponse,
     LastEventIdResponse,
     LastRecordsResponse,
     LogInfo,
@@ -115,6 +116,14 @@ class StreamsParams(msgspec.Struct, frozen=True):
     stream_type: str | None = None
     after: int = 0
     limit: int = 1000
+
+
+class EventTypesParams(msgspec.Struct, frozen=True):
+    """Event types whose names begin with a prefix and are greater than `after`."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: int = EVENT_TYPES_MAX
 
 
 async def get_log_info(service: Service, request: HttpRequest, params: HeadWaitParams) -> LogInfo:
@@ -373,6 +382,20 @@ async def list_streams(
         )
 
     return await service.run_for_tenant(request.tenant_id, read_streams)
+
+
+async def list_event_types(
+    service: Service, request: HttpRequest, params: EventTypesParams
+) -> EventTypesResponse:
+    """List event types by name, with how many events each has, counted up to a bound."""
+    log = service.view(request.tenant_id)
+
+    def read_types() -> EventTypesResponse:
+        return EventTypesResponse(
+            log.event_types(params.prefix, after=params.after, limit=params.limit)
+        )
+
+    return await service.run_for_tenant(request.tenant_id, read_types)
 
 
 async def get_last_events(

@@ -187,6 +187,15 @@ ROUTES: tuple[Route, ...] = (
         response=messages.LastRecordsResponse,
     ),
     Route(
+        method="GET",
+        path="/v1/event-types",
+        handler=read_endpoints.list_event_types,
+        right="read",
+        all_types=True,
+        params=read_endpoints.EventTypesParams,
+        response=messages.EventTypesResponse,
+    ),
+    Route(
         method="POST",
         path="/v1/query",
         handler=read_endpoints.run_query,

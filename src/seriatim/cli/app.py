@@ -29,7 +29,7 @@ from seriatim.cli.maintenance import audit, doctor, init, verify
 from seriatim.cli.operations import operations
 from seriatim.cli.output import Terminal, write_json
 from seriatim.cli.publish import publish, reconcile
-from seriatim.cli.read import query, read, streams, tail
+from seriatim.cli.read import query, read, streams, tail, types
 from seriatim.cli.receipt import receipt
 from seriatim.cli.serve import serve
 from seriatim.cli.subscriptions import subscriptions
@@ -112,6 +112,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "read": read,
     "tail": tail,
     "streams": streams,
+    "types": types,
     "subscriptions": subscriptions,
     "operations": operations,
     "query": query,

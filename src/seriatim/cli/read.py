@@ -1,4 +1,4 @@
-"""The commands `read`, `query`, `tail` and `streams`."""
+"""The commands `read`, `query`, `tail`, `streams` and `types`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from seriatim.log.batches import Batch
 from seriatim.log.export_format import encode_record_line
 from seriatim.log.query_execution import QueryResult
 from seriatim.log.subscription import Subscription, Tail
-from seriatim.store.port import StreamSummary
+from seriatim.store.port import EVENT_TYPES_MAX, EventTypeCount, StreamSummary
 
 Types = Annotated[
     list[str] | None,
@@ -419,3 +419,48 @@ def _print_streams(command: CommandSession, found: list[StreamSummary], limit: i
         command.notice(
             f"there may be more streams: continue with --after {found[-1].first_position}"
         )
+
+
+def types(
+    ctx: typer.Context,
+    prefix: Annotated[
+        str, typer.Option(help="Only types that begin with this text.", show_default=False)
+    ] = "",
+    after: Annotated[
+        str, typer.Option(help="Only types whose name is greater than this.", show_default=False)
+    ] = "",
+    limit: Annotated[
+        int, typer.Option(help="The maximum number of types, at most 100.")
+    ] = EVENT_TYPES_MAX,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """List event types with their number of events, counted up to 10,000, and last position."""
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
+        found = log.event_types(prefix, after=after, limit=limit)
+        if command.as_json:
+            for one in found:
+                write_json(msgspec.structs.asdict(one))
+        else:
+            _print_types(command, found, limit)
+
+
+def _print_types(command: CommandSession, found: list[EventTypeCount], limit: int) -> None:
+    if not found:
+        command.notice("no event types")
+        return
+    rows = make_table("type", "events", "last", right=("events", "last"))
+    for one in found:
+        rows.add_row(
+            Text(escape_unprintable(one.event_type), style="green"),
+            f"{one.counted}{'' if one.exact else '+'}",
+            str(one.last_position),
+        )
+    command.stdout.print(rows)
+    if len(found) == limit:
+        last = escape_unprintable(found[-1].event_type)
+        command.notice(f"there may be more types: continue with --after {last}")

@@ -45,6 +45,8 @@ from seriatim.store.contexts import (
 )
 from seriatim.store.port import (
     Cursor,
+    EventTypeCount,
+    EventTypeRange,
     Finding,
     Lease,
     Outcome,
@@ -55,6 +57,7 @@ from seriatim.store.port import (
     SubscriptionState,
     check_contiguous,
     make_lease_name,
+    make_type_counts,
 )
 
 _CursorKey = tuple[str, str, str]
@@ -269,6 +272,17 @@ class MemoryStore:
             ):
                 found.append(summarize_stream(first, last))
         return found[:limit]
+
+    def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
+        budget = ReadBudget(self._read_timeout_s)
+        found: dict[str, tuple[int, int]] = {}
+        for record in self._records[:]:
+            budget.check()
+            name = record.event_type
+            if record.tenant_id == tenant_id and name.startswith(names.prefix):
+                found[name] = found.get(name, (0, 0))[0] + 1, record.position
+        wanted = sorted(name for name in found if name > names.after)[: names.limit]
+        return make_type_counts((name, *found[name]) for name in wanted)
 
     def select(
         self,

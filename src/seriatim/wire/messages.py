@@ -12,7 +12,14 @@ from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.operation import Operation
 from seriatim.core.query_plan import IndexName
-from seriatim.store.port import Cursor, Finding, Lease, StreamSummary, SubscriptionStatus
+from seriatim.store.port import (
+    Cursor,
+    EventTypeCount,
+    Finding,
+    Lease,
+    StreamSummary,
+    SubscriptionStatus,
+)
 from seriatim.store.readmodel.port import FailureRecord, ProjectionStanding
 from seriatim.wire.problems import Problem
 from seriatim.wire.records import WireEvent, WireRecord
@@ -202,6 +209,15 @@ class StreamsResponse(msgspec.Struct, frozen=True):
     """
 
     streams: list[StreamSummary]
+
+
+class EventTypesResponse(msgspec.Struct, frozen=True):
+    """Event types by name; `counted` is at most 10,000, and `exact` is false if there are more.
+
+    The next page has `after` = the last `event_type`.
+    """
+
+    types: list[EventTypeCount]
 
 
 class QueryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

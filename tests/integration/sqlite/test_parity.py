@@ -16,7 +16,7 @@ from seriatim.core.query import MATCH_ALL, Filter, Query
 from seriatim.core.request import AppendRequest, Command, ExpectedContext, ExpectedSeq
 from seriatim.profiles.facts import FACTS_PROFILE
 from seriatim.store.memory import MemoryStore
-from seriatim.store.port import Outcome, ReadSpec, Store
+from seriatim.store.port import EventTypeRange, Outcome, ReadSpec, Store
 from seriatim.store.sqlite import index_scans, queries
 from seriatim.store.sqlite.store import SqliteStore
 from tests.integration.sqlite.store_appender import StoreAppender, read_everything
@@ -244,6 +244,9 @@ def compare_listings(model: Store, store: Store) -> None:
         for kind, after, limit in itertools.product((None, "order"), (0, 5), (1, 10)):
             asked = (tenant, kind, after, limit)
             assert model.streams(*asked) == store.streams(*asked)
+        for prefix, above, most in itertools.product(("", "o", "seat."), ("", "p"), (1, 10)):
+            names = EventTypeRange(prefix, above, most)
+            assert model.event_types(tenant, names) == store.event_types(tenant, names)
     for record in read_everything(model):
         assert store.event(record.tenant_id, record.event_id) == record
         assert store.event("elsewhere", record.event_id) is None

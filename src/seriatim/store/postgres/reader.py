@@ -25,6 +25,7 @@ from seriatim.store.postgres.fast_path import make_driver_error
 from seriatim.store.postgres.statements import load_store_statements
 
 Rows = list[tuple[Any, ...]]
+Settings = list[tuple[bytes, list[bytes]]]  # statements for the same transaction, with their values
 
 _PLACEHOLDER = re.compile(r"%(?:%|s|\((\w+)\)s)")
 _ATTEMPTS_MAX = 10
@@ -43,6 +44,7 @@ class TenantReader:
     ) -> None:
         named = load_store_statements(schema)
         self._set_tenant = named["confine" if timeout_s is None else "confine_in_time"].encode()
+        self._use_index_order = named["use_index_order"].encode()
         self._timeout_ms = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
         self._timeout_s = timeout_s
         self._borrow = borrow
@@ -51,33 +53,46 @@ class TenantReader:
         """Return the time limit for a read that takes several statements."""
         return ReadBudget(self._timeout_s)
 
-    def fetch_rows(self, tenant_id: str | None, text: str, parameters: Any = ()) -> Rows:
+    def fetch_rows(
+        self,
+        tenant_id: str | None,
+        text: str,
+        parameters: Any = (),
+        *,
+        index_order: bool = False,
+    ) -> Rows:
         """Run a statement and return its rows.
 
         Args:
             tenant_id: The tenant whose rows are visible; None for operator tools, which see all.
             text: The statement, with `%s` or `%(name)s` placeholders.
             parameters: A sequence or a mapping of values.
+            index_order: Whether the planner must not sort, nor scan otherwise than by an index.
 
         Raises:
             TimedOut: The request of this read was cancelled.
 
         """
         budget = ReadBudget()
+        settings: Settings = []
+        if tenant_id is not None:
+            settings.append((self._set_tenant, [tenant_id.encode(), *self._timeout_ms]))
+        if index_order:
+            settings.append((self._use_index_order, []))
         for attempt in range(_ATTEMPTS_MAX):
             budget.check()
             try:
-                return self._rows(tenant_id, text, parameters, budget)
+                return self._rows(settings, text, parameters, budget)
             except BackendFailure as error:
                 # The server's default isolation level may cause serialization failures.
                 if error.details.get("sqlstate") not in ROLLED_BACK or attempt == _ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError
 
-    def _rows(self, tenant_id: str | None, text: str, parameters: Any, budget: ReadBudget) -> Rows:
+    def _rows(self, settings: Settings, text: str, parameters: Any, budget: ReadBudget) -> Rows:
         with self._borrow() as connection:
             try:
-                return self._run(connection, tenant_id, text, parameters, budget)
+                return self._run(connection, settings, text, parameters, budget)
             except BaseException:
                 if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
                     connection.close()  # results may still arrive on it
@@ -86,7 +101,7 @@ class TenantReader:
     def _run(
         self,
         connection: Connection,
-        tenant_id: str | None,
+        settings: Settings,
         text: str,
         parameters: Any,
         budget: ReadBudget,
@@ -98,8 +113,8 @@ class TenantReader:
         )
         pgconn = connection.pgconn
         pgconn.enter_pipeline_mode()
-        if tenant_id is not None:
-            pgconn.send_query_params(self._set_tenant, [tenant_id.encode(), *self._timeout_ms])
+        for setting, values_of_setting in settings:
+            pgconn.send_query_params(setting, values_of_setting)
         pgconn.send_query_params(
             query, values, transformer.types, transformer.formats, pq.Format.BINARY
         )

@@ -26,6 +26,12 @@ select set_config('seriatim.tenant', $1, true);
 -- The same, with a statement timeout in milliseconds.
 select set_config('seriatim.tenant', $1, true), set_config('statement_timeout', $2, true);
 
+-- name: use_index_order
+-- For the rest of the transaction, read in the order of an index, whatever the planner estimates: a
+-- bitmap or a sort reads all matching rows before a limit applies.
+select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true), set_config('jit', 'off', true);
+
 -- name: head
 select coalesce(max(position), 0) from {schema}.events;
 
@@ -197,6 +203,34 @@ with recursive known (event_type) as (
     from known k where k.event_type is not null
 )
 select event_type from known where event_type is not null limit %(limit)s;
+
+-- name: event_types
+-- The distinct types of a tenant by name, found by a loose scan of the index on types, each with its
+-- number of events up to a bound and its last position. It needs `use_index_order`: the planner
+-- knows nothing about a type that it has not found yet.
+with recursive known (event_type) as (
+    (select e.event_type from {schema}.events e
+     where e.tenant_id = %(tenant)s and e.event_type >= %(first)s and e.event_type > %(after)s
+       and e.event_type < %(end)s
+     order by e.event_type limit 1)
+    union all
+    select (select e.event_type from {schema}.events e
+            where e.tenant_id = %(tenant)s and e.event_type > k.event_type
+              and e.event_type < %(end)s
+            order by e.event_type limit 1)
+    from known k where k.event_type is not null
+)
+select k.event_type, c.counted, l.position
+from (select event_type from known where event_type is not null limit %(limit)s) k
+cross join lateral (
+    select count(*) from (
+        select e.position from {schema}.events e
+        where e.tenant_id = %(tenant)s and e.event_type = k.event_type
+        order by e.position limit %(counted)s) e) c (counted)
+cross join lateral (
+    select e.position from {schema}.events e
+    where e.tenant_id = %(tenant)s and e.event_type = k.event_type
+    order by e.position desc limit 1) l;
 
 -- name: declarations
 select version, what, body from {schema}.declarations order by version;

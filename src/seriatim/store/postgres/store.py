@@ -28,6 +28,8 @@ from seriatim.store.common import PageBounds, find_append_by_command, find_appen
 from seriatim.store.contexts import ContextKey, EvaluatedContext
 from seriatim.store.port import (
     Cursor,
+    EventTypeCount,
+    EventTypeRange,
     Finding,
     Lease,
     LogClosed,
@@ -37,6 +39,7 @@ from seriatim.store.port import (
     StoredAppend,
     StreamSummary,
     SubscriptionState,
+    make_type_counts,
 )
 from seriatim.store.postgres.append import ValidatedAppend, run_steps, run_steps_async
 from seriatim.store.postgres.checks import doctor, examine_database, verify
@@ -376,6 +379,13 @@ class PostgresStore:
         }
         rows = self._reader.fetch_rows(tenant_id, self._sql["streams"], values)
         return [StreamSummary(*row) for row in rows]
+
+    def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
+        values = names.as_parameters(tenant_id)
+        rows = self._reader.fetch_rows(
+            tenant_id, self._sql["event_types"], values, index_order=True
+        )
+        return make_type_counts((name, counted, last) for name, counted, last in rows)
 
     def select(
         self,

@@ -23,6 +23,8 @@ from seriatim.store.cancellation import ReadBudget
 from seriatim.store.common import find_append_by_command, find_append_by_key
 from seriatim.store.port import (
     Cursor,
+    EventTypeCount,
+    EventTypeRange,
     Finding,
     Lease,
     Outcome,
@@ -31,6 +33,7 @@ from seriatim.store.port import (
     StoredAppend,
     StreamSummary,
     SubscriptionState,
+    make_type_counts,
 )
 from seriatim.store.sqlite import (
     append,
@@ -356,6 +359,12 @@ class SqliteStore:
         values = {"tenant": tenant_id, "stream_type": stream_type, "after": after, "limit": limit}
         with self._readers.bounded_connection() as connection:
             return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
+
+    def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
+        """Return event types by name, with their bounded counts and last positions."""
+        with self._readers.bounded_connection() as connection:
+            values = names.as_parameters(tenant_id)
+            return make_type_counts(connection.execute(SQL["event_types"], values))
 
     def select(
         self,

@@ -400,6 +400,34 @@ def test_tokens_of_each_kind(console: ConsoleService, tenant: str) -> None:
     assert len(rows(everybody.get("/console/events", tenant=tenant))) == 2
 
 
+def test_types_complete_the_filter(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
+    """N1, K2: the filter by type offers the tenant's types with their number of events."""
+    append(console, tenant, NewEvent("order.paid"), NewEvent("order.paid"), NewEvent("seat.*"))
+    append(console, f"{tenant}-x", NewEvent("order.secret"))
+
+    page = visitor.get("/console/events").text
+    of_orders = visitor.get("/console/events", types="order.*").text
+
+    assert '<input name="types"' in page
+    assert 'list="types"' in page
+    offered = re.findall(r'<option value="([^"]*)" label="([^"]*)">', page)
+    assert offered == [("order.paid", "events: 2"), (r"seat.\*", "events: 1")]
+    assert re.findall(r'<option value="([^"]*)" label', of_orders) == ["order.paid"]
+    assert "order.secret" not in page
+
+
+def test_a_scope_of_types_offers_none(console: ConsoleService, tenant: str) -> None:
+    """K2, K4: a token for some event types sees the page, without counts of the others."""
+    append(console, tenant, NewEvent("order.paid"), NewEvent("seat.held"))
+    page = visit(console, tenant_id=tenant, rights=["read"], types=["seat.held"]).get(
+        "/console/events"
+    )
+
+    assert len(rows(page)) == 1
+    assert "<datalist" not in page.text
+    assert "order.paid" not in page.text
+
+
 # -- the live tail
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from seriatim.console.calls import CallContext, event_calls
 from seriatim.console.causes import read_cause_tree
+from seriatim.console.consumers import read_optional
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import (
     EventPage,
@@ -23,6 +24,7 @@ from seriatim.console.renderer import format_inline_json, format_number, shorten
 from seriatim.console.swimlanes import lay_out_swimlanes
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import Forbidden, InvalidArgument, NotFound, SeriatimError
+from seriatim.core.patterns import escape_name
 
 ROWS_MAX = 200  # kept in a page that follows the log
 _FILTERS = (
@@ -37,6 +39,7 @@ _FILTERS = (
 )
 _TAIL_FILTERS = ("types", "stream_type", "stream_id")
 _OTHER_FILTERS = tuple(name for name in _FILTERS if name not in _TAIL_FILTERS)
+_TYPES = 50  # offered to complete the filter by type
 _RELATED = 100  # events of one append, or of one correlation
 _SMALL_FRAME = 16 * 1024  # bytes; a larger message of a tail is formatted in a thread
 _ENVELOPE = (
@@ -66,6 +69,7 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
         found = await read_event_page(page, dict(given), newest_first=newest_first)
     except (InvalidArgument, NotFound) as problem:
         error, status = problem.message, _status_of(page, problem)
+    types = [] if error else await list_types(page, given["types"])
     followable = newest_first and not any(given[name] for name in _OTHER_FILTERS)
     live = followable and found.at_start and page.params.get("live") == "1" and not error
     return await page.render(
@@ -73,6 +77,7 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
         status=status,
         error=error,
         filters=given,
+        types=types,
         kept=_kept(page),
         newest_first=newest_first,
         found=found,
@@ -82,6 +87,22 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
         rows_max=ROWS_MAX,
         tail={name: given[name] for name in _TAIL_FILTERS},
     )
+
+
+async def list_types(page: ConsolePage, pattern: str) -> list[tuple[str, str]]:
+    """Return patterns to complete the filter by type, each with its number of events in words.
+
+    A token that is restricted to event types gets none: the counts are of all types.
+    """
+    prefix = pattern[:-1] if pattern.endswith(".*") else ""
+    found = await read_optional(page, "/v1/event-types", prefix=prefix, limit=_TYPES)
+    return [
+        (
+            escape_name(one["event_type"]),
+            f"events: {format_number(one['counted'])}{'' if one['exact'] else ' or more'}",
+        )
+        for one in (found or {"types": []})["types"]
+    ]
 
 
 def _kept(page: ConsolePage) -> dict[str, str]:

@@ -208,7 +208,7 @@ class EventTypeRange(msgspec.Struct, frozen=True):
     @property
     def end(self) -> str:
         """An exclusive end of the names with the prefix; no name has as many characters."""
-        return self.prefix + LAST_CHARACTER * ID_BYTES_MAX
+        return self.prefix + LAST_CHARACTER * (ID_BYTES_MAX // 4 + 1)
 
     def as_parameters(self, tenant_id: str) -> dict[str, Any]:
         """Return the parameters of the statement `event_types`; it counts one event more."""

@@ -92,8 +92,11 @@ def forgotten_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every statement forget its tenant, and every key be the other tenant's."""
     asked = TenantReader.fetch_rows
 
-    def rows(self: TenantReader, tenant_id: str | None, text: str, parameters: Any = ()) -> Any:
-        return asked(self, tenant_id, TENANT.sub(r"\1::text is not null", text), parameters)
+    def rows(
+        self: TenantReader, tenant_id: str | None, text: str, parameters: Any = (), **how: Any
+    ) -> Any:
+        text = TENANT.sub(r"\1::text is not null", text)
+        return asked(self, tenant_id, text, parameters, **how)
 
     monkeypatch.setattr(TenantReader, "fetch_rows", rows)
     for module in (store_module, index_scans):

@@ -206,8 +206,9 @@ select event_type from known where event_type is not null limit %(limit)s;
 
 -- name: event_types
 -- The distinct types of a tenant by name, found by a loose scan of the index on types, each with its
--- number of events up to a bound and its last position. It needs `use_index_order`: the planner
--- knows nothing about a type that it has not found yet.
+-- number of events up to a bound and its last position. It needs `use_index_order`, and
+-- ranges instead of equality: with them, only the index on types has the requested order. The
+-- planner would otherwise look for the events of a rare type among all positions.
 with recursive known (event_type) as (
     (select e.event_type from {schema}.events e
      where e.tenant_id = %(tenant)s and e.event_type >= %(first)s and e.event_type > %(after)s
@@ -225,12 +226,14 @@ from (select event_type from known where event_type is not null limit %(limit)s)
 cross join lateral (
     select count(*) from (
         select e.position from {schema}.events e
-        where e.tenant_id = %(tenant)s and e.event_type = k.event_type
-        order by e.position limit %(counted)s) e) c (counted)
+        where e.tenant_id = %(tenant)s
+          and e.event_type >= k.event_type and e.event_type <= k.event_type
+        order by e.event_type, e.position limit %(counted)s) e) c (counted)
 cross join lateral (
     select e.position from {schema}.events e
-    where e.tenant_id = %(tenant)s and e.event_type = k.event_type
-    order by e.position desc limit 1) l;
+    where e.tenant_id = %(tenant)s
+      and e.event_type >= k.event_type and e.event_type <= k.event_type
+    order by e.event_type desc, e.position desc limit 1) l;
 
 -- name: declarations
 select version, what, body from {schema}.declarations order by version;

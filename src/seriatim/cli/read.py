@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -27,7 +27,7 @@ from seriatim.cli.output import (
     write_line,
 )
 from seriatim.core.event import EventRecord
-from seriatim.core.query import MATCH_ALL, Filter, Query
+from seriatim.core.query import ID_FIELDS, MATCH_ALL, Filter, Query
 from seriatim.factory import Log
 from seriatim.log.arguments import invalid_argument
 from seriatim.log.batches import Batch
@@ -70,12 +70,23 @@ QueryJson = Annotated[
 ]
 
 
+CorrelationId = Annotated[
+    str | None, typer.Option(help="Only events with this correlation id.", show_default=False)
+]
+CausationId = Annotated[
+    str | None, typer.Option(help="Only events with this causation id.", show_default=False)
+]
+ActorId = Annotated[str | None, typer.Option(help="Only events of this actor.", show_default=False)]
+
+
 def query_from(
     types: list[str] | None,
     stream: tuple[str, str] | None,
     tags: list[str] | None,
     payloads: list[str] | None,
     query_json: str | None = None,
+    *,
+    ids: Mapping[str, str | None] | None = None,
 ) -> Query:
     """Build a query from the options of one filter, or from a complete query in JSON.
 
@@ -90,12 +101,14 @@ def query_from(
         payload=predicates or None,
         tags=tags or None,
         streams=None if stream is None else [stream],
+        **(ids or {}),
     )
     if query_json is None:
         return MATCH_ALL if single == Filter() else Query([single])
     if single != Filter():
         raise invalid_argument(
-            "--query", "is a complete query: leave out --type, --stream, --tag, --payload"
+            "--query",
+            "is a complete query: leave out the options of one filter, such as --type",
         )
     return query_from_json(query_json)
 
@@ -141,11 +154,9 @@ def read(
     occurred_until: Annotated[_Text, _time("Only events that occurred up to this time.")] = None,
     recorded_after: Annotated[_Text, _time("Only events recorded after this time.")] = None,
     recorded_until: Annotated[_Text, _time("Only events recorded up to this time.")] = None,
-    correlation_id: Annotated[
-        _Text, typer.Option(help="Only events with this correlation id.")
-    ] = None,
-    causation_id: Annotated[_Text, typer.Option(help="Only events with this causation id.")] = None,
-    actor_id: Annotated[_Text, typer.Option(help="Only events of this actor.")] = None,
+    correlation_id: CorrelationId = None,
+    causation_id: CausationId = None,
+    actor_id: ActorId = None,
     newest_first: Annotated[
         bool, typer.Option("--newest-first", help="Descending order, from the last event.")
     ] = False,
@@ -225,6 +236,9 @@ def query(
     payloads: Payloads = None,
     tags: Tags = None,
     stream: Stream = None,
+    correlation_id: CorrelationId = None,
+    causation_id: CausationId = None,
+    actor_id: ActorId = None,
     whole: QueryJson = None,
     min_position: Annotated[
         int | None,
@@ -260,8 +274,9 @@ def query(
 
     Pass the version to `append --expect-version` for a conditional append.
     """
+    ids = dict(zip(ID_FIELDS, (correlation_id, causation_id, actor_id), strict=True))
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = query_from(types, stream, tags, payloads, whole)
+        context = query_from(types, stream, tags, payloads, whole, ids=ids)
         if min_position is not None:
             context = msgspec.structs.replace(context, min_position=min_position)
         with command.open() as log:
@@ -318,6 +333,9 @@ def tail(
     stream: Stream = None,
     tags: Tags = None,
     payloads: Payloads = None,
+    correlation_id: CorrelationId = None,
+    causation_id: CausationId = None,
+    actor_id: ActorId = None,
     query: QueryJson = None,
     limit: Annotated[
         int | None,
@@ -338,8 +356,9 @@ def tail(
     as_json: JsonOutput = False,
 ) -> None:
     """Follow the log until Ctrl-C: catch up, then continue live."""
+    ids = dict(zip(ID_FIELDS, (correlation_id, causation_id, actor_id), strict=True))
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = query_from(types, stream, tags, payloads, query)
+        context = query_from(types, stream, tags, payloads, query, ids=ids)
         with command.open() as log:
             follower = _open_follower(log, context, after, name, idle_timeout)
             command.notice("following the log; press Ctrl-C to stop")

@@ -39,12 +39,27 @@ class Filter(msgspec.Struct, frozen=True):
         payload: Payload predicates; one of them must match.
         tags: Tags; the event must have all of them.
         streams: Streams as `(type, id)`; the event must be in one of them.
+        correlation_id: The correlation id of the event.
+        causation_id: The causation id of the event.
+        actor_id: The actor of the event.
     """
 
     types: Sequence[str] | None = None
     payload: Sequence[Any] | None = None
     tags: Sequence[str] | None = None
     streams: Sequence[StreamRef] | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    actor_id: str | None = None
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The ids that the event must have, by the name of their field."""
+        return {name: value for name in ID_FIELDS if (value := getattr(self, name)) is not None}
+
+
+ID_FIELDS = ("correlation_id", "causation_id", "actor_id")
+LIST_FIELDS = tuple(name for name in Filter.__struct_fields__ if name not in ID_FIELDS)
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -85,9 +100,10 @@ class Query(msgspec.Struct, frozen=True):
             "filters": [
                 {
                     name: [list(item) if name == "streams" else item for item in side]
-                    for name in Filter.__struct_fields__
+                    for name in LIST_FIELDS
                     if (side := getattr(one, name)) is not None
                 }
+                | one.ids
                 for one in self.filters or ()
             ]
         }
@@ -110,6 +126,7 @@ _FILTER_NAMES = {
     "payload_predicates": "payload",
     "tags": "tags",
     "streams": "streams",
+    **{name: name for name in ID_FIELDS},
 }
 
 
@@ -166,7 +183,7 @@ def _check_sizes(one: object, where: str, limits: Limits) -> int:
     """Check the lengths of a filter's lists; return the number of values in its predicates."""
     if not isinstance(one, Filter):
         raise _invalid(where, "must be a Filter")
-    for name in Filter.__struct_fields__:
+    for name in LIST_FIELDS:
         side = getattr(one, name)
         if side is not None and not isinstance(side, list | tuple):
             raise _invalid(f"{where}.{name}", "must be a list")
@@ -179,6 +196,9 @@ def _check_filter(one: Filter, where: str, limits: Limits) -> None:
         for index, value in enumerate(getattr(one, name) or ()):
             if problem := problem_of(value):
                 raise _invalid(f"{where}.{name}[{index}]", problem)
+    for name, value in one.ids.items():
+        if problem := text_problem(value):
+            raise _invalid(f"{where}.{name}", problem)
     _check_streams(one.streams or (), where)
     for index, predicate in enumerate(one.payload or ()):
         try:
@@ -235,12 +255,14 @@ class _FilterMatcher:
         self._types = None if one.types is None else NameFilter.parse(one.types)
         self._streams = None if one.streams is None else frozenset(one.streams)
         self._tags = None if one.tags is None else frozenset(one.tags)
+        self._ids = one.ids
         self._payload = None if one.payload is None else list(map(compile_predicate, one.payload))
 
     def matches(self, record: EventRecord, document: PayloadDocument) -> bool:
         return (
             (self._types is None or self._types.allows(record.event_type))
             and (self._streams is None or record.stream in self._streams)
+            and all(getattr(record, name) == value for name, value in self._ids.items())
             and (self._tags is None or (bool(self._tags) and self._tags.issubset(record.tags)))
             and (
                 self._payload is None

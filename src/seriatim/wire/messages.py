@@ -236,7 +236,8 @@ class QueryAccess(msgspec.Struct, frozen=True):
     """How a filter of a query is answered in a range of positions.
 
     `index` names the index that finds candidates: `payload` (with tags, if the filter has some),
-    `tag`, `stream`, `type`, or `tenant`, that of all events of the tenant. With `exact` every
+    `tag`, `correlation`, `causation`, `actor`, `stream`, `type`, or `tenant`, that of all events of
+    the tenant. With `exact` every
     candidate matches, otherwise the other conditions are evaluated for each. The range is after
     `after` and up to `until`.
     """

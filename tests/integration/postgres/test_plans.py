@@ -174,6 +174,31 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
         lambda: last(Filter(types=["type-3"], payload=[{"o": 3}])),
         "events_type",
     ),
+    ("a query by correlation", lambda: found(Filter(correlation_id="c-3")), "events_correlation"),
+    (
+        "a query by correlation with every other side",
+        lambda: found(
+            Filter(
+                types=["type-3", "type-2"],
+                payload=[{"n": 3}],
+                tags=["tag-5"],
+                streams=[STREAM, ("cart", "c-2")],
+                correlation_id="c-3",
+                actor_id="a-3",
+            )
+        ),
+        "events_correlation",
+    ),
+    (
+        "the last of a causation with a tag",
+        lambda: last(Filter(causation_id="c-3", tags=["tag-5"])),
+        "events_causation",
+    ),
+    (
+        "a query by actor and types",
+        lambda: found(Filter(types=["type-3", "type-2"], actor_id="a-3")),
+        "events_actor",
+    ),
     ("the last of a tag", lambda: last(Filter(tags=["tag-5"])), "event_tags_key"),
     ("the last of two tags", lambda: last(Filter(tags=["tag-5", "tag-6"])), "event_tags_key"),
     (

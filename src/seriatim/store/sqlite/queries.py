@@ -45,6 +45,9 @@ _CONDITIONS = {
     "actor_id": "events.actor_id = :actor_id",
     "after_seq": "coalesce(events.stream_seq, 0) > :since_seq",
 }
+TAG_CONDITION = (
+    "exists (select 1 from event_tags where tag_key = {key} and position = events.position)"
+)
 _SCOPES: dict[str, tuple[str, ...]] = {
     "log": (),
     "traces": ("events.stream_type = :trace_kind",),
@@ -212,9 +215,13 @@ def _plan_route(tenant_id: str, route: AccessPath) -> list[IndexScan]:
         condition, more = payload_predicates.build_condition(one.payload)
         values.update(more)
         conditions.append(condition)
+    values.update(one.ids)
+    conditions[:0] = [_CONDITIONS[name] for name in one.ids]
     if route.key_alternatives:
         return _plan_key_scans(tenant_id, route, values, conditions)
     names = route.types
+    if route.index in ("correlation", "causation", "actor"):
+        return [_plan_id_scan(tenant_id, route, values, conditions)]
     if names is not None and names.prefixes:  # the patterns match too many types
         conditions.insert(0, build_type_condition(names, values))
         names = None
@@ -228,6 +235,22 @@ def _plan_route(tenant_id: str, route: AccessPath) -> list[IndexScan]:
         return [scan for step in steps for scan in plan_stream_type_scans(step, all_conditions)]
     name = "stream" if one.streams is not None else "type" if names is not None else "tenant"
     return [IndexScan(name, step, all_conditions, route.after, route.until) for step in steps]
+
+
+def _plan_id_scan(
+    tenant_id: str, route: AccessPath, values: dict[str, Any], conditions: list[str]
+) -> IndexScan:
+    """Return the scan along the index of an id, with conditions on types, streams and tags."""
+    first: list[str] = []
+    if route.types is not None:
+        first.append(build_type_condition(route.types, values))
+    if route.filter.streams is not None:
+        keys = _get_stream_keys(tenant_id, route.filter)
+        first.append(f"events.stream_key in ({bind_list('stream', keys, values)})")
+    for number, key in enumerate(route.tag_keys):
+        values[f"tag_{number}"] = key
+        first.append(TAG_CONDITION.replace("{key}", f":tag_{number}"))
+    return IndexScan(route.index, values, (*first, *conditions), route.after, route.until)
 
 
 def _plan_key_scans(

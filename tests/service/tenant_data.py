@@ -246,6 +246,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "POST /v1/declarations": lambda _, __: RequestParts(body={"kinds": [{"name": "order"}]}),
     "GET /v1/doctor": lambda _, __: RequestParts(),
     "GET /v1/storage": lambda _, __: RequestParts(),
+    "GET /v1/log/size": lambda _, __: RequestParts(),
     "POST /v1/log/epoch": lambda _, __: RequestParts(body={}),
     "POST /v1/commands/purge": lambda _, __: RequestParts(body={"older_than_hours": 24}),
 }

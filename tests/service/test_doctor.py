@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seriatim.store.port import Finding
 from tests.fixtures.service import RunningService
-from tests.service.http_calls import make_caller
+from tests.service.http_calls import make_caller, make_event
 
 
 def test_an_operator_of_all_tenants_reads_the_checks(service: RunningService) -> None:
@@ -38,7 +38,7 @@ def test_the_checks_run_once_for_many_requests(quick: RunningService) -> None:
 
 def test_checks_and_places_are_for_operators_of_all_tenants(quick: RunningService) -> None:
     """K2: they describe the database of all tenants."""
-    for path in ("/v1/doctor", "/v1/storage"):
+    for path in ("/v1/doctor", "/v1/storage", "/v1/log/size"):
         for token in ({"tenant_id": "acme"}, {"rights": ["read"]}):
             assert make_caller(quick, **token)("GET", path).status == 403
 
@@ -48,3 +48,17 @@ def test_without_places_there_is_nothing_to_display(quick: RunningService) -> No
     answer = make_caller(quick)("GET", "/v1/storage")
 
     assert answer.json == {"publishers": [], "archives": []}
+
+
+def test_the_size_of_the_log_grows_with_it(service: RunningService) -> None:
+    """N1, M2: the size is that of the tables or the file, and at least that of new payloads."""
+    who = make_caller(service)
+    before = who("GET", "/v1/log/size").json
+    who.append(*(make_event(payload={"text": f"{n:064}" * 1000}) for n in range(40)))
+    after = who("GET", "/v1/log/size").json
+
+    assert after["bytes"] > before["bytes"] > 0
+    if service.service.log.store.name == "sqlite":
+        assert after["index_bytes"] is None
+    else:
+        assert 0 < after["index_bytes"] < after["bytes"]

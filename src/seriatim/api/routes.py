@@ -626,6 +626,16 @@ ROUTES: tuple[Route, ...] = (
         response=messages.StorageResponse,
     ),
     Route(
+        method="GET",
+        path="/v1/log/size",
+        handler=operator_endpoints.get_log_size,
+        right="operate",
+        service=True,
+        every_tenant=True,
+        params=operator_endpoints.NoParams,
+        response=messages.LogSizeResponse,
+    ),
+    Route(
         method="POST",
         path="/v1/log/epoch",
         handler=operator_endpoints.raise_epoch,

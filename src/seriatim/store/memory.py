@@ -49,6 +49,7 @@ from seriatim.store.port import (
     EventTypeRange,
     Finding,
     Lease,
+    LogSize,
     Outcome,
     ReadSpec,
     RestoredEvent,
@@ -338,6 +339,9 @@ class MemoryStore:
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         return self._cursors.get((tenant_id, purpose, name))
+
+    def size(self) -> LogSize:
+        return LogSize()
 
     def tenants(self, limit: int) -> list[str]:
         return sorted({tenant_id for tenant_id, _ in list(self._ids)})[:limit]

@@ -222,6 +222,18 @@ class EventTypeRange(msgspec.Struct, frozen=True):
         }
 
 
+class LogSize(msgspec.Struct, frozen=True):
+    """The space that a log takes, from the catalogue of its database; nothing is scanned.
+
+    Attributes:
+        bytes: Events, tags and their indexes; on SQLite the whole file. None in memory.
+        index_bytes: The part of the indexes; None if the backend does not tell them apart.
+    """
+
+    bytes: int | None = None
+    index_bytes: int | None = None
+
+
 def make_type_counts(rows: Iterable[tuple[str, int, int]]) -> list[EventTypeCount]:
     """Return the types of a listing from (type, number up to the bound + 1, last position)."""
     return [
@@ -556,6 +568,10 @@ class ServiceStore(Store, Protocol):
 
     def tenants(self, limit: int) -> list[str]:
         """Return tenants that have events, ordered by name."""
+        ...
+
+    def size(self) -> LogSize:
+        """Return the space that the log takes, of all tenants."""
         ...
 
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:

@@ -457,6 +457,16 @@ class StorageResponse(msgspec.Struct, frozen=True):
     archives: list[ArchiveStatus]
 
 
+class LogSizeResponse(msgspec.Struct, frozen=True):
+    """The space that the log takes, of all tenants: events, tags and their indexes.
+
+    On SQLite it is the size of the file, and `index_bytes` is null. In memory, both are null.
+    """
+
+    bytes: int | None
+    index_bytes: int | None
+
+
 class ProjectionBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """A projection to pause or resume, and the reason."""
 

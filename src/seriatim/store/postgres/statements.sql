@@ -32,6 +32,11 @@ select set_config('seriatim.tenant', $1, true), set_config('statement_timeout', 
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_sort', 'off', true), set_config('jit', 'off', true);
 
+-- name: size
+-- Of events and tags with their indexes, and of the indexes alone.
+select sum(pg_total_relation_size(c.oid))::bigint, sum(pg_indexes_size(c.oid))::bigint
+from (values ('{schema}.events'::regclass::oid), ('{schema}.event_tags'::regclass::oid)) c (oid);
+
 -- name: head
 select coalesce(max(position), 0) from {schema}.events;
 

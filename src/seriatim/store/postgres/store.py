@@ -33,6 +33,7 @@ from seriatim.store.port import (
     Finding,
     Lease,
     LogClosed,
+    LogSize,
     Outcome,
     ReadSpec,
     RestoredEvent,
@@ -423,6 +424,10 @@ class PostgresStore:
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         return self._consumers.get_cursor(tenant_id, purpose, name)
+
+    def size(self) -> LogSize:
+        row = self._fetch_one("size")
+        return LogSize() if row is None else LogSize(*row)
 
     def tenants(self, limit: int) -> list[str]:
         return [row[0] for row in self._reader.fetch_rows(None, self._sql["tenants"], (limit,))]

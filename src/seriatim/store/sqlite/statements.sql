@@ -3,6 +3,9 @@
 -- name: head
 select coalesce(max(position), 0) from events
 
+-- name: size
+select page_count * page_size from pragma_page_count(), pragma_page_size()
+
 -- name: end
 (select max(stream_seq) from events indexed by events_by_stream where stream_key = ?)
 

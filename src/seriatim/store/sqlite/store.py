@@ -27,6 +27,7 @@ from seriatim.store.port import (
     EventTypeRange,
     Finding,
     Lease,
+    LogSize,
     Outcome,
     ReadSpec,
     RestoredEvent,
@@ -418,6 +419,11 @@ class SqliteStore:
         """Return a consumer's cursor, None if it has none."""
         with self._readers.connection() as connection:
             return consumers.get_cursor(connection, tenant_id, purpose, name)
+
+    def size(self) -> LogSize:
+        """Return the size of the file."""
+        with self._readers.connection() as connection:
+            return LogSize(connection.execute(SQL["size"]).fetchone()[0])
 
     def tenants(self, limit: int) -> list[str]:
         """Return tenants that have events, ordered by name."""

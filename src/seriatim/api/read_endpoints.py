@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 import msgspec
 
+from seriatim.access.rights import Caller
 from seriatim.api.http import HttpRequest, HttpResponse
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
@@ -22,7 +23,7 @@ from seriatim.factory import Log
 from seriatim.log.arguments import check_position, invalid_argument, make_read_spec
 from seriatim.log.batches import estimate_memory, read_first_records
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key
-from seriatim.store.port import EVENT_TYPES_MAX, ReadSpec, StoredAppend
+from seriatim.store.port import EVENT_TYPES_MAX, ReadSpec, ServiceStore, StoredAppend
 from seriatim.wire.messages import (
     EventTypesResponse,
     LastEventIdResponse,
@@ -421,12 +422,14 @@ async def run_query(service: Service, request: HttpRequest, body: QueryBody) -> 
     limit = log.settings.limits.page if body.limit is None else body.limit
 
     result = await _build_response(
-        service, request, partial(_run_encoded_query, log, query, limit, body)
+        service, request, partial(_run_encoded_query, log, query, limit, body, request.caller)
     )
     return HttpResponse(200, result.body)
 
 
-def _run_encoded_query(log: Log, query: Query, limit: int, body: QueryBody) -> _EncodedPage:
+def _run_encoded_query(
+    log: Log, query: Query, limit: int, body: QueryBody, caller: Caller
+) -> _EncodedPage:
     """Run a query; large events end the result early, with `more` set."""
     limit = log.settings.limits.check_page("limit", limit)
     first = log.query(
@@ -467,8 +470,25 @@ def _run_encoded_query(log: Log, query: Query, limit: int, body: QueryBody) -> _
     last = records[-1].position if records else None
     version, head = first.context_version, first.head
     first.records.clear()  # `_encode_body` releases them one by one
-    access = _explain_query(log, query, (start, end)) if body.explain else None
-    return _EncodedPage(_encode_body(records, QueryResponse([], last, version, head, more, access)))
+    access = events_read = None
+    if body.explain:
+        access = _explain_query(log, query, (start, end))
+    if body.explain and caller.types is None:  # the number includes events of any type
+        events_read = _count_events_read(log, query, (start, end), limit, body)
+    response = QueryResponse([], last, version, head, more, access, events_read)
+    return _EncodedPage(_encode_body(records, response))
+
+
+def _count_events_read(
+    log: Log, query: Query, positions: tuple[int, int], limit: int, body: QueryBody
+) -> int:
+    """Return how many events a page of a query reads, by running it again."""
+    if positions[0] >= positions[1]:
+        return 0
+    store = cast("ServiceStore", log.store)
+    return store.count_events_read(
+        log.tenant_id, query, *positions, limit, newest_first=body.newest_first
+    )
 
 
 def _explain_query(log: Log, query: Query, positions: tuple[int, int]) -> list[QueryAccess]:

@@ -340,6 +340,27 @@ class MemoryStore:
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         return self._cursors.get((tenant_id, purpose, name))
 
+    def count_events_read(
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
+    ) -> int:
+        count = 0
+
+        def iterate_counted() -> Iterator[EventRecord]:
+            nonlocal count
+            for record in _order(self._records[after:until], newest_first):
+                count += 1
+                yield record
+
+        take_page(self._matching(tenant_id, query, iterate_counted()), limit)
+        return count
+
     def size(self) -> LogSize:
         return LogSize()
 

@@ -570,6 +570,22 @@ class ServiceStore(Store, Protocol):
         """Return tenants that have events, ordered by name."""
         ...
 
+    def count_events_read(
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
+    ) -> int:
+        """Run `select` again and return how many events it reads, matching or not.
+
+        An event that two steps of a statement read counts twice.
+        """
+        ...
+
     def size(self) -> LogSize:
         """Return the space that the log takes, of all tenants."""
         ...

@@ -250,7 +250,12 @@ class QueryAccess(msgspec.Struct, frozen=True):
 
 
 class QueryResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a query; the next page has the same `head` and the last position."""
+    """The result of a query; the next page has the same `head` and the last position.
+
+    With `explain`, `events_read` is the number of events that were read to find these, matching or
+    not. An event that two steps of a statement read counts twice. It is
+    omitted for tokens that are restricted to event types.
+    """
 
     records: list[WireRecord]
     last_returned_position: int | None
@@ -258,6 +263,7 @@ class QueryResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     head: int
     more: bool
     access: list[QueryAccess] | None = None
+    events_read: int | None = None
 
 
 class SelectBody(msgspec.Struct, forbid_unknown_fields=True):

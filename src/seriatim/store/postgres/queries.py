@@ -23,7 +23,7 @@ from seriatim.store.postgres.index_scans import (
     build_read_statement,
     build_route_statement,
 )
-from seriatim.store.postgres.reader import TenantReader
+from seriatim.store.postgres.reader import CountingReader, TenantReader
 from seriatim.store.postgres.statements import decode_record, load_store_statements
 
 _ELEMENTS_MAX = 16  # array elements in predicates that the server may compare
@@ -70,6 +70,12 @@ class PostgresQueries:
             ):  # later routes need not read further
                 page = page.end_at(found[-1].position)
         return found
+
+    def count_events_read(self, tenant_id: str, query: Query, page: PageBounds) -> int:
+        """Run the statements of a page of `select`, and return how many events they read."""
+        counting = CountingReader(self._reader)
+        PostgresQueries(self._schema, counting, self._rules).select(tenant_id, query, page)
+        return counting.events_read
 
     def _read_route(
         self, tenant_id: str, route: AccessPath, page: PageBounds, *, verify: bool

@@ -131,6 +131,42 @@ class TenantReader:
         return transformer.load_rows(0, results[-1].ntuples, tuple)
 
 
+class CountingReader(TenantReader):
+    """A reader that also runs each statement under EXPLAIN ANALYZE, and counts the events it reads.
+
+    Attributes:
+        events_read: The events that all statements have read so far; index-only scans read none.
+    """
+
+    def __init__(self, reader: TenantReader) -> None:
+        self.__dict__.update(reader.__dict__)
+        self.events_read = 0
+
+    def fetch_rows(
+        self,
+        tenant_id: str | None,
+        text: str,
+        parameters: Any = (),
+        *,
+        index_order: bool = False,
+    ) -> Rows:
+        """Run a statement, count the events that it reads, and return its rows."""
+        explained = "explain (analyze, costs off, timing off, format json) " + text
+        [[plans]] = super().fetch_rows(tenant_id, explained, parameters, index_order=index_order)
+        self.events_read += sum(_count_events_read(plan["Plan"]) for plan in plans)
+        return super().fetch_rows(tenant_id, text, parameters, index_order=index_order)
+
+
+def _count_events_read(node: dict[str, Any]) -> int:
+    """Return how many rows of the table of events a plan has read."""
+    count = sum(map(_count_events_read, node.get("Plans", ())))
+    if node.get("Relation Name") == "events" and node["Node Type"] != "Index Only Scan":
+        removed = node.get("Rows Removed by Filter", 0)
+        removed += node.get("Rows Removed by Index Recheck", 0)
+        count += round((node["Actual Rows"] + removed) * node["Actual Loops"])
+    return count
+
+
 @lru_cache(maxsize=256)
 def _number_placeholders(text: str) -> tuple[bytes, list[Any]]:
     """Replace placeholders by $1, $2, …; return the statement and the parameters in that order."""

@@ -425,6 +425,19 @@ class PostgresStore:
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         return self._consumers.get_cursor(tenant_id, purpose, name)
 
+    def count_events_read(
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
+    ) -> int:
+        page = PageBounds(after, until, limit, newest_first=newest_first)
+        return self._queries.count_events_read(tenant_id, query, page)
+
     def size(self) -> LogSize:
         row = self._fetch_one("size")
         return LogSize() if row is None else LogSize(*row)

@@ -48,6 +48,7 @@ _CONDITIONS = {
 TAG_CONDITION = (
     "exists (select 1 from event_tags where tag_key = {key} and position = events.position)"
 )
+_COUNT = "count_read(events.position)"
 _SCOPES: dict[str, tuple[str, ...]] = {
     "log": (),
     "traces": ("events.stream_type = :trace_kind",),
@@ -150,6 +151,44 @@ def select(
         return []
     page = PageBounds(after, until, limit, max_bytes, newest_first)
     return read_page(connection, scans, page)
+
+
+def count_events_read(
+    connection: sqlite3.Connection, tenant_id: str, query: Query, rules: Rules, page: PageBounds
+) -> int:
+    """Run the scans of a page of `select`, and return how many events they read.
+
+    A function in their first condition counts: it is called for each event that a scan reads.
+    """
+    query = _expand_query(connection, tenant_id, query)
+    scans = plan_query_scans(tenant_id, query, rules, page.after, page.until)
+    count = 0
+
+    def count_read(_: int) -> int:
+        nonlocal count
+        count += 1
+        return 1
+
+    connection.create_function("count_read", 1, count_read)
+    try:
+        counted = [
+            msgspec.structs.replace(scan, conditions=(_COUNT, *scan.conditions))
+            for scan in ([_scan_tenant(tenant_id)] if scans is None else scans)
+        ]
+        if scans is None:
+            rows = counted[0].fetch_rows(
+                connection,
+                page.after,
+                page.until,
+                limit=NO_UPPER_BOUND,
+                newest_first=page.newest_first,
+            )
+            take_page(_match_records(query, map(decode_record, rows)), page.limit)
+        elif counted:
+            read_page(connection, counted, page)
+    finally:
+        connection.create_function("count_read", 1, None)
+    return count
 
 
 def context_version(

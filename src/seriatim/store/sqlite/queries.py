@@ -169,25 +169,23 @@ def count_events_read(
         count += 1
         return 1
 
+    # It is not removed afterwards, because a page may end before its statements do.
     connection.create_function("count_read", 1, count_read)
-    try:
-        counted = [
-            msgspec.structs.replace(scan, conditions=(_COUNT, *scan.conditions))
-            for scan in ([_scan_tenant(tenant_id)] if scans is None else scans)
-        ]
-        if scans is None:
-            rows = counted[0].fetch_rows(
-                connection,
-                page.after,
-                page.until,
-                limit=NO_UPPER_BOUND,
-                newest_first=page.newest_first,
-            )
-            take_page(_match_records(query, map(decode_record, rows)), page.limit)
-        elif counted:
-            read_page(connection, counted, page)
-    finally:
-        connection.create_function("count_read", 1, None)
+    counted = [
+        msgspec.structs.replace(scan, conditions=(_COUNT, *scan.conditions))
+        for scan in ([_scan_tenant(tenant_id)] if scans is None else scans)
+    ]
+    if scans is None:
+        rows = counted[0].fetch_rows(
+            connection,
+            page.after,
+            page.until,
+            limit=NO_UPPER_BOUND,
+            newest_first=page.newest_first,
+        )
+        take_page(_match_records(query, map(decode_record, rows)), page.limit)
+    elif counted:
+        read_page(connection, counted, page)
     return count
 
 

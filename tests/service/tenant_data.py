@@ -170,6 +170,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "POST /v1/append-if": _stored_if,
     "POST /v1/appends": _several,
     "POST /v1/explain": _explained,
+    "GET /v1/refusals": lambda _, __: RequestParts(),
     "GET /v1/log": lambda _, __: RequestParts(),
     "GET /v1/events": lambda _, whose: RequestParts(
         {"stream_type": "order", "stream_id": f"{whose}-stream", "types": [f"{whose}.one"]}

@@ -125,6 +125,15 @@ ROUTES: tuple[Route, ...] = (
         dry_run=True,
         problems=("invalid_query",),
     ),
+    Route(
+        method="GET",
+        path="/v1/refusals",
+        handler=append_endpoints.list_refusals,
+        right="append",
+        service=True,
+        params=operator_endpoints.NoParams,
+        response=messages.RefusalsResponse,
+    ),
     # -- read
     Route(
         method="GET",

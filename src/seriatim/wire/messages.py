@@ -463,6 +463,31 @@ class StorageResponse(msgspec.Struct, frozen=True):
     archives: list[ArchiveStatus]
 
 
+class RefusedAppend(msgspec.Struct, frozen=True):
+    """A refused append: its time, error code, sender and event types, and the request as JSON text.
+
+    `request` is the body for `POST /v1/explain`. It is null if the guard rejects it, or if it was
+    larger than 16 KiB or malformed.
+    """
+
+    id: str
+    at: str
+    code: str
+    subject: str
+    event_types: list[str]
+    request: str | None
+
+
+class RefusalsResponse(msgspec.Struct, frozen=True):
+    """The last refused appends of a tenant in the process that answers, newest first.
+
+    `processes` is the number of processes of the service; each has its own list.
+    """
+
+    refusals: list[RefusedAppend]
+    processes: int
+
+
 class LogSizeResponse(msgspec.Struct, frozen=True):
     """The space that the log takes, of all tenants: events, tags and their indexes.
 

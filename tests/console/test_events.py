@@ -400,6 +400,70 @@ def test_tokens_of_each_kind(console: ConsoleService, tenant: str) -> None:
     assert len(rows(everybody.get("/console/events", tenant=tenant))) == 2
 
 
+def test_filters_of_a_query(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
+    """D2, E7, N5: tags and predicates select events, alone and with every other filter."""
+    stream = ("order", "7")
+    made = [
+        NewEvent("a", {"n": n % 3}, stream if n % 2 else None, tags=(f"t:{n % 2}",), actor_id="eve")
+        for n in range(2 * PAGE_EVENTS + 10)
+    ]
+    appended = append(console, tenant, *made, NewEvent("b", {"n": [1]}, correlation_id="c 1"))
+    ones = [
+        position for position, event in zip(appended, made, strict=False) if "t:1" in event.tags
+    ]
+
+    pages = [visitor.get("/console/events", tag="t:1")]
+    while address := link(pages[-1], "next"):
+        pages.append(visitor.get(address))
+    back = visitor.get(link(pages[1], "prev") or "")
+    first = visitor.get("/console/events", tag="t:1", order="oldest")
+    few = {"tag": "t:1", "payload": '{"n": 0}', "stream_type": "order", "stream_id": "7"}
+    several = rows(visitor.get("/console/events", types="a", actor_id="eve", **few))
+    window = {"recorded_after": "2020-01-01", "recorded_until": "2020-01-02"}
+
+    assert [position for page in pages for position in rows(page)] == ones[::-1]
+    assert rows(back) == rows(pages[0])
+    assert rows(first) == ones[:PAGE_EVENTS]
+    assert several == [one for one in ones if (one - appended[0]) % 3 == 0][::-1][:PAGE_EVENTS]
+    assert rows(visitor.get("/console/events", payload='{"n": [1]}')) == appended[-1:]
+    assert rows(visitor.get("/console/events", tag="t:1", correlation_id="c 1")) == []
+    assert rows(visitor.get("/console/events", tag="t:1", **window)) == []
+    assert (
+        rows(visitor.get("/console/events", tag="t:1", recorded_after="2020-01-01"))
+        == (ones[: -PAGE_EVENTS - 1 : -1])
+    )
+    for wrong in ({"payload": "{"}, {"tag": "t:1", "stream_id": "7"}):
+        assert visitor.get("/console/events", **wrong).status == 400
+
+
+def test_types_complete_the_filter(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
+    """N1, K2: the filter by type offers the tenant's types with their number of events."""
+    append(console, tenant, NewEvent("order.paid"), NewEvent("order.paid"), NewEvent("seat.*"))
+    append(console, f"{tenant}-x", NewEvent("order.secret"))
+
+    page = visitor.get("/console/events").text
+    of_orders = visitor.get("/console/events", types="order.*").text
+
+    assert '<input name="types"' in page
+    assert 'list="types"' in page
+    offered = re.findall(r'<option value="([^"]*)" label="([^"]*)">', page)
+    assert offered == [("order.paid", "events: 2"), (r"seat.\*", "events: 1")]
+    assert re.findall(r'<option value="([^"]*)" label', of_orders) == ["order.paid"]
+    assert "order.secret" not in page
+
+
+def test_a_scope_of_types_offers_none(console: ConsoleService, tenant: str) -> None:
+    """K2, K4: a token for some event types sees the page, without counts of the others."""
+    append(console, tenant, NewEvent("order.paid"), NewEvent("seat.held"))
+    page = visit(console, tenant_id=tenant, rights=["read"], types=["seat.held"]).get(
+        "/console/events"
+    )
+
+    assert len(rows(page)) == 1
+    assert "<datalist" not in page.text
+    assert "order.paid" not in page.text
+
+
 # -- the live tail
 
 
@@ -455,6 +519,45 @@ def test_the_live_tail_continues_without_loss_or_duplicate(
     assert seen == [str(position) for position in appended]
 
 
+def test_the_live_tail_has_every_filter(
+    console: ConsoleService, visitor: Visitor, tenant: str
+) -> None:
+    """E7, N1: live rows match all filters, and the position moves on without them."""
+    fitting: dict[str, Any] = {
+        "correlation_id": "c 1",
+        "causation_id": "why",
+        "actor_id": "eve",
+        "tags": ("t:1",),
+    }
+    wanted: dict[str, Any] = {
+        "types": "a.*",
+        "payload": '{"n": 1}',
+        "tag": "t:1",
+        "recorded_after": "2020-01-01",
+    }
+    ids = ("correlation_id", "causation_id", "actor_id")
+    wanted |= {name: str(fitting[name]) for name in ids}
+    lacking: list[dict[str, Any]] = [*({name: None} for name in ids), {"tags": ()}]
+    others = [NewEvent("a.b", {"n": 1}, **(fitting | one)) for one in lacking]
+    others += [NewEvent("b", {"n": 1}, **fitting), NewEvent("a.b", {"n": 2}, **fitting)]
+    with open_live(visitor, after="0", keep_alive_s="0.05", **wanted) as tail:
+        append(console, tenant, *others)
+        [expected] = append(console, tenant, NewEvent("a.b", {"n": 1}, **fitting))
+        last = append(console, tenant, *others)[-1]
+        seen: list[dict[str, str]] = []
+        position = 0
+        for fields in tail.events():
+            seen += json.loads(fields["data"]) if fields.get("event") == "rows" else []
+            position = int(fields["data"]) if fields.get("event") == "position" else position
+            if position >= last:
+                break
+
+    assert [row["key"] for row in seen] == [str(expected)]
+    with open_live(visitor, after="0", recorded_until="2020-01-01", keep_alive_s="0.05") as tail:
+        found = [json.loads(next(tail.events())["data"]) for _ in range(2)]
+    assert not [row for part in found if isinstance(part, list) for row in part]
+
+
 def test_live_rows_are_exact_texts(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
     """N3, A2: integers of any size are formatted on the server; a large event is one short row."""
     with open_live(visitor, types="noted", after="0") as tail:
@@ -496,7 +599,10 @@ def test_following_is_offered_where_it_is_possible(
     page = visitor.get("/console/events", live="1", types="noted")
     assert f'data-after="{position}" data-newest="{position}"' in page.text
     assert 'data-live="/console/events/live?types=noted"' in page.text
-    for params in ({"order": "oldest"}, {"correlation_id": "x"}, {"until": str(position)}):
+    related = visitor.get("/console/events", live="1", correlation_id="x", tag="t")
+    assert 'data-live="/console/events/live?correlation_id=x&amp;tag=t"' in related.text
+    past = {"recorded_until": "2020-01-01"}
+    for params in ({"order": "oldest"}, past, {"until": str(position)}):
         assert "data-live=" not in visitor.get("/console/events", live="1", **params).text
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Any
 
 import pytest
@@ -226,3 +227,33 @@ def test_a_large_request_is_explained(console: ConsoleService) -> None:
 
     assert explain(visitor, {"events": [event(payload={"x": "a" * 500_000})]}).status == 200
     assert explain(visitor, "a" * 3_000_000).status in (400, 413)
+
+
+def test_a_recent_refusal_fills_in_the_dry_run(console: ConsoleService) -> None:
+    """N1, N3, N5: a link takes the request of a refused append into the form."""
+    caller = Caller(console.port, console.token(tenant_id="refusing"))
+    body = {"events": [event(HOSTILE)], "conditions": [{"stream": ["order", "7"], "seq": 5}]}
+    caller("POST", "/v1/events", body)
+    visitor = console.sign_in(tenant_id="refusing")
+
+    listed = visitor.get("/why")
+    filled = visitor.get(listed.link("Explain it"))
+
+    assert "event_sequence_invalid" in listed.text
+    assert "<script>alert" not in listed.html + filled.html
+    text = re.search(r'<textarea id="request"[^>]*>([^<]*)</textarea>', filled.html)
+    assert text is not None
+    request = unescape(text[1])
+    assert json.loads(request) == body
+    assert "refused" in explain(visitor, request).text
+    assert visitor.get("/why", refusal="absent-1").status == 404
+
+
+def test_refusals_need_the_rights_of_a_dry_run(console: ConsoleService) -> None:
+    """K2, N2: a token that may not explain sees no refused appends."""
+    caller = Caller(console.port, console.token(tenant_id="refusing-2"))
+    caller("POST", "/v1/events", {"events": [event(event_id="")]})
+
+    assert "Explain it" in console.sign_in(tenant_id="refusing-2").get("/why").text
+    for token in ({"rights": ["read"], "tenant_id": "refusing-2"}, {"tenant_id": "refusing-3"}):
+        assert "Explain it" not in console.sign_in(**token).get("/why").text

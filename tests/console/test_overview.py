@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ def test_an_operator_sees_the_log_and_its_consumers(console_anywhere: ConsoleSer
     assert page.status == 200
     for text in (identity.log_id, "seats", "projection", "acme-cursor", "mailer", "schema"):
         assert text in page.text
+    assert re.search(r"[\d.,]+ [KMG]iB size of the log", page.text)
     assert "dead letters: 1" in page.text
     assert "projection failures: 1" in page.text
 
@@ -36,6 +38,7 @@ def test_an_operator_of_a_tenant_sees_no_other(console_anywhere: ConsoleService)
     assert f"{THEIRS}-cursor" not in page.text
     assert "Checks of the database" not in page.text
     assert "median append" not in page.text
+    assert "size of the log" not in page.text
     assert console_anywhere.sign_in(tenant_id=OURS).get("/", tenant=THEIRS).status == 403
 
 

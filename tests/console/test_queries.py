@@ -120,6 +120,9 @@ def test_results_and_access_paths(console: ConsoleService) -> None:
         ("3", "stream"),
     ]
     assert "all match" in paths
+    read = re.search(r'<div class="value">(\d+)</div><div class="label">events read', page.text)
+    assert read is not None
+    assert 2 <= int(read[1]) <= 3
     everything = reader.get("/console/query", run="1", order="newest")
     assert rows(everything) == positions[::-1]
     nothing = reader.get("/console/query", run="1", query='{"filters": [{"types": []}]}')
@@ -182,7 +185,7 @@ def test_explanations_over_http(console: ConsoleService, explain: bool) -> None:
     caller = Caller(console.port, console.token())
     body = {"query": {"filters": [{"tags": ["t"]}]}, "explain": explain}
     answer = caller("POST", "/v1/query", body).json
-    assert ("access" in answer) == explain
+    assert ("access" in answer) == ("events_read" in answer) == explain
     if explain:
         [path] = answer["access"]
         assert (path["filter"], path["index"], path["exact"]) == (0, "tag", True)

@@ -165,6 +165,10 @@ def test_versions_streams_and_cursors_belong_to_one_tenant(shared: Log) -> None:
     assert max(versions) == last < min(record.position for record in theirs.read())
     assert [len(view.streams()) for view in (ours, theirs)] == [3, 3]
     assert max(one.last_position for one in ours.streams()) <= last
+    assert [sum(one.counted for one in view.event_types()) for view in (ours, theirs)] == [
+        len(list(view.read())) for view in (ours, theirs)
+    ]
+    assert max(one.last_position for one in ours.event_types()) == last
     for purpose in ("subscription", "projection"):
         cursors = ours.store.cursors(OURS, purpose)
         assert {cursor.tenant_id for cursor in cursors} <= {OURS}

@@ -148,6 +148,9 @@ filters = st.builds(
     payload=st.none() | st.lists(st.sampled_from([*PAYLOADS, {"n": []}]), max_size=2),
     tags=st.none() | st.lists(st.sampled_from(TAGS), max_size=2),
     streams=st.none() | st.lists(streams, max_size=2),
+    correlation_id=st.none() | st.none() | st.sampled_from(RELATED),
+    causation_id=st.none() | st.none() | st.sampled_from(RELATED),
+    actor_id=st.none() | st.none() | st.sampled_from(["u", "agent-1"]),
 )
 queries = st.builds(
     Query,

@@ -298,6 +298,7 @@ class Machine(RuleBasedStateMachine):
         self.both(tenant, lambda log: list(log.read_stream(stream, since=since, newest_first=down)))
         self.both(tenant, lambda log: log.last_event(stream))
         self.both(tenant, lambda log: log.streams(stream[0], after=since or 0, limit=2))
+        self.both(tenant, lambda log: log.event_types(limit=1 + (since or 0) % 3))
 
     @rule(
         tenant=strategies.tenants,

@@ -170,6 +170,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "POST /v1/append-if": _stored_if,
     "POST /v1/appends": _several,
     "POST /v1/explain": _explained,
+    "GET /v1/refusals": lambda _, __: RequestParts(),
     "GET /v1/log": lambda _, __: RequestParts(),
     "GET /v1/events": lambda _, whose: RequestParts(
         {"stream_type": "order", "stream_id": f"{whose}-stream", "types": [f"{whose}.one"]}
@@ -181,6 +182,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "POST /v1/streams/last": lambda _, whose: RequestParts(
         body={"streams": [["order", f"{whose}-stream"]]}
     ),
+    "GET /v1/event-types": lambda _, whose: RequestParts({"prefix": f"{whose}."}),
     "POST /v1/query": lambda _, whose: RequestParts(body={"query": _query(whose), "head": 6}),
     "POST /v1/query/records": lambda _, whose: RequestParts(
         body={"query": _query(whose), "after": 0, "until": 6, "limit": 10}
@@ -245,6 +247,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "POST /v1/declarations": lambda _, __: RequestParts(body={"kinds": [{"name": "order"}]}),
     "GET /v1/doctor": lambda _, __: RequestParts(),
     "GET /v1/storage": lambda _, __: RequestParts(),
+    "GET /v1/log/size": lambda _, __: RequestParts(),
     "POST /v1/log/epoch": lambda _, __: RequestParts(body={}),
     "POST /v1/commands/purge": lambda _, __: RequestParts(body={"older_than_hours": 24}),
 }

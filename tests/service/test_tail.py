@@ -342,3 +342,31 @@ def test_tails_are_bounded(
         assert taken.status == 200
         next(taken.lines())
     wait_until(lambda: service.service.hub.open_tails == 0, "none")
+
+
+@pytest.mark.parametrize("by", ["correlation_id", "causation_id", "actor_id"])
+@pytest.mark.parametrize("live", [False, True])
+def test_ids_filter_stored_and_new_events(caller: Caller, by: str, *, live: bool) -> None:
+    """E7, E5: a tail by an id skips other events, moves its position, and continues after it."""
+    expected: list[int] = []
+
+    def load() -> int:
+        for n in range(30):
+            more = {by: "x" if n % 3 == 0 else "y"} if n % 3 < 2 else {}
+            position = caller.append(make_event("a", {"n": n}, **more)).json["first_position"]
+            expected.extend([position] if n % 3 == 0 else [])
+        return int(caller.append(make_event("last")).json["last_position"])
+
+    last = 0 if live else load()
+    filters: dict[str, Any] = {by: "x", "types": ["a"], "keep_alive_s": 0.05}
+    seen: list[list[int]] = []
+    with open_tail(caller, after=0, **filters) as tail:
+        lines = tail.lines()
+        last = load() if live else last
+        while len(seen) < 4:
+            seen += [[record["position"] for record in next(lines).get("records", [])]]
+            seen = [message for message in seen if message]
+    with open_tail(caller, after=seen[-1][-1], **filters) as tail:
+        seen += positions_by_message(tail.lines(), last)
+
+    assert seen == [[position] for position in expected]

@@ -238,7 +238,9 @@ def test_a_tail_contains_only_the_callers_tenant(
         assert word.encode() not in seen
 
 
-@pytest.mark.parametrize("path", ["/v1/streams", "/v1/projections", "/v1/events"])
+@pytest.mark.parametrize(
+    "path", ["/v1/streams", "/v1/event-types", "/v1/projections", "/v1/events"]
+)
 def test_lists_contain_only_the_callers_tenant(
     service: RunningService, ours: Caller, path: str
 ) -> None:
@@ -247,7 +249,8 @@ def test_lists_contain_only_the_callers_tenant(
 
     assert response.status == 200
     assert_nothing_of_theirs(response)
-    assert f"{THEIRS}-stream".encode() not in response.body
+    for name in (f"{THEIRS}-stream", f"{THEIRS}.one"):
+        assert name.encode() not in response.body
 
 
 def event_id_at(caller: Caller, position: int) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from seriatim.api.access_control import (
     check_readable,
@@ -19,6 +20,8 @@ from seriatim.api.access_control import (
 )
 from seriatim.api.http import HttpRequest, HttpResponse
 from seriatim.api.idempotency import REPLAYED_HEADER, run_once
+from seriatim.api.operator_endpoints import NoParams
+from seriatim.api.refusals import REFUSAL_BYTES
 from seriatim.api.request_bodies import (
     BodyParser,
     ParsedAppend,
@@ -46,6 +49,7 @@ from seriatim.wire.messages import (
     EventPosition,
     ExplanationResponse,
     Receipt,
+    RefusalsResponse,
 )
 from seriatim.wire.records import to_wire_records
 
@@ -61,7 +65,7 @@ _append_if_parser = BodyParser(AppendIfBody)
 
 async def append(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
     """Append a batch of events atomically."""
-    return await _append_one(service, request, raw, _parse_append)
+    return await _append_one(service, request, raw, _parse_append, dict)
 
 
 def _parse_append(raw: bytes, limits: Limits) -> _ParsedBody:
@@ -82,7 +86,7 @@ def _match(parser: BodyParser, value: Any, limits: Limits) -> Any:
 
 async def append_if(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
     """Append a batch of facts if their context is unchanged since the caller read it."""
-    return await _append_one(service, request, raw, _parse_append_if)
+    return await _append_one(service, request, raw, _parse_append_if, _to_append_body)
 
 
 def _parse_append_if(raw: bytes, limits: Limits) -> _ParsedBody:
@@ -113,9 +117,18 @@ async def _append_one(
     request: HttpRequest,
     raw: bytes,
     parse: Callable[[bytes, Limits], _ParsedBody],
+    convert: Callable[[Any], dict[str, Any]],
 ) -> HttpResponse:
-    async with _reserve_memory(service, request, raw):
-        return await _parse_and_append(service, request, raw, parse)
+    try:
+        async with _reserve_memory(service, request, raw):
+            return await _parse_and_append(service, request, raw, parse)
+    except SeriatimError as error:
+        value = None
+        if len(raw) <= REFUSAL_BYTES:
+            with suppress(SeriatimError, TypeError, ValueError):
+                value = convert(parse_json_body(raw))
+        service.refusals.add(request.tenant_id, request.caller.subject, error, value)
+        raise
 
 
 def _reserve_memory(
@@ -203,6 +216,7 @@ class _Part(msgspec.Struct, frozen=True):
 
     parsed: ParsedAppend | SeriatimError
     value: Any = None
+    given: Any = None  # for the list of refused appends; None if the request is large
 
 
 async def append_several(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
@@ -246,7 +260,10 @@ def _parse_parts(raw: bytes, limits: Limits, *, with_values: bool) -> list[_Part
     body = _appends_parser.match(value)
     if body is not None:
         given = body.appends
-    return [_parse_part(one, limits, with_value=with_values) for one in given]
+    parts = [_parse_part(one, limits, with_value=with_values) for one in given]
+    if len(raw) > LARGE_BODY_BYTES:
+        return parts
+    return [replace(part, given=one) for part, one in zip(parts, given, strict=True)]
 
 
 def _parse_part(given: Any, limits: Limits, *, with_value: bool) -> _Part:
@@ -266,10 +283,31 @@ async def _append_part(
             raise part.parsed
         result, added = await _append(service, request, part.parsed, part.value, f"/{index}")
     except SeriatimError as error:
+        _note_refused_part(service, request, part, error)
         return AppendOutcome(problem=service.problem(error, request.request_id))
     # Duplicates of a command receive exactly the response of the first.
     whole = result.replayed and b"idempotency-key" not in request.headers
     return AppendOutcome(make_receipt(result, added, whole=whole), replayed=whole)
+
+
+def _note_refused_part(
+    service: Service, request: HttpRequest, part: _Part, error: SeriatimError
+) -> None:
+    """Keep one of several appends that was refused."""
+    value = None if part.given is None else msgspec.to_builtins(part.given)
+    service.refusals.add(request.tenant_id, request.caller.subject, error, value)
+
+
+async def list_refusals(
+    service: Service, request: HttpRequest, params: NoParams
+) -> RefusalsResponse:
+    """List the last refused appends of the tenant, in the process that answers.
+
+    Without the right `read`, only those of the same subject.
+    """
+    del params
+    found = service.refusals.list_for(request.caller, request.tenant_id)
+    return RefusalsResponse(found, service.settings.processes)
 
 
 # -- each

@@ -38,6 +38,7 @@ from seriatim.wire.messages import (
     DeclareBody,
     DoctorResponse,
     LogInfo,
+    LogSizeResponse,
     OperationsResponse,
     PurgeBody,
     StorageResponse,
@@ -524,3 +525,10 @@ async def get_storage(service: Service, request: HttpRequest, params: NoParams) 
     """
     del params
     return await service.run_for_tenant(request.tenant_id, service.inspect_storage)
+
+
+async def get_log_size(service: Service, request: HttpRequest, params: NoParams) -> LogSizeResponse:
+    """Return the space that the log takes, of all tenants, from the catalogue of its database."""
+    del params
+    size = await service.run_for_tenant(request.tenant_id, service.store.size)
+    return LogSizeResponse(size.bytes, size.index_bytes)

@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 import msgspec
 
+from seriatim.access.rights import Caller
 from seriatim.api.http import HttpRequest, HttpResponse
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
@@ -22,8 +23,9 @@ from seriatim.factory import Log
 from seriatim.log.arguments import check_position, invalid_argument, make_read_spec
 from seriatim.log.batches import estimate_memory, read_first_records
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key
-from seriatim.store.port import ReadSpec, StoredAppend
+from seriatim.store.port import EVENT_TYPES_MAX, ReadSpec, ServiceStore, StoredAppend
 from seriatim.wire.messages import (
+    EventTypesResponse,
     LastEventIdResponse,
     LastRecordsResponse,
     LogInfo,
@@ -115,6 +117,14 @@ class StreamsParams(msgspec.Struct, frozen=True):
     stream_type: str | None = None
     after: int = 0
     limit: int = 1000
+
+
+class EventTypesParams(msgspec.Struct, frozen=True):
+    """Event types whose names begin with a prefix and are greater than `after`."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: int = EVENT_TYPES_MAX
 
 
 async def get_log_info(service: Service, request: HttpRequest, params: HeadWaitParams) -> LogInfo:
@@ -375,6 +385,20 @@ async def list_streams(
     return await service.run_for_tenant(request.tenant_id, read_streams)
 
 
+async def list_event_types(
+    service: Service, request: HttpRequest, params: EventTypesParams
+) -> EventTypesResponse:
+    """List event types by name, with how many events each has, counted up to a bound."""
+    log = service.view(request.tenant_id)
+
+    def read_types() -> EventTypesResponse:
+        return EventTypesResponse(
+            log.event_types(params.prefix, after=params.after, limit=params.limit)
+        )
+
+    return await service.run_for_tenant(request.tenant_id, read_types)
+
+
 async def get_last_events(
     service: Service, request: HttpRequest, body: StreamsBody
 ) -> LastRecordsResponse:
@@ -398,12 +422,14 @@ async def run_query(service: Service, request: HttpRequest, body: QueryBody) -> 
     limit = log.settings.limits.page if body.limit is None else body.limit
 
     result = await _build_response(
-        service, request, partial(_run_encoded_query, log, query, limit, body)
+        service, request, partial(_run_encoded_query, log, query, limit, body, request.caller)
     )
     return HttpResponse(200, result.body)
 
 
-def _run_encoded_query(log: Log, query: Query, limit: int, body: QueryBody) -> _EncodedPage:
+def _run_encoded_query(
+    log: Log, query: Query, limit: int, body: QueryBody, caller: Caller
+) -> _EncodedPage:
     """Run a query; large events end the result early, with `more` set."""
     limit = log.settings.limits.check_page("limit", limit)
     first = log.query(
@@ -444,8 +470,25 @@ def _run_encoded_query(log: Log, query: Query, limit: int, body: QueryBody) -> _
     last = records[-1].position if records else None
     version, head = first.context_version, first.head
     first.records.clear()  # `_encode_body` releases them one by one
-    access = _explain_query(log, query, (start, end)) if body.explain else None
-    return _EncodedPage(_encode_body(records, QueryResponse([], last, version, head, more, access)))
+    access = events_read = None
+    if body.explain:
+        access = _explain_query(log, query, (start, end))
+    if body.explain and caller.types is None:  # the number includes events of any type
+        events_read = _count_events_read(log, query, (start, end), limit, body)
+    response = QueryResponse([], last, version, head, more, access, events_read)
+    return _EncodedPage(_encode_body(records, response))
+
+
+def _count_events_read(
+    log: Log, query: Query, positions: tuple[int, int], limit: int, body: QueryBody
+) -> int:
+    """Return how many events a page of a query reads, by running it again."""
+    if positions[0] >= positions[1]:
+        return 0
+    store = cast("ServiceStore", log.store)
+    return store.count_events_read(
+        log.tenant_id, query, *positions, limit, newest_first=body.newest_first
+    )
 
 
 def _explain_query(log: Log, query: Query, positions: tuple[int, int]) -> list[QueryAccess]:

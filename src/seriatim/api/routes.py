@@ -125,6 +125,15 @@ ROUTES: tuple[Route, ...] = (
         dry_run=True,
         problems=("invalid_query",),
     ),
+    Route(
+        method="GET",
+        path="/v1/refusals",
+        handler=append_endpoints.list_refusals,
+        right="append",
+        service=True,
+        params=operator_endpoints.NoParams,
+        response=messages.RefusalsResponse,
+    ),
     # -- read
     Route(
         method="GET",
@@ -185,6 +194,15 @@ ROUTES: tuple[Route, ...] = (
         all_types=True,
         body=messages.StreamsBody,
         response=messages.LastRecordsResponse,
+    ),
+    Route(
+        method="GET",
+        path="/v1/event-types",
+        handler=read_endpoints.list_event_types,
+        right="read",
+        all_types=True,
+        params=read_endpoints.EventTypesParams,
+        response=messages.EventTypesResponse,
     ),
     Route(
         method="POST",
@@ -615,6 +633,16 @@ ROUTES: tuple[Route, ...] = (
         every_tenant=True,
         params=operator_endpoints.NoParams,
         response=messages.StorageResponse,
+    ),
+    Route(
+        method="GET",
+        path="/v1/log/size",
+        handler=operator_endpoints.get_log_size,
+        right="operate",
+        service=True,
+        every_tenant=True,
+        params=operator_endpoints.NoParams,
+        response=messages.LogSizeResponse,
     ),
     Route(
         method="POST",

@@ -26,6 +26,7 @@ from seriatim.api.http import HttpRequest
 from seriatim.api.hub import Hub
 from seriatim.api.job_runner import JobRunner
 from seriatim.api.memory_budget import MemoryBudget
+from seriatim.api.refusals import RefusedAppends
 from seriatim.api.request_queue import RequestQueue
 from seriatim.api.tail_buffer import TailBuffer
 from seriatim.api.tenant_limiter import TenantLimiter
@@ -201,6 +202,7 @@ class Service:
         self.meter = QuotaMeter(general, processes=serving.processes)
         self.memory = MemoryBudget(serving.tenant_memory_bytes)
         self.bounds = LimitReporter()
+        self.refusals = RefusedAppends(log.appender.guard)
         self.hub = Hub(log, self.run, self.memory, self.bounds.report, buffer=serving.tail_buffer)
         self._authenticator = Authenticator(access, self.run_access)
         self._tokens_optional = serving.open_on_loopback

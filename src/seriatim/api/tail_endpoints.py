@@ -17,7 +17,7 @@ from seriatim.api.tail_buffer import TailBuffer, TailChunk
 from seriatim.core.errors import SeriatimError
 from seriatim.core.event import LogIdentity
 from seriatim.core.limits import limit_error
-from seriatim.core.query import Filter, Query, check_query
+from seriatim.core.query import ID_FIELDS, Filter, Query, check_query
 from seriatim.factory import Log
 from seriatim.log.arguments import check_position, invalid_argument
 from seriatim.log.batches import iterate_matching_appends
@@ -46,6 +46,9 @@ class TailParams(msgspec.Struct, frozen=True):
     tags: list[str] | None = None
     stream_type: str | None = None
     stream_id: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    actor_id: str | None = None
     query: str | None = None
     log_id: str | None = None
     epoch: int | None = None
@@ -61,6 +64,9 @@ class TailBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tags: list[str] | None = None
     stream_type: str | None = None
     stream_id: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    actor_id: str | None = None
     query: dict[str, Any] | None = None
     log_id: str | None = None
     epoch: int | None = None
@@ -97,7 +103,8 @@ async def follow(
 
 
 def _parse_query(params: TailParams | TailBody) -> Query:
-    filters = (params.types, params.tags, params.stream_type, params.stream_id)
+    ids = {name: getattr(params, name) for name in ID_FIELDS}
+    filters = (params.types, params.tags, params.stream_type, params.stream_id, *ids.values())
     if params.query is not None:
         if any(one is not None for one in filters):
             raise invalid_argument("query", "cannot be combined with other filters")
@@ -111,7 +118,7 @@ def _parse_query(params: TailParams | TailBody) -> Query:
         if params.stream_type is None or params.stream_id is None:
             raise invalid_argument("stream_id", "and stream_type must be given together")
         streams = [(params.stream_type, params.stream_id)]
-    return Query([Filter(types=params.types, tags=params.tags, streams=streams)])
+    return Query([Filter(types=params.types, tags=params.tags, streams=streams, **ids)])
 
 
 def _accepts_ndjson(request: HttpRequest) -> bool:

@@ -29,7 +29,7 @@ from seriatim.cli.maintenance import audit, doctor, init, verify
 from seriatim.cli.operations import operations
 from seriatim.cli.output import Terminal, write_json
 from seriatim.cli.publish import publish, reconcile
-from seriatim.cli.read import query, read, streams, subscriptions, tail
+from seriatim.cli.read import query, read, streams, subscriptions, tail, types
 from seriatim.cli.serve import serve
 from seriatim.cli.transfer import export, import_
 from seriatim.cli.work import work
@@ -110,6 +110,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "read": read,
     "tail": tail,
     "streams": streams,
+    "types": types,
     "subscriptions": subscriptions,
     "operations": operations,
     "query": query,

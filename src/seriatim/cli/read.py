@@ -1,8 +1,8 @@
-"""The commands `read`, `query`, `tail`, `streams` and `subscriptions`."""
+"""The commands `read`, `query`, `tail`, `streams`, `types` and `subscriptions`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -27,14 +27,19 @@ from seriatim.cli.output import (
     write_line,
 )
 from seriatim.core.event import EventRecord
-from seriatim.core.query import MATCH_ALL, Filter, Query
+from seriatim.core.query import ID_FIELDS, MATCH_ALL, Filter, Query
 from seriatim.factory import Log
 from seriatim.log.arguments import ReadFilters, invalid_argument
 from seriatim.log.batches import Batch
 from seriatim.log.export_format import encode_record_line
 from seriatim.log.query_execution import QueryResult
 from seriatim.log.subscription import Subscription, Tail
-from seriatim.store.port import StreamSummary, SubscriptionStatus
+from seriatim.store.port import (
+    EVENT_TYPES_MAX,
+    EventTypeCount,
+    StreamSummary,
+    SubscriptionStatus,
+)
 
 Types = Annotated[
     list[str] | None,
@@ -76,6 +81,8 @@ def make_query(
     tags: list[str] | None,
     payloads: list[str] | None,
     query_json: str | None = None,
+    *,
+    ids: Mapping[str, str | None] | None = None,
 ) -> Query:
     """Build a query from the options of one filter, or from a complete query in JSON.
 
@@ -90,12 +97,14 @@ def make_query(
         payload=predicates or None,
         tags=tags or None,
         streams=None if stream is None else [stream],
+        **(ids or {}),
     )
     if query_json is None:
         return MATCH_ALL if single == Filter() else Query([single])
     if single != Filter():
         raise invalid_argument(
-            "--query", "is a complete query: leave out --type, --stream, --tag, --payload"
+            "--query",
+            "is a complete query: leave out the options of one filter, such as --type",
         )
     return parse_query(query_json)
 
@@ -234,6 +243,9 @@ def query(
     payloads: Payloads = None,
     tags: Tags = None,
     stream: Stream = None,
+    correlation_id: CorrelationId = None,
+    causation_id: CausationId = None,
+    actor_id: ActorId = None,
     query_json: QueryJson = None,
     min_position: Annotated[
         int | None,
@@ -269,8 +281,9 @@ def query(
 
     Pass the version to `append --expect-version` for a conditional append.
     """
+    ids = dict(zip(ID_FIELDS, (correlation_id, causation_id, actor_id), strict=True))
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = make_query(types, stream, tags, payloads, query_json)
+        context = make_query(types, stream, tags, payloads, query_json, ids=ids)
         if min_position is not None:
             context = msgspec.structs.replace(context, min_position=min_position)
         with command.open() as log:
@@ -327,6 +340,9 @@ def tail(
     stream: Stream = None,
     tags: Tags = None,
     payloads: Payloads = None,
+    correlation_id: CorrelationId = None,
+    causation_id: CausationId = None,
+    actor_id: ActorId = None,
     query: QueryJson = None,
     limit: Annotated[
         int | None,
@@ -347,8 +363,9 @@ def tail(
     as_json: JsonOutput = False,
 ) -> None:
     """Follow the log until Ctrl-C: catch up, then continue live."""
+    ids = dict(zip(ID_FIELDS, (correlation_id, causation_id, actor_id), strict=True))
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
-        context = make_query(types, stream, tags, payloads, query)
+        context = make_query(types, stream, tags, payloads, query, ids=ids)
         with command.open() as log:
             follower = _open_follower(log, context, after, name, idle_timeout)
             command.notice("following the log; press Ctrl-C to stop")
@@ -465,3 +482,48 @@ def _print_streams(command: CommandSession, summaries: list[StreamSummary], limi
         command.notice(
             f"there may be more streams: continue with --after {summaries[-1].first_position}"
         )
+
+
+def types(
+    ctx: typer.Context,
+    prefix: Annotated[
+        str, typer.Option(help="Only types that begin with this text.", show_default=False)
+    ] = "",
+    after: Annotated[
+        str, typer.Option(help="Only types whose name is greater than this.", show_default=False)
+    ] = "",
+    limit: Annotated[
+        int, typer.Option(help="The maximum number of types, at most 100.")
+    ] = EVENT_TYPES_MAX,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """List event types with their number of events, counted up to 10,000, and last position."""
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
+        found = log.event_types(prefix, after=after, limit=limit)
+        if command.as_json:
+            for one in found:
+                write_json(msgspec.structs.asdict(one))
+        else:
+            _print_types(command, found, limit)
+
+
+def _print_types(command: CommandSession, found: list[EventTypeCount], limit: int) -> None:
+    if not found:
+        command.notice("no event types")
+        return
+    rows = make_table("type", "events", "last", right=("events", "last"))
+    for one in found:
+        rows.add_row(
+            Text(escape_unprintable(one.event_type), style="green"),
+            f"{one.counted}{'' if one.exact else '+'}",
+            str(one.last_position),
+        )
+    command.stdout.print(rows)
+    if len(found) == limit:
+        last = escape_unprintable(found[-1].event_type)
+        command.notice(f"there may be more types: continue with --after {last}")

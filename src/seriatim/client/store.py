@@ -36,6 +36,8 @@ from seriatim.log.query_execution import QueryRange
 from seriatim.store.common import is_page_full
 from seriatim.store.port import (
     Cursor,
+    EventTypeCount,
+    EventTypeRange,
     Finding,
     Lease,
     Outcome,
@@ -368,6 +370,12 @@ class HttpStore:
         raw = self.http.get("/v1/streams", params, tenant_id=tenant_id)
         summaries: list[StreamSummary] = self.decode(raw, messages.StreamsResponse).streams
         return summaries
+
+    def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
+        params = msgspec.structs.asdict(names)
+        raw = self.http.get("/v1/event-types", params, tenant_id=tenant_id)
+        found: list[EventTypeCount] = self.decode(raw, messages.EventTypesResponse).types
+        return found
 
     def select(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any, cast
@@ -11,18 +12,32 @@ import msgspec
 
 from seriatim.console.calls import CallContext, event_calls
 from seriatim.console.causes import read_cause_tree
+from seriatim.console.consumers import read_optional
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import (
     EventPage,
+    TimeWindow,
     find_position,
     parse_moment,
     parse_number,
+    parse_window,
     read_event_page,
 )
+from seriatim.console.queries import parse_json_field
 from seriatim.console.renderer import format_inline_json, format_number, shorten
 from seriatim.console.swimlanes import lay_out_swimlanes
 from seriatim.core.canonical import canonical_text, hash_text
-from seriatim.core.errors import Forbidden, InvalidArgument, NotFound, SeriatimError
+from seriatim.core.errors import (
+    Forbidden,
+    InvalidArgument,
+    InvalidQuery,
+    LimitExceeded,
+    NotFound,
+    SeriatimError,
+    TimedOut,
+)
+from seriatim.core.patterns import escape_name
+from seriatim.core.query import ID_FIELDS
 
 ROWS_MAX = 200  # kept in a page that follows the log
 _FILTERS = (
@@ -32,11 +47,13 @@ _FILTERS = (
     "correlation_id",
     "causation_id",
     "actor_id",
+    "tag",
+    "payload",
     "recorded_after",
     "recorded_until",
 )
-_TAIL_FILTERS = ("types", "stream_type", "stream_id")
-_OTHER_FILTERS = tuple(name for name in _FILTERS if name not in _TAIL_FILTERS)
+_QUERIED = ("tag", "payload")  # filters that only a query has
+_TYPES = 50  # offered to complete the filter by type
 _RELATED = 100  # events of one append, or of one correlation
 _SMALL_FRAME = 16 * 1024  # bytes; a larger message of a tail is formatted in a thread
 _ENVELOPE = (
@@ -63,16 +80,20 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
     try:
         if (target := await _find_jump(page, newest_first=newest_first)) is not None:
             return page.redirect("/events", **_kept(page), **target)
-        found = await read_event_page(page, dict(given), newest_first=newest_first)
-    except (InvalidArgument, NotFound) as problem:
+        query = build_query(given) if any(given[name] for name in _QUERIED) else None
+        filters = {name: given[name] for name in _FILTERS if name not in _QUERIED}
+        found = await read_event_page(page, filters, newest_first=newest_first, query=query)
+    except (InvalidArgument, InvalidQuery, LimitExceeded, NotFound, TimedOut) as problem:
         error, status = problem.message, _status_of(page, problem)
-    followable = newest_first and not any(given[name] for name in _OTHER_FILTERS)
-    live = followable and found.at_start and page.params.get("live") == "1" and not error
+    types = [] if error else await list_types(page, given["types"])
+    followable = newest_first and not error and not _has_passed(given)
+    live = followable and found.at_start and page.params.get("live") == "1"
     return await page.render(
         "events.html",
         status=status,
         error=error,
         filters=given,
+        types=types,
         kept=_kept(page),
         newest_first=newest_first,
         found=found,
@@ -80,8 +101,52 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
         followable=followable,
         live=live,
         rows_max=ROWS_MAX,
-        tail={name: given[name] for name in _TAIL_FILTERS},
+        tail=given,
     )
+
+
+def build_query(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the query with the filters of the form, except the times; empty if there are none.
+
+    Raises:
+        InvalidArgument: A filter is malformed.
+    """
+    one: dict[str, Any] = {name: given[name] for name in ID_FIELDS if given.get(name)}
+    if given.get("types"):
+        one["types"] = [given["types"]]
+    if given.get("tag"):
+        one["tags"] = [given["tag"]]
+    if given.get("payload"):
+        one["payload"] = [parse_json_field(given["payload"], "payload")]
+    stream = [given.get("stream_type") or "", given.get("stream_id") or ""]
+    if any(stream) and not all(stream):
+        msg = "stream_id and stream_type must be given together"
+        raise InvalidArgument(msg, details={"argument": "stream_id"})
+    if any(stream):
+        one["streams"] = [stream]
+    return {"filters": [one]} if one else {}
+
+
+def _has_passed(given: Mapping[str, str]) -> bool:
+    """Return whether the window of the filters has ended, so that no new event is in it."""
+    until = parse_window(given).until
+    return until is not None and until < time.time_ns() // 1000
+
+
+async def list_types(page: ConsolePage, pattern: str) -> list[tuple[str, str]]:
+    """Return patterns to complete the filter by type, each with its number of events in words.
+
+    A token that is restricted to event types gets none: the counts are of all types.
+    """
+    prefix = pattern[:-1] if pattern.endswith(".*") else ""
+    found = await read_optional(page, "/v1/event-types", prefix=prefix, limit=_TYPES)
+    return [
+        (
+            escape_name(one["event_type"]),
+            f"events: {format_number(one['counted'])}{'' if one['exact'] else ' or more'}",
+        )
+        for one in (found or {"types": []})["types"]
+    ]
 
 
 def _kept(page: ConsolePage) -> dict[str, str]:
@@ -111,14 +176,18 @@ def _status_of(page: ConsolePage, error: SeriatimError) -> int:
 
 async def follow_events(page: ConsolePage) -> ConsoleResponse:
     """Stream new events as rows, in the order of the log; `Last-Event-ID` continues a stream."""
-    names = (*_TAIL_FILTERS, "after", "keep_alive_s")
+    given = {name: page.params.get(name, "").strip() for name in _FILTERS}
+    names = ["after", "keep_alive_s"]
     params = {name: page.params[name] for name in names if page.params.get(name)}
+    if query := build_query(given):
+        params["query"] = canonical_text(query)
+    window = parse_window(given)
     stream = await page.stream("/v1/tail", params)
-    return msgspec.structs.replace(stream, chunks=_stream_rows(page, stream.chunks))
+    return msgspec.structs.replace(stream, chunks=_stream_rows(page, stream.chunks, window))
 
 
 async def _stream_rows(
-    page: ConsolePage, chunks: AsyncIterator[bytes]
+    page: ConsolePage, chunks: AsyncIterator[bytes], window: TimeWindow
 ) -> AsyncGenerator[bytes, None]:
     """Replace the events of a tail by the text of their rows: browsers round large integers."""
     buffer = bytearray()
@@ -129,19 +198,25 @@ async def _stream_rows(
                 frame = bytes(buffer[:end])
                 del buffer[: end + 2]
                 if len(frame) <= _SMALL_FRAME:
-                    yield format_frame(page, frame)
+                    yield format_frame(page, frame, window)
                     continue
                 yield await page.app.service.run_for_tenant(
-                    page.request.tenant_id, partial(format_frame, page, frame)
+                    page.request.tenant_id, partial(format_frame, page, frame, window)
                 )
 
 
-def format_frame(page: ConsolePage, frame: bytes) -> bytes:
-    """Return a message of a tail with rows instead of events; other messages are unchanged."""
+def format_frame(page: ConsolePage, frame: bytes, window: TimeWindow) -> bytes:
+    """Return a message of a tail with rows instead of events; a problem is unchanged.
+
+    A position without rows is a message of its own, with which a page that reconnects continues.
+    """
     start, event, data = frame.partition(b"\nevent: append\ndata: ")
+    comment, _, position = frame.partition(b"\nid: ")
+    if not event and comment.startswith(b":"):
+        return b"id: %b\nevent: position\ndata: %b\n\n" % (position, position)
     if not event:
         return frame + b"\n\n"
-    records = msgspec.json.decode(data)["records"]
+    records = [one for one in msgspec.json.decode(data)["records"] if window.contains(one)]
     rows = msgspec.json.encode([format_row(page, record) for record in records])
     return start + b"\nevent: rows\ndata: " + rows + b"\n\n"
 

@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 
 from seriatim.api.http import HttpResponse
+from seriatim.console.consumers import read_optional
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.console.renderer import format_json
+from seriatim.core.canonical import parse_strict_json
 from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import InvalidArgument, NotFound, SeriatimError
 
@@ -65,13 +68,29 @@ class FormProblem(msgspec.Struct, frozen=True):
 
 async def show_why(page: ConsolePage) -> ConsoleResponse:
     """Show the forms, and the receipt that the address names."""
-    receipt, problem = None, None
+    receipt, problem, draft = None, None, _EXAMPLE
     try:
+        draft = await _find_refused_request(page) or _EXAMPLE
         receipt = await _find_receipt(page)
     except (InvalidArgument, NotFound) as error:
         problem = _make_problem(page, error)
     status = 200 if problem is None else problem.status
-    return await _render(page, status, receipt=receipt, receipt_problem=problem)
+    return await _render(page, status, receipt=receipt, receipt_problem=problem, example=draft)
+
+
+async def _find_refused_request(page: ConsolePage) -> str | None:
+    """Return the text of the refused append that the address names, or None if it names none.
+
+    Raises:
+        NotFound: This process has it no more, or never had it.
+    """
+    if not (wanted := page.params.get("refusal")):
+        return None
+    for one in (await page.get("/v1/refusals"))["refusals"]:
+        if one["id"] == wanted and one["request"] is not None:
+            return format_json(parse_strict_json(one["request"]))
+    msg = "this process does not have that refused append: each keeps the last ones it refused"
+    raise NotFound(msg, details={"refusal": wanted[:80]})
 
 
 async def explain(page: ConsolePage) -> ConsoleResponse:
@@ -88,7 +107,9 @@ async def explain(page: ConsolePage) -> ConsoleResponse:
 
 
 async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse:
+    refused = await read_optional(page, "/v1/refusals") if page.can("append") else None
     shown: dict[str, Any] = {
+        "refused": refused,
         "receipt": None,
         "receipt_problem": None,
         "explanation": None,

@@ -16,6 +16,7 @@ from seriatim.console.consumers import (
 from seriatim.console.drawings import draw_line_chart, format_span
 from seriatim.console.history import INTERVAL_S, History
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.console.renderer import format_bytes
 from seriatim.core.tenants import ALL_TENANTS
 
 _LATEST = 10
@@ -43,6 +44,7 @@ async def show_overview(page: ConsolePage) -> ConsoleResponse:
         consumers=consumers,
         problems=list_problems(projections, subscriptions, handlers or ()),
         findings=findings,
+        size=await read_size(page),
         charts=draw_log_charts(page.history, whole=page.caller.tenant_id == ALL_TENANTS),
         rate=find_current_rate(page.history),
         refresh_s=int(INTERVAL_S),
@@ -55,6 +57,14 @@ async def read_findings(page: ConsolePage) -> list[dict[str, Any]] | None:
         return None
     found = await read_optional(page, "/v1/doctor")
     return None if found is None else found["findings"]
+
+
+async def read_size(page: ConsolePage) -> str:
+    """Return the size of the whole log in words; empty for callers that may not see it."""
+    if page.caller.tenant_id != ALL_TENANTS:
+        return ""
+    found = await read_optional(page, "/v1/log/size")
+    return "" if found is None or found["bytes"] is None else format_bytes(found["bytes"])
 
 
 def list_problems(

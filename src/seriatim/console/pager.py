@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -82,56 +83,111 @@ async def find_position(page: ConsolePage, moment_us: int, **filters: Any) -> in
     return int(low)
 
 
-async def find_window(page: ConsolePage, filters: dict[str, Any]) -> dict[str, int | None]:
-    """Return the bounds in positions of a window of recording times, so that an index answers.
+class TimeWindow(msgspec.Struct, frozen=True):
+    """A window of recording times in microseconds: after `since`, up to `until`."""
 
-    They are a little wider than the window, because clocks differ; the times still filter.
+    since: int | None = None
+    until: int | None = None
+
+    def contains(self, event: dict[str, Any]) -> bool:
+        """Return whether an event was recorded in the window."""
+        moment = parse_us(event["recorded_at"]) or 0
+        return (self.since is None or moment > self.since) and (
+            self.until is None or moment <= self.until
+        )
+
+
+def parse_window(params: Mapping[str, str]) -> TimeWindow:
+    """Return the window of `recorded_after` and `recorded_until`.
+
+    Raises:
+        InvalidArgument: One of them is not a time, or the window ends before it starts.
     """
-    bounds: dict[str, int | None] = {"after": None, "until": None}
-    since = parse_moment(filters.get("recorded_after") or "", "recorded_after")
-    until = parse_moment(filters.get("recorded_until") or "", "recorded_until")
+    since = parse_moment(params.get("recorded_after") or "", "recorded_after")
+    until = parse_moment(params.get("recorded_until") or "", "recorded_until")
     if since is not None and until is not None and until < since:
         msg = "recorded_until must not be before recorded_after"
         raise InvalidArgument(msg, details={"argument": "recorded_until"})
-    if since is not None:
-        filters["recorded_after"] = format_us(since)
-        bounds["after"] = await find_position(page, max(0, since - _MARGIN_US))
-    if until is not None:
-        filters["recorded_until"] = format_us(until)
-        bounds["until"] = await find_position(page, until + _MARGIN_US)
-    return bounds
+    return TimeWindow(since, until)
+
+
+async def find_window(
+    page: ConsolePage, window: TimeWindow, margin_us: int = _MARGIN_US
+) -> dict[str, int | None]:
+    """Return the bounds in positions of a window of recording times, so that an index answers.
+
+    With a margin they are wider than the window, because clocks differ; the times still filter.
+    """
+    since, until = window.since, window.until
+    return {
+        "after": None if since is None else await find_position(page, max(0, since - margin_us)),
+        "until": None if until is None else await find_position(page, until + margin_us),
+    }
 
 
 async def read_event_page(
-    page: ConsolePage, filters: dict[str, Any], *, newest_first: bool
+    page: ConsolePage,
+    filters: dict[str, Any],
+    *,
+    newest_first: bool,
+    query: dict[str, Any] | None = None,
 ) -> EventPage:
     """Read the page of events that the address names by `after`, `until` and `back`.
 
     A page further on starts after `after`, or at `until` if the newest come first. A page back is
-    read in the opposite order from the other bound, and reversed.
+    read in the opposite order from the other bound, and reversed. With a query, it has the filters,
+    except the times.
 
     Raises:
         InvalidArgument: A number or time of the address is malformed.
     """
     after, until = parse_number(page, "after"), parse_number(page, "until")
     back = page.params.get("back") == "1"
-    window = await find_window(page, filters)
+    times = parse_window(filters)
+    window = await find_window(page, times, 0 if query else _MARGIN_US)
     if window["until"] == 0:
         return EventPage([])
-    found = await page.get(
-        "/v1/events",
-        limit=PAGE_EVENTS,
-        newest_first=newest_first is not back,
-        after=_tightest(max, after, window["after"]),
-        until=_tightest(min, until, window["until"]),
-        **filters,
-    )
+    bounds = {
+        "limit": PAGE_EVENTS,
+        "newest_first": newest_first is not back,
+        "after": _tightest(max, after, window["after"]),
+        "until": _tightest(min, until, window["until"]),
+    }
+    if query is None:
+        found = await page.get("/v1/events", **bounds, **_format_times(filters, times))
+    else:
+        found = await _select_events(page, query, bounds, times)
     events, more = found["records"], found.get("cut", False)
     more = more or len(events) == PAGE_EVENTS
     if back:
         events.reverse()
     moved = (until if newest_first else after) is not None
     return _link_page(events, newest_first=newest_first, back=back, more=more, moved=moved)
+
+
+def _format_times(filters: dict[str, Any], times: TimeWindow) -> dict[str, Any]:
+    """Return the filters with the times in the form of the API."""
+    since, until = times.since, times.until
+    return filters | {
+        "recorded_after": None if since is None else format_us(since),
+        "recorded_until": None if until is None else format_us(until),
+    }
+
+
+async def _select_events(
+    page: ConsolePage, query: dict[str, Any], bounds: dict[str, Any], times: TimeWindow
+) -> dict[str, Any]:
+    """Read a page of the events that match a query, between two positions."""
+    until = bounds["until"]
+    head = (await page.get("/v1/log"))["head"] if until is None else until
+    body = bounds | {"query": query, "after": bounds["after"] or 0, "until": head}
+    if body["after"] >= head:
+        return {"records": []}
+    found = await page.post("/v1/query/records", body)
+    full = found.get("cut", False) or len(found["records"]) == PAGE_EVENTS
+    # A clock that was set back has positions outside the window between its bounds.
+    kept = [event for event in found["records"] if times.contains(event)]
+    return {"records": kept, "cut": full}
 
 
 def _tightest(choose: Any, *bounds: int | None) -> int | None:

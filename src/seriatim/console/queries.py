@@ -84,7 +84,7 @@ def parse_query_form(params: dict[str, str]) -> dict[str, Any]:
     """
     query: dict[str, Any] = {}
     if text := params.get("query", "").strip():
-        parsed = _parse_json(text, "query")
+        parsed = parse_json_field(text, "query")
         if not isinstance(parsed, dict):
             raise _invalid("query", "must be a JSON object")
         query = parsed
@@ -106,7 +106,7 @@ def _filter(params: dict[str, str], number: int) -> dict[str, list[Any]]:
         if not lines:
             continue
         if side == "payload":
-            one[side] = [_parse_json(line, name) for line in lines]
+            one[side] = [parse_json_field(line, name) for line in lines]
         elif side == "streams":
             one[side] = [_parse_stream(line, name) for line in lines]
         else:
@@ -121,7 +121,8 @@ def _parse_stream(line: str, name: str) -> list[str]:
     return [stream_type.strip(), stream_id.strip()]
 
 
-def _parse_json(text: str, name: str) -> Any:
+def parse_json_field(text: str, name: str) -> Any:
+    """Return the JSON value of a field of a form; raises `InvalidArgument` for other text."""
     try:
         return parse_strict_json(text)
     except ValidationError as problem:

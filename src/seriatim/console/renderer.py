@@ -19,6 +19,7 @@ _CONTENT_TYPES = {
     "svg": b"image/svg+xml",
 }
 _IMMUTABLE = (b"cache-control", b"public, max-age=31536000, immutable")
+_STEP = 1024  # from a unit of size to the next
 _SHORT_CHARS = 80
 
 
@@ -71,6 +72,16 @@ def _load_assets() -> dict[str, tuple[str, bytes]]:
 def format_number(value: float) -> str:
     """Return a number with separators between thousands."""
     return f"{value:,}"
+
+
+def format_bytes(size: int) -> str:
+    """Return a size with a unit, in steps of 1024."""
+    unit, value = "bytes", float(size)
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < _STEP:
+            break
+        unit, value = larger, value / _STEP
+    return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
 
 
 def shorten(text: object, chars: int = _SHORT_CHARS) -> str:

@@ -39,12 +39,27 @@ class Filter(msgspec.Struct, frozen=True):
         payload: Payload predicates; one of them must match.
         tags: Tags; the event must have all of them.
         streams: Streams as `(type, id)`; the event must be in one of them.
+        correlation_id: The correlation id of the event.
+        causation_id: The causation id of the event.
+        actor_id: The actor of the event.
     """
 
     types: Sequence[str] | None = None
     payload: Sequence[Any] | None = None
     tags: Sequence[str] | None = None
     streams: Sequence[StreamRef] | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    actor_id: str | None = None
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The ids that the event must have, by the name of their field."""
+        return {name: value for name in ID_FIELDS if (value := getattr(self, name)) is not None}
+
+
+ID_FIELDS = ("correlation_id", "causation_id", "actor_id")
+LIST_FIELDS = tuple(name for name in Filter.__struct_fields__ if name not in ID_FIELDS)
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -85,9 +100,10 @@ class Query(msgspec.Struct, frozen=True):
             "filters": [
                 {
                     name: [list(item) if name == "streams" else item for item in values]
-                    for name in Filter.__struct_fields__
+                    for name in LIST_FIELDS
                     if (values := getattr(query_filter, name)) is not None
                 }
+                | query_filter.ids
                 for query_filter in self.filters or ()
             ]
         }
@@ -110,6 +126,7 @@ _FILTER_NAMES = {
     "payload_predicates": "payload",
     "tags": "tags",
     "streams": "streams",
+    **{name: name for name in ID_FIELDS},
 }
 
 
@@ -169,7 +186,7 @@ def _check_sizes(query_filter: object, where: str, limits: Limits) -> int:
     """Check the lengths of a filter's lists; return the number of values in its predicates."""
     if not isinstance(query_filter, Filter):
         raise _query_error(where, "must be a Filter")
-    for name in Filter.__struct_fields__:
+    for name in LIST_FIELDS:
         values = getattr(query_filter, name)
         if values is not None and not isinstance(values, list | tuple):
             raise _query_error(f"{where}.{name}", "must be a list")
@@ -184,6 +201,9 @@ def _check_filter(query_filter: Filter, where: str, limits: Limits) -> None:
         for index, value in enumerate(getattr(query_filter, name) or ()):
             if problem := find_problem(value):
                 raise _query_error(f"{where}.{name}[{index}]", problem)
+    for name, value in query_filter.ids.items():
+        if problem := text_problem(value):
+            raise _query_error(f"{where}.{name}", problem)
     _check_streams(query_filter.streams or (), where)
     for index, predicate in enumerate(query_filter.payload or ()):
         try:
@@ -246,6 +266,7 @@ class _FilterMatcher:
         self._types = None if query_filter.types is None else NameFilter.parse(query_filter.types)
         self._streams = None if query_filter.streams is None else frozenset(query_filter.streams)
         self._tags = None if query_filter.tags is None else frozenset(query_filter.tags)
+        self._ids = query_filter.ids
         self._payload = (
             None
             if query_filter.payload is None
@@ -257,6 +278,7 @@ class _FilterMatcher:
         return (
             (self._types is None or self._types.allows(record.event_type))
             and (self._streams is None or record.stream in self._streams)
+            and all(getattr(record, name) == value for name, value in self._ids.items())
             and (self._tags is None or (bool(self._tags) and self._tags.issubset(record.tags)))
             and (
                 self._payload is None

@@ -16,7 +16,13 @@ MAX_ALTERNATIVES = 64  # pairs of event type and predicate; each is an index sca
 MAX_TERMS = 8  # keys of one scan; the filter is evaluated on what they find
 
 IndexKeys = tuple[bytes, ...]
-IndexName = Literal["payload", "tag", "stream", "type", "tenant"]
+IndexName = Literal[
+    "correlation", "causation", "actor", "payload", "tag", "stream", "type", "tenant"
+]
+_RELATED: tuple[tuple[str, IndexName], ...] = (
+    ("correlation_id", "correlation"),
+    ("causation_id", "causation"),
+)
 
 
 class AccessPath(msgspec.Struct, frozen=True):
@@ -27,7 +33,8 @@ class AccessPath(msgspec.Struct, frozen=True):
         after: The exclusive start of the range.
         until: The inclusive end of the range.
         key_alternatives: Sets of index keys; a matching event has all keys of at least one set.
-            Tags are always among the keys. Empty if no index applies.
+            Tags are always among the keys. Empty if no such index applies.
+        tag_keys: The keys of the tags, if the path does not follow keys: each must be looked up.
         exact: Whether every event that has all keys of a set also matches, so that the filter need
             not be evaluated.
     """
@@ -36,6 +43,7 @@ class AccessPath(msgspec.Struct, frozen=True):
     after: int
     until: int
     key_alternatives: tuple[IndexKeys, ...] = ()
+    tag_keys: IndexKeys = ()
     exact: bool = False
 
     @property
@@ -46,11 +54,15 @@ class AccessPath(msgspec.Struct, frozen=True):
     @property
     def index(self) -> IndexName:
         """The index that finds the events; `tenant` is the index of all events of a tenant."""
+        if (related := _find_related_index(self.filter)) is not None:
+            return related
         if self.key_alternatives:
             tags = len(set(self.filter.tags or ()))
             return "tag" if len(self.key_alternatives[0]) == tags else "payload"
         if self.filter.streams is not None:
             return "stream"
+        if self.filter.actor_id is not None:
+            return "actor"
         return "tenant" if self.types is None else "type"
 
 
@@ -86,6 +98,9 @@ def plan_query(
         if any(condition is not None and not condition for condition in conditions):
             continue  # an empty list matches nothing
         tags = tuple(dict.fromkeys(tag_key(tenant_id, tag) for tag in query_filter.tags or ()))
+        if _find_related_index(query_filter) is not None:
+            paths.append(AccessPath(query_filter, after, until, tag_keys=tags))
+            continue
         terms_of_pairs = _find_indexed_terms(tenant_id, query_filter, rules)
         starts = {since for terms in terms_of_pairs for since in terms.since.values()}
         high = until
@@ -94,6 +109,13 @@ def plan_query(
             paths.append(_build_path(query_filter, low, high, tags, terms_of_pairs))
             high = low
     return paths
+
+
+def _find_related_index(query_filter: Filter) -> IndexName | None:
+    """Return the index of a correlation or causation id, which few events have, or None."""
+    return next(
+        (index for name, index in _RELATED if getattr(query_filter, name) is not None), None
+    )
 
 
 def _get_type_filter(query_filter: Filter) -> NameFilter | None:
@@ -139,17 +161,19 @@ def _build_path(
     """Build the access path of a range from the indexes that are complete after `low`."""
     usable = [terms.usable_after(low) for terms in terms_of_pairs]
     if usable and all(usable):
-        exact = all(
+        exact = query_filter.actor_id is None and all(
             terms.exact and len(keys) == len(terms.since)
             for terms, keys in zip(terms_of_pairs, usable, strict=True)
         )
         keys = tuple(dict.fromkeys((*tags, *keys) for keys in usable))
         return AccessPath(query_filter, low, high, keys, exact=exact)
     if tags:
-        only_tags = (
-            _get_type_filter(query_filter) is None
-            and query_filter.payload is None
-            and query_filter.streams is None
+        others = (
+            _get_type_filter(query_filter),
+            query_filter.payload,
+            query_filter.streams,
+            query_filter.actor_id,
         )
+        only_tags = all(other is None for other in others)
         return AccessPath(query_filter, low, high, (tags,), exact=only_tags)
     return AccessPath(query_filter, low, high)

@@ -99,7 +99,7 @@ class Appender:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._guard = guard
+        self.guard = guard
         self._telemetry = telemetry
         self.new_id = IdGenerator()
         self.committer = Committer(
@@ -152,7 +152,7 @@ class Appender:
             tenant_id=DEFAULT_TENANT,
             new_id=self.new_id,
             rules=rules,
-            guard=self._guard,
+            guard=self.guard,
             limits=self._settings.limits,
             # Compiled here, once for each reload, and not for each event.
             validators={
@@ -213,7 +213,7 @@ class Appender:
 
     def prepare_command(self, tenant_id: str, command: Command | None) -> PreparedCommand | None:
         """Validate a command and compute the keys that it is stored under."""
-        return prepare_command(tenant_id, command, self._settings.limits, self._guard)
+        return prepare_command(tenant_id, command, self._settings.limits, self.guard)
 
     def append(self, draft: Draft, timeout: float | None) -> AppendResult:
         """Append and wait for the receipt.

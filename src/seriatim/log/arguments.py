@@ -17,7 +17,7 @@ from seriatim.core.query import types_problem
 from seriatim.core.request import check_stream_ref
 from seriatim.core.schema import compile_schema
 from seriatim.core.times import parse_us, time_problem
-from seriatim.store.port import ReadSpec, Scope
+from seriatim.store.port import EVENT_TYPES_MAX, EventTypeRange, ReadSpec, Scope
 
 _POSITION_END = 1 << 63
 
@@ -105,6 +105,16 @@ def make_read_spec(
         actor_id=_check_text("actor_id", actor_id),
         newest_first=newest_first,
     )
+
+
+def make_type_range(prefix: str, after: str, limit: int) -> EventTypeRange:
+    """Validate the arguments of a listing of event types; empty names do not restrict it."""
+    for name, value in (("prefix", prefix), ("after", after)):
+        if value != "":
+            check_name(name, value)
+    if type(limit) is not int or not 1 <= limit <= EVENT_TYPES_MAX:
+        raise invalid_argument("limit", f"must be a whole number from 1 to {EVENT_TYPES_MAX}")
+    return EventTypeRange(prefix, after, limit)
 
 
 def check_position(name: str, value: object) -> int:

@@ -33,7 +33,7 @@ from seriatim.store.cancellation import Cancellation, cancellable
 
 if TYPE_CHECKING:
     from seriatim.log.query_execution import QueryResult
-    from seriatim.store.port import StreamSummary, SubscriptionStatus
+    from seriatim.store.port import EventTypeCount, StreamSummary, SubscriptionStatus
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -245,6 +245,18 @@ class AsyncLog:
             streams = await log.aio.streams("order", limit=10)
         """
         return await self._execute(self._log.streams, stream_type, after=after, limit=limit)
+
+    @copy_parameters(BaseLog.event_types)
+    async def event_types(self, *args: Any, **options: Any) -> list[EventTypeCount]:
+        """List event types by name, with bounded counts; see `Log.event_types`.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            types = await log.aio.event_types("order.", limit=10)
+        """
+        return await self._execute(lambda: self._log.event_types(*args, **options))
 
     async def find_append(
         self, idempotency_key: str, *, producer_id: str | None = None

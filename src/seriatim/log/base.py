@@ -40,6 +40,7 @@ from seriatim.log.arguments import (
     invalid_argument,
     is_async,
     make_read_spec,
+    make_type_range,
 )
 from seriatim.log.batches import Page, limit_batches
 from seriatim.log.catalogue import Catalogue
@@ -53,6 +54,8 @@ from seriatim.log.span_attributes import query_attributes, read_attributes
 from seriatim.log.subscription import Subscription, Tail, iterate_subscription_statuses
 from seriatim.store.common import is_page_full
 from seriatim.store.port import (
+    EVENT_TYPES_MAX,
+    EventTypeCount,
     ReadSpec,
     ServiceStore,
     Store,
@@ -459,6 +462,26 @@ class BaseLog:
         check_position("after", after)
         page_size = self.settings.limits.check_page("limit", limit)
         return self.store.streams(self.tenant_id, stream_type, after, page_size)
+
+    def event_types(
+        self, prefix: str = "", *, after: str = "", limit: int = EVENT_TYPES_MAX
+    ) -> list[EventTypeCount]:
+        """List event types by name, with how many events each has, counted up to 10,000.
+
+        Args:
+            prefix: Only types that begin with this text.
+            after: For the next page, the `event_type` of the last one.
+            limit: The maximum number of types, at most 100.
+
+        Raises:
+            InvalidArgument: An argument is malformed.
+
+        Example:
+            for one in log.event_types("order."):
+                print(one.event_type, one.counted, "" if one.exact else "or more")
+        """
+        names = make_type_range(prefix, after, limit)
+        return self.store.event_types(self.tenant_id, names)
 
     # -- query
 

@@ -45,8 +45,11 @@ from seriatim.store.contexts import (
 )
 from seriatim.store.port import (
     Cursor,
+    EventTypeCount,
+    EventTypeRange,
     Finding,
     Lease,
+    LogSize,
     Outcome,
     ReadSpec,
     RestoredEvent,
@@ -55,6 +58,7 @@ from seriatim.store.port import (
     SubscriptionState,
     check_contiguous,
     make_lease_name,
+    make_type_counts,
 )
 
 _CursorKey = tuple[str, str, str]
@@ -283,6 +287,17 @@ class MemoryStore:
                 summaries.append(summarize_stream(first, last))
         return summaries[:limit]
 
+    def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
+        budget = ReadBudget(self._read_timeout_s)
+        found: dict[str, tuple[int, int]] = {}
+        for record in self._records[:]:
+            budget.check()
+            name = record.event_type
+            if record.tenant_id == tenant_id and name.startswith(names.prefix):
+                found[name] = found.get(name, (0, 0))[0] + 1, record.position
+        wanted = sorted(name for name in found if name > names.after)[: names.limit]
+        return make_type_counts((name, *found[name]) for name in wanted)
+
     def select(
         self,
         tenant_id: str,
@@ -337,6 +352,30 @@ class MemoryStore:
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         return self._cursors.get((tenant_id, purpose, name))
+
+    def count_events_read(
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
+    ) -> int:
+        count = 0
+
+        def iterate_counted() -> Iterator[EventRecord]:
+            nonlocal count
+            for record in _order(self._records[after:until], newest_first):
+                count += 1
+                yield record
+
+        take_page(self._match_records(tenant_id, query, iterate_counted()), limit)
+        return count
+
+    def size(self) -> LogSize:
+        return LogSize()
 
     def tenants(self, limit: int) -> list[str]:
         return sorted({tenant_id for tenant_id, _ in list(self._ids)})[:limit]

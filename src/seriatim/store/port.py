@@ -6,7 +6,7 @@ package reaches a log only through it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -15,12 +15,14 @@ from seriatim.core.decide import DecisionTrace, StaleRules
 from seriatim.core.errors import BackendFailure, Conflict, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.explanation import Explanation
+from seriatim.core.ids import ID_BYTES_MAX
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query import Query
 from seriatim.core.request import AppendRequest, PreparedEvent
 
 Scope = Literal["log", "traces", "aggregates"]
+LAST_CHARACTER = "\U0010ffff"  # of Unicode, so no name has a greater one
 Outcome = AppendResult | SeriatimError | StaleRules
 
 
@@ -177,6 +179,73 @@ class StreamSummary(msgspec.Struct, frozen=True):
     last_position: int
     last_seq: int
     last_type: str
+
+
+EVENT_TYPES_MAX = 100  # in one listing
+EVENT_COUNT_MAX = 10_000  # events counted of one type
+
+
+class EventTypeCount(msgspec.Struct, frozen=True):
+    """One event type of a tenant in a listing; listings are ordered by name.
+
+    Attributes:
+        event_type: The type.
+        counted: Its number of events, but at most `EVENT_COUNT_MAX`.
+        exact: Whether `counted` is the number of all its events; if not, there are more.
+        last_position: The position of its last event.
+    """
+
+    event_type: str
+    counted: int
+    exact: bool
+    last_position: int
+
+
+class EventTypeRange(msgspec.Struct, frozen=True):
+    """The validated arguments of a listing of event types.
+
+    Names begin with `prefix` and are greater than `after`.
+    """
+
+    prefix: str
+    after: str
+    limit: int
+
+    @property
+    def end(self) -> str:
+        """An exclusive end of the names with the prefix; no name has as many characters."""
+        return self.prefix + LAST_CHARACTER * (ID_BYTES_MAX // 4 + 1)
+
+    def as_parameters(self, tenant_id: str) -> dict[str, Any]:
+        """Return the parameters of the statement `event_types`; it counts one event more."""
+        return {
+            "tenant": tenant_id,
+            "first": self.prefix,
+            "after": self.after,
+            "end": self.end,
+            "limit": self.limit,
+            "counted": EVENT_COUNT_MAX + 1,
+        }
+
+
+class LogSize(msgspec.Struct, frozen=True):
+    """The space that a log takes, from the catalogue of its database; nothing is scanned.
+
+    Attributes:
+        bytes: Events, tags and their indexes; on SQLite the whole file. None in memory.
+        index_bytes: The part of the indexes; None if the backend does not tell them apart.
+    """
+
+    bytes: int | None = None
+    index_bytes: int | None = None
+
+
+def make_type_counts(rows: Iterable[tuple[str, int, int]]) -> list[EventTypeCount]:
+    """Return the types of a listing from (type, number up to the bound + 1, last position)."""
+    return [
+        EventTypeCount(name, min(counted, EVENT_COUNT_MAX), counted <= EVENT_COUNT_MAX, last)
+        for name, counted, last in sorted(rows)
+    ]
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -391,6 +460,10 @@ class Store(Protocol):
         """Return a page of streams whose first event is after position `after`."""
         ...
 
+    def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
+        """Return event types by name, with their bounded counts and last positions."""
+        ...
+
     def select(
         self,
         tenant_id: str,
@@ -501,6 +574,26 @@ class ServiceStore(Store, Protocol):
 
     def tenants(self, limit: int) -> list[str]:
         """Return tenants that have events, ordered by name."""
+        ...
+
+    def count_events_read(
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
+    ) -> int:
+        """Run `select` again and return how many events it reads, matching or not.
+
+        An event that two steps of a statement read counts twice.
+        """
+        ...
+
+    def size(self) -> LogSize:
+        """Return the space that the log takes, of all tenants."""
         ...
 
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:

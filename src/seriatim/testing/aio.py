@@ -54,6 +54,7 @@ async def _call_lookups(log: Log) -> None:
     assert last is not None
     assert last.event_id == "e-1"
     assert [summary.stream_id for summary in await aio.streams()] == ["1"]
+    assert await aio.event_types() == log.event_types()
     assert await aio.identity() == log.identity()
     assert [positions(summary) async for summary in aio.read_batches(batch_size=1)] == [[1], [2]]
     down = [record.position async for record in aio.read(newest_first=True)]

@@ -285,6 +285,7 @@ class LivenessContract:
             "query": lambda broken: broken.query(Query()),
             "head": lambda broken: broken.head(),
             "streams": lambda broken: broken.streams(),
+            "event types": lambda broken: broken.event_types(),
             "identity": lambda broken: broken.identity(),
             "subscribe": lambda broken: broken.subscribe("s"),
             "tail": lambda broken: broken.tail(),

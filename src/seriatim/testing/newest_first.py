@@ -6,6 +6,7 @@ from typing import Any
 
 from seriatim.core.event import NewEvent
 from seriatim.core.query import Filter, Query
+from seriatim.core.request import ExpectedContext
 from seriatim.factory import Log
 from seriatim.testing.factories import assert_refused, event, events, positions, stream_seqs, trace
 
@@ -193,6 +194,77 @@ class RelationContract:
         assert read_newest_first(log, actor_id="p", stream=("s", "1"), types=["a"]) == [1]
         assert read_newest_first(log, actor_id="p", after=1) == [4]
 
+    def _find(self, log: Log, **fields: Any) -> list[int]:
+        """Return the positions of a query, which has its version, in both directions."""
+        query = Query([Filter(**fields)])
+        result = log.query(query)
+        found = positions(result.records)
+        assert result.context_version == (found[-1] if found else None)
+        assert positions(log.query(query, newest_first=True).records) == found[::-1]
+        return found
+
+    def test_relation_ids_filter_queries(self, log: Log) -> None:
+        """E7, D2: the ids combine with every other field of a filter."""
+        self._fill(log)
+        tagged = NewEvent("a", {"n": 1}, correlation_id="c-1", actor_id="p", tags=("t", "u"))
+        log.append([tagged, NewEvent("a", {"n": 1}, correlation_id="c-3", tags=("t",))])
+
+        assert self._find(log, correlation_id="c-1") == [1, 2, 5, 7]
+        assert self._find(log, causation_id="x") == [2, 3]
+        assert self._find(log, actor_id="p") == [1, 4, 7]
+        assert self._find(log, correlation_id="c-1", causation_id="x") == [2]
+        assert self._find(log, correlation_id="c-1", actor_id="p", types=["a", "b.*"]) == [1, 7]
+        assert self._find(log, correlation_id="c-1", tags=["t"]) == [7]
+        assert self._find(log, correlation_id="c-1", tags=["t", "u"], payload=[{"n": 1}]) == [7]
+        assert self._find(log, correlation_id="c-3", tags=["t", "u"]) == []
+        assert self._find(log, actor_id="p", tags=["t"]) == [7]
+        assert self._find(log, actor_id="absent", tags=["t"]) == []
+        assert self._find(log, correlation_id="c-1", streams=[("s", "1"), ("s", "3")]) == [1, 5]
+        assert self._find(log, actor_id="p", streams=[("s", "1")], types=["a", "b"]) == [1]
+        assert self._find(log, correlation_id="c-1", types=[]) == []
+        assert self._find(log.for_tenant("other"), correlation_id="c-1") == [6]
+        either = Query([Filter(correlation_id="c-3"), Filter(actor_id="p"), Filter(tags=["t"])])
+        assert positions(log.query(either).records) == [1, 4, 7, 8]
+
+    def test_relation_ids_filter_contexts(self, log: Log) -> None:
+        """E7, B8: an append may depend on the events of a correlation."""
+        self._fill(log)
+        query = Query([Filter(correlation_id="c-2")])
+        new = NewEvent("a", {}, correlation_id="c-2")
+
+        version = log.query(query).context_version
+        assert log.append([new], ExpectedContext(query, version)).first_position == 7
+        with assert_refused(log, "conditional_append_conflict"):
+            log.append([new], ExpectedContext(query, version))
+        assert log.append([new], ExpectedContext(query, after=7)).first_position == 8
+
+    def test_relation_ids_filter_tails(self, log: Log) -> None:
+        """E7, E5: a tail with ids skips other events and continues where it stopped."""
+        self._fill(log)
+        query = Query([Filter(correlation_id="c-1", types=["a", "b.*"])])
+
+        tail = log.tail(query, after=0, idle_timeout=0.05)
+        assert [positions(batch) for batch in tail] == [[1, 5]]
+        assert tail.position == 6
+        log.append([NewEvent("a", {}, correlation_id="c-1"), NewEvent("a", {})])
+        log.append([NewEvent("a", {}, correlation_id="c-2")])
+        again = log.tail(query, after=tail.position, idle_timeout=0.05)
+        assert [positions(batch) for batch in again] == [[7]]
+        assert again.position == 9
+
+    def test_relation_ids_filter_subscriptions(self, log: Log) -> None:
+        """E7, E5: the ids belong to the query of a durable subscription."""
+        self._fill(log)
+        query = Query([Filter(correlation_id="c-1", causation_id="x")])
+
+        subscription = log.subscribe("related", query, idle_timeout=0.05)
+        assert [positions(batch) for batch in subscription] == [[2]]
+        assert subscription.position == 6
+        for other in (Query([Filter(correlation_id="c-1")]), Query()):
+            with assert_refused(log, "conflict"):
+                log.subscribe("related", other)
+        assert list(log.subscribe("related", query, idle_timeout=0.05)) == []
+
     def test_invalid_relation_ids_are_refused(self, log: Log) -> None:
         """E3: an invalid id is refused."""
         for name in ("correlation_id", "causation_id", "actor_id"):
@@ -200,3 +272,5 @@ class RelationContract:
                 filters: dict[str, Any] = {name: wrong}
                 with assert_refused(log, "invalid_argument", argument=name):
                     list(log.read(**filters))
+                with assert_refused(log, "invalid_query", where=f"filters[0].{name}"):
+                    log.query(Query([Filter(**filters)]))

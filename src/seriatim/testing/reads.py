@@ -6,6 +6,7 @@ from typing import Any
 
 from seriatim.core.times import parse_us
 from seriatim.factory import Log
+from seriatim.store.port import EVENT_COUNT_MAX, EVENT_TYPES_MAX
 from seriatim.testing.factories import (
     assert_all_refused,
     assert_refused,
@@ -270,6 +271,47 @@ class ReadContract:
         assert log.streams(after=first.first_position, limit=1) == [second]
         assert log.streams("absent") == []
 
+    def test_event_types_are_listed_by_name(self, log: Log) -> None:
+        """E7: event types are listed by name, with their number of events and last position."""
+        other = log.for_tenant("other-tenant")
+        log.append([event("order.paid"), event("order.placed"), event("seat.held"), event("order")])
+        other.append([event("order.paid"), event("order.secret")])
+        log.append([event("order.paid"), event("ord\U0010ffff"), event("Order")])
+
+        found = log.event_types()
+        assert [one.event_type for one in found] == sorted(
+            ["order.paid", "order.placed", "seat.held", "order", "ord\U0010ffff", "Order"]
+        )
+        assert {(one.event_type, one.counted, one.last_position) for one in found} == {
+            ("Order", 1, 9),
+            ("order", 1, 4),
+            ("order.paid", 2, 7),
+            ("order.placed", 1, 2),
+            ("ord\U0010ffff", 1, 8),
+            ("seat.held", 1, 3),
+        }
+        assert all(one.exact for one in found)
+        of_orders = log.event_types("order.")
+        assert [one.event_type for one in of_orders] == ["order.paid", "order.placed"]
+        assert log.event_types("order.", limit=1) == of_orders[:1]
+        assert log.event_types("order.", after="order.paid") == of_orders[1:]
+        assert log.event_types("ord\U0010ffff") == [found[-2]]
+        assert log.event_types(after="zzz") == log.event_types("absent") == []
+        assert [one.event_type for one in other.event_types()] == ["order.paid", "order.secret"]
+
+    def test_event_types_are_counted_up_to_a_bound(self, log: Log) -> None:
+        """K3, N1: counting stops at a bound, so that its cost does not grow with the log."""
+        most = EVENT_COUNT_MAX
+        log.append([event("rare")])
+        for _ in range(2):
+            log.append([event("full") for _ in range(most // 2)])
+        full, rare = log.event_types()
+        assert (full.counted, full.exact, full.last_position) == (most, True, most + 1)
+        log.append([event("full")])
+        full, rare = log.event_types()
+        assert (full.counted, full.exact, full.last_position) == (most, False, most + 2)
+        assert (rare.counted, rare.exact) == (1, True)
+
     def test_event_is_found_by_its_id(self, log: Log) -> None:
         """L3: an event is found by its id; an unknown id is `not_found`."""
         log.append([event(event_id="e-1"), event(event_id="0190b5e2-0000-7000-8000-000000000001")])
@@ -351,6 +393,14 @@ class ReadContract:
             assert_all_refused(log, operation, cases)
         assert_all_refused(
             log,
+            lambda limit: log.event_types(limit=limit),
+            {
+                repr(n): (n, "invalid_argument", "limit")
+                for n in (0, -1, EVENT_TYPES_MAX + 1, "1", 1.0, True)
+            },
+        )
+        assert_all_refused(
+            log,
             lambda limit: log.read(limit=limit),
             {repr(n): (n, "invalid_argument", "limit") for n in (0, -1, "1", 1.0, True)},
         )
@@ -364,6 +414,8 @@ class ReadContract:
             "stream": lambda name: log.last_event(("s", name)),
             "tenant_id": log.for_tenant,
             "stream_type": log.streams,
+            "prefix": lambda name: log.event_types(name or " "),
+            "after": lambda name: log.event_types(after=name or " "),
         }
         for field, operation in operations.items():
             cases = {repr(name): (name, "invalid_argument", field) for name in wrong}

@@ -12,7 +12,14 @@ from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.operation import Operation
 from seriatim.core.query_plan import IndexName
-from seriatim.store.port import Cursor, Finding, Lease, StreamSummary, SubscriptionStatus
+from seriatim.store.port import (
+    Cursor,
+    EventTypeCount,
+    Finding,
+    Lease,
+    StreamSummary,
+    SubscriptionStatus,
+)
 from seriatim.store.readmodel.port import FailureRecord, ProjectionStanding
 from seriatim.wire.problems import Problem
 from seriatim.wire.records import WireEvent, WireRecord
@@ -204,6 +211,15 @@ class StreamsResponse(msgspec.Struct, frozen=True):
     streams: list[StreamSummary]
 
 
+class EventTypesResponse(msgspec.Struct, frozen=True):
+    """Event types by name; `counted` is at most 10,000, and `exact` is false if there are more.
+
+    The next page has `after` = the last `event_type`.
+    """
+
+    types: list[EventTypeCount]
+
+
 class QueryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """A query, and the range of its snapshot to return; `explain` adds the access paths."""
 
@@ -220,7 +236,8 @@ class QueryAccess(msgspec.Struct, frozen=True):
     """How a filter of a query is answered in a range of positions.
 
     `index` names the index that finds candidates: `payload` (with tags, if the filter has some),
-    `tag`, `stream`, `type`, or `tenant`, that of all events of the tenant. With `exact` every
+    `tag`, `correlation`, `causation`, `actor`, `stream`, `type`, or `tenant`, that of all events of
+    the tenant. With `exact` every
     candidate matches, otherwise the other conditions are evaluated for each. The range is after
     `after` and up to `until`.
     """
@@ -233,7 +250,12 @@ class QueryAccess(msgspec.Struct, frozen=True):
 
 
 class QueryResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a query; the next page has the same `head` and the last position."""
+    """The result of a query; the next page has the same `head` and the last position.
+
+    With `explain`, `events_read` is the number of events that were read to find these, matching or
+    not. An event that two steps of a statement read counts twice. It is
+    omitted for tokens that are restricted to event types.
+    """
 
     records: list[WireRecord]
     last_returned_position: int | None
@@ -241,6 +263,7 @@ class QueryResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     head: int
     more: bool
     access: list[QueryAccess] | None = None
+    events_read: int | None = None
 
 
 class SelectBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -438,6 +461,41 @@ class StorageResponse(msgspec.Struct, frozen=True):
 
     publishers: list[PublisherStatus]
     archives: list[ArchiveStatus]
+
+
+class RefusedAppend(msgspec.Struct, frozen=True):
+    """A refused append: its time, error code, sender and event types, and the request as JSON text.
+
+    `request` is the body for `POST /v1/explain`. It is null if the guard rejects it, or if it was
+    larger than 16 KiB or malformed.
+    """
+
+    id: str
+    at: str
+    code: str
+    subject: str
+    event_types: list[str]
+    request: str | None
+
+
+class RefusalsResponse(msgspec.Struct, frozen=True):
+    """The last refused appends of a tenant in the process that answers, newest first.
+
+    `processes` is the number of processes of the service; each has its own list.
+    """
+
+    refusals: list[RefusedAppend]
+    processes: int
+
+
+class LogSizeResponse(msgspec.Struct, frozen=True):
+    """The space that the log takes, of all tenants: events, tags and their indexes.
+
+    On SQLite it is the size of the file, and `index_bytes` is null. In memory, both are null.
+    """
+
+    bytes: int | None
+    index_bytes: int | None
 
 
 class ProjectionBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

@@ -20,7 +20,7 @@ from seriatim.core.ids import event_key, stream_key
 from seriatim.core.indexes import StoredIndex
 from seriatim.core.kinds import Rules
 from seriatim.core.query_plan import AccessPath, plan_query
-from seriatim.store.port import ReadSpec
+from seriatim.store.port import EventTypeRange, ReadSpec
 from seriatim.store.postgres.binary_format import RowArray, RowArrayDumper, encode_uuid_array
 from seriatim.store.postgres.index_scans import (
     build_last_position_statement,
@@ -186,6 +186,35 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
         "events_type",
     ),
     (
+        "a query by correlation",
+        lambda: records_statement(Filter(correlation_id="c-3")),
+        "events_correlation",
+    ),
+    (
+        "a query by correlation with every other side",
+        lambda: records_statement(
+            Filter(
+                types=["type-3", "type-2"],
+                payload=[{"n": 3}],
+                tags=["tag-5"],
+                streams=[STREAM, ("cart", "c-2")],
+                correlation_id="c-3",
+                actor_id="a-3",
+            )
+        ),
+        "events_correlation",
+    ),
+    (
+        "the last of a causation with a tag",
+        lambda: last_position_statement(Filter(causation_id="c-3", tags=["tag-5"])),
+        "events_causation",
+    ),
+    (
+        "a query by actor and types",
+        lambda: records_statement(Filter(types=["type-3", "type-2"], actor_id="a-3")),
+        "events_actor",
+    ),
+    (
         "the last of a type that matches a predicate",
         lambda: last_position_statement(Filter(types=["type-3"], payload=[{"o": 3}])),
         "events_type",
@@ -304,6 +333,27 @@ def test_statements_of_the_largest_tenant_use_indexes(connection: psycopg.Connec
         assert row is not None
         kinds = {node["Node Type"] for node in nodes(row[0][0]["Plan"])}
         assert not {kind for kind in kinds if "Seq Scan" in kind or "Sort" in kind}, row
+
+
+@pytest.mark.parametrize("tenant", ["small", "big"])
+@pytest.mark.parametrize("after", ["", "type-1"])
+def test_types_are_counted_along_their_index(
+    connection: psycopg.Connection[Any], tenant: str, after: str
+) -> None:
+    """F7, N1: types are listed and counted by their index alone, however many events they have."""
+    sql = load_store_statements(SCHEMA)
+    values = EventTypeRange("type-", after, 100).as_parameters(tenant)
+    with connection.transaction():
+        connection.execute(sql["use_index_order"].encode())
+        row = connection.execute(
+            f"explain (format json) {sql['list_event_types']}".encode(), values
+        ).fetchone()
+
+    assert row is not None
+    found = list(nodes(row[0][0]["Plan"]))
+    kinds = {node["Node Type"] for node in found}
+    assert not {kind for kind in kinds if "Seq" in kind or "Sort" in kind or "Bitmap" in kind}, row
+    assert {node["Index Name"] for node in found if "Index Name" in node} == {"events_type"}, row
 
 
 def test_row_estimates_are_independent_of_the_policy(connection: psycopg.Connection[Any]) -> None:

@@ -19,7 +19,7 @@ import seriatim
 from seriatim import Command, ExpectedContext, ExpectedSeq, Filter, NewEvent, Query, Settings
 from seriatim.core import query_plan
 from seriatim.core.ids import stream_key, tag_key
-from seriatim.store.port import ReadSpec, Store
+from seriatim.store.port import EventTypeRange, ReadSpec, Store
 from seriatim.store.postgres import index_scans
 from seriatim.store.postgres import store as store_module
 from seriatim.store.postgres.migrate import grant, migrate
@@ -92,8 +92,11 @@ def missing_tenant_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the tenant filter from every statement, and use the other tenant's keys."""
     fetch_rows = TenantReader.fetch_rows
 
-    def rows(self: TenantReader, tenant_id: str | None, text: str, parameters: Any = ()) -> Any:
-        return fetch_rows(self, tenant_id, TENANT.sub(r"\1::text is not null", text), parameters)
+    def rows(
+        self: TenantReader, tenant_id: str | None, text: str, parameters: Any = (), **options: Any
+    ) -> Any:
+        text = TENANT.sub(r"\1::text is not null", text)
+        return fetch_rows(self, tenant_id, text, parameters, **options)
 
     monkeypatch.setattr(TenantReader, "fetch_rows", rows)
     for module in (store_module, index_scans):
@@ -120,6 +123,7 @@ READS: dict[str, Callable[[Store], list[Any]]] = {
     "last of a stream": lambda store: [store.last_of_stream(OURS, STREAM)],
     "last of streams": lambda store: store.last_of_streams(OURS, [STREAM, STREAM]),
     "streams": lambda store: store.streams(OURS, None, 0, 100),
+    "event types": lambda store: store.event_types(OURS, EventTypeRange("", "", 100)),
     "query by type": lambda store: select(store, types=["filled"]),
     "query by tag": lambda store: select(store, tags=["red"]),
     "query by stream": lambda store: select(store, streams=[STREAM]),
@@ -141,9 +145,15 @@ def foreign(found: list[Any]) -> list[Any]:
         and (
             one > 2
             if isinstance(one, int)
-            else getattr(one, "tenant_id", OURS) == THEIRS or getattr(one, "first_position", 1) > 2
+            else getattr(one, "tenant_id", OURS) == THEIRS or _position(one) > 2
         )
     ]
+
+
+def _position(entry: Any) -> int:
+    """Return the position by which an entry of a listing is known, 1 if it has none."""
+    position: int = getattr(entry, "first_position", getattr(entry, "last_position", 1))
+    return position
 
 
 @pytest.mark.usefixtures("missing_tenant_filter")

@@ -9,7 +9,7 @@ import pytest
 from seriatim.core.indexes import StoredIndex
 from seriatim.core.kinds import Rules
 from seriatim.core.query import MATCH_ALL, Filter, Query
-from seriatim.store.port import ReadSpec
+from seriatim.store.port import EventTypeRange, ReadSpec
 from seriatim.store.sqlite import payload_predicates, queries
 from seriatim.store.sqlite.index_scans import UNINDEXED_SEQ_MAX, IndexScan
 from seriatim.store.sqlite.statements import SQL
@@ -60,6 +60,11 @@ def check_plan(steps: list[str], index: str) -> None:
             "list_event_types",
             {"tenant": "", "first": "a.", "end": "a/", "limit": 9},
             "events_by_type (tenant_id=? AND event_type>? AND event_type<?)",
+        ),
+        (
+            "list_event_types",
+            EventTypeRange("a.", "", 9).as_parameters(""),
+            "COVERING INDEX events_by_type (tenant_id=? AND event_type=?)",
         ),
         ("delete_old_commands", {"before": 1, "limit": 1}, "commands_by_age"),
     ],

@@ -56,6 +56,8 @@ def record(**fields: Any) -> Any:
         ([Filter(types=["x"], tags=["t"], streams=[("s", "1")], payload=[{}])], True),
         ([Filter(types=["x"], tags=["t"], streams=[("s", "2")], payload=[{}])], False),
         ([Filter(types=["x"], tags=["u"], streams=[("s", "1")], payload=[{}])], False),
+        ([Filter(correlation_id="absent")], False),
+        ([Filter(types=["x"], actor_id="absent")], False),
         ([Filter(types=[]), Filter(types=["x"])], True),
         ([Filter(types=[]), Filter(payload=[])], False),
     ],

@@ -83,6 +83,7 @@
         const problem = JSON.parse(event.data);
         reconnect(`${problem.title}, trying again`);
       });
+      source.addEventListener("position", (event) => { last = event.lastEventId; });
       source.addEventListener("rows", (event) => {
         last = event.lastEventId;
         for (const row of JSON.parse(event.data)) {

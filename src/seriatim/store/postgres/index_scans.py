@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 
 from seriatim.core.canonical import canonical_text
 from seriatim.core.decision_graph import TRACE_STREAM_TYPE
+from seriatim.core.event import StreamRef
 from seriatim.core.ids import stream_key
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query_plan import AccessPath
@@ -148,7 +149,7 @@ def build_route_statement(
     schema: str, tenant_id: str, route: AccessPath, limit: int, *, newest_first: bool = False
 ) -> tuple[LiteralString, Parameters]:
     """Return the statement and parameters that select the records of one route, in order."""
-    conditions, branches, parameters = _build_conditions(tenant_id, route)
+    conditions, branches, parameters = _build_conditions(schema, tenant_id, route)
     parameters["limit"] = limit
     if route.key_alternatives:
         seek, direction = ("seek_descending", "desc") if newest_first else ("seek_ascending", "asc")
@@ -165,7 +166,7 @@ def build_last_position_statement(
     schema: str, tenant_id: str, route: AccessPath
 ) -> tuple[LiteralString, Parameters]:
     """Return the statement and parameters that select the highest position of one route."""
-    conditions, branches, parameters = _build_conditions(tenant_id, route)
+    conditions, branches, parameters = _build_conditions(schema, tenant_id, route)
     parameters["limit"] = 1
     if route.key_alternatives:
         all_conditions = [*conditions, *branches]
@@ -227,7 +228,9 @@ def _build_key_scan(
     return scans[name].replace("{positions}", positions.replace("{filter}", event_filter))
 
 
-def _build_conditions(tenant_id: str, route: AccessPath) -> tuple[list[str], list[str], Parameters]:
+def _build_conditions(
+    schema: str, tenant_id: str, route: AccessPath
+) -> tuple[list[str], list[str], Parameters]:
     """Return the conditions of a route besides keys and predicates, its type branches, parameters.
 
     Keys and lists of streams are selective, so one condition over all types is enough with them.
@@ -238,17 +241,53 @@ def _build_conditions(tenant_id: str, route: AccessPath) -> tuple[list[str], lis
     parameters: Parameters = {"after": route.after, "until": route.until}
     if route.exact:
         return conditions, branches, parameters
+    related = route.index in ("correlation", "causation")
     if not route.key_alternatives:  # index keys include the tenant
         parameters["tenant"] = tenant_id
         conditions.append("e.tenant_id = %(tenant)s")
     if route.types is not None:
         branches = _build_type_branches(route.types, parameters)
-        if route.key_alternatives or len(query_filter.streams or ()) > 1:
+        if route.key_alternatives or query_filter.ids or len(query_filter.streams or ()) > 1:
             branches = [f"({' or '.join(branches)})"]
-    if query_filter.streams is not None:
+    conditions += _build_id_conditions(schema, route, parameters)
+    if query_filter.streams is not None and related:
+        # By name instead of key, so that the index on the id is used and not that on the stream.
+        names = [
+            f"({', '.join(stream)})" for stream in _bind_streams(query_filter.streams, parameters)
+        ]
+        conditions.append(f"(e.stream_type, e.stream_id) in ({', '.join(names)})")
+    elif query_filter.streams is not None:
         keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in query_filter.streams]
         _add_any(conditions, parameters, "e.stream_key", "stream", keys)
     return conditions, branches, parameters
+
+
+def _build_id_conditions(schema: str, route: AccessPath, parameters: Parameters) -> list[str]:
+    """Return the conditions on ids, and on tags that are not followed by their keys."""
+    parameters.update(route.filter.ids)
+    conditions = [f"e.{name} = %({name})s" for name in route.filter.ids if name != "actor_id"]
+    if route.filter.actor_id is not None:
+        # Other indexes find fewer events than that of an actor, which an expression hides.
+        actor = "e.actor_id" if route.index == "actor" else "e.actor_id || ''"
+        conditions.append(f"{actor} = %(actor_id)s")
+    for number, key in enumerate(route.tag_keys):
+        parameters[f"tag_{number}"] = uuid.UUID(bytes=key)
+        # A scalar subquery is a look-up for each event; a join might read all events of the tag.
+        conditions.append(
+            f'(select true from "{schema}".event_tags k'  # noqa: S608
+            f" where k.tag_key = %(tag_{number})s and k.position = e.position)"
+        )
+    return conditions
+
+
+def _bind_streams(streams: Sequence[StreamRef], parameters: Parameters) -> list[tuple[str, str]]:
+    """Bind the type and id of each stream to parameters, and return their placeholders."""
+    found = []
+    for number, (stream_type, stream_id) in enumerate(dict.fromkeys(streams)):
+        parameters[f"stream_type_{number}"] = stream_type
+        parameters[f"stream_id_{number}"] = stream_id
+        found.append((f"%(stream_type_{number})s", f"%(stream_id_{number})s"))
+    return found
 
 
 def _add_any(

@@ -23,7 +23,7 @@ from seriatim.store.postgres.index_scans import (
     build_read_statement,
     build_route_statement,
 )
-from seriatim.store.postgres.reader import TenantReader
+from seriatim.store.postgres.reader import CountingReader, TenantReader
 from seriatim.store.postgres.statements import decode_record, load_store_statements
 
 _ELEMENTS_MAX = (
@@ -70,6 +70,12 @@ class PostgresQueries:
             if is_page_full(matches, page.limit, page.max_bytes):
                 page = page.end_at(matches[-1].position)  # later routes need not read further
         return matches
+
+    def count_events_read(self, tenant_id: str, query: Query, page: PageBounds) -> int:
+        """Run the statements of a page of `select`, and return how many events they read."""
+        counting = CountingReader(self._reader)
+        PostgresQueries(self._schema, counting, self._rules).select(tenant_id, query, page)
+        return counting.events_read
 
     def _read_route(
         self, tenant_id: str, route: AccessPath, page: PageBounds, *, verify: bool

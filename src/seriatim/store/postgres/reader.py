@@ -25,6 +25,7 @@ from seriatim.store.postgres.fast_path import make_driver_error
 from seriatim.store.postgres.statements import load_store_statements
 
 Rows = list[tuple[Any, ...]]
+Settings = list[tuple[bytes, list[bytes]]]  # statements for the same transaction, with their values
 
 _PLACEHOLDER = re.compile(r"%(?:%|s|\((\w+)\)s)")
 _ATTEMPTS_MAX = 10
@@ -45,6 +46,7 @@ class TenantReader:
         self._set_tenant = statements[
             "set_tenant" if timeout_s is None else "set_tenant_and_timeout"
         ].encode()
+        self._use_index_order = statements["use_index_order"].encode()
         self._timeout_ms = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
         self._timeout_s = timeout_s
         self._borrow = borrow
@@ -53,23 +55,36 @@ class TenantReader:
         """Return the time limit for a read that takes several statements."""
         return ReadBudget(self._timeout_s)
 
-    def fetch_rows(self, tenant_id: str | None, text: str, parameters: Any = ()) -> Rows:
+    def fetch_rows(
+        self,
+        tenant_id: str | None,
+        text: str,
+        parameters: Any = (),
+        *,
+        index_order: bool = False,
+    ) -> Rows:
         """Run a statement and return its rows.
 
         Args:
             tenant_id: The tenant whose rows are visible; None for operator tools, which see all.
             text: The statement, with `%s` or `%(name)s` placeholders.
             parameters: A sequence or a mapping of values.
+            index_order: Whether the planner must not sort, nor scan otherwise than by an index.
 
         Raises:
             TimedOut: The request of this read was cancelled.
 
         """
         budget = ReadBudget()
+        settings: Settings = []
+        if tenant_id is not None:
+            settings.append((self._set_tenant, [tenant_id.encode(), *self._timeout_ms]))
+        if index_order:
+            settings.append((self._use_index_order, []))
         for attempt in range(_ATTEMPTS_MAX):
             budget.check()
             try:
-                return self._fetch_once(tenant_id, text, parameters, budget)
+                return self._fetch_once(settings, text, parameters, budget)
             except BackendFailure as error:
                 # The server's default isolation level may cause serialization failures.
                 if error.details.get("sqlstate") not in ROLLED_BACK or attempt == _ATTEMPTS_MAX - 1:
@@ -77,11 +92,11 @@ class TenantReader:
         raise AssertionError
 
     def _fetch_once(
-        self, tenant_id: str | None, text: str, parameters: Any, budget: ReadBudget
+        self, settings: Settings, text: str, parameters: Any, budget: ReadBudget
     ) -> Rows:
         with self._borrow() as connection:
             try:
-                return self._run(connection, tenant_id, text, parameters, budget)
+                return self._run(connection, settings, text, parameters, budget)
             except BaseException:
                 if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
                     connection.close()  # late results must not be taken for those of the next read
@@ -90,7 +105,7 @@ class TenantReader:
     def _run(
         self,
         connection: Connection,
-        tenant_id: str | None,
+        settings: Settings,
         text: str,
         parameters: Any,
         budget: ReadBudget,
@@ -104,8 +119,8 @@ class TenantReader:
         # One implicit transaction, which ends at the sync: the setting of the tenant is local to
         # it, so a pooler cannot pass it on to another session.
         pgconn.enter_pipeline_mode()
-        if tenant_id is not None:
-            pgconn.send_query_params(self._set_tenant, [tenant_id.encode(), *self._timeout_ms])
+        for setting, values_of_setting in settings:
+            pgconn.send_query_params(setting, values_of_setting)
         pgconn.send_query_params(
             query, values, transformer.types, transformer.formats, pq.Format.BINARY
         )
@@ -120,6 +135,42 @@ class TenantReader:
                 raise error
         transformer.set_pgresult(results[-1])
         return transformer.load_rows(0, results[-1].ntuples, tuple)
+
+
+class CountingReader(TenantReader):
+    """A reader that also runs each statement under EXPLAIN ANALYZE, and counts the events it reads.
+
+    Attributes:
+        events_read: The events that all statements have read so far; index-only scans read none.
+    """
+
+    def __init__(self, reader: TenantReader) -> None:
+        self.__dict__.update(reader.__dict__)
+        self.events_read = 0
+
+    def fetch_rows(
+        self,
+        tenant_id: str | None,
+        text: str,
+        parameters: Any = (),
+        *,
+        index_order: bool = False,
+    ) -> Rows:
+        """Run a statement, count the events that it reads, and return its rows."""
+        explained = "explain (analyze, costs off, timing off, format json) " + text
+        [[plans]] = super().fetch_rows(tenant_id, explained, parameters, index_order=index_order)
+        self.events_read += sum(_count_events_read(plan["Plan"]) for plan in plans)
+        return super().fetch_rows(tenant_id, text, parameters, index_order=index_order)
+
+
+def _count_events_read(node: dict[str, Any]) -> int:
+    """Return how many rows of the table of events a plan has read."""
+    count = sum(map(_count_events_read, node.get("Plans", ())))
+    if node.get("Relation Name") == "events" and node["Node Type"] != "Index Only Scan":
+        removed = node.get("Rows Removed by Filter", 0)
+        removed += node.get("Rows Removed by Index Recheck", 0)
+        count += round((node["Actual Rows"] + removed) * node["Actual Loops"])
+    return count
 
 
 @lru_cache(maxsize=256)

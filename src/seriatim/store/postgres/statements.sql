@@ -26,6 +26,17 @@ select set_config('seriatim.tenant', $1, true);
 -- The same, with a statement timeout in milliseconds.
 select set_config('seriatim.tenant', $1, true), set_config('statement_timeout', $2, true);
 
+-- name: use_index_order
+-- For the rest of the transaction, read in the order of an index, whatever the planner estimates: a
+-- bitmap or a sort reads all matching rows before a limit applies.
+select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true), set_config('jit', 'off', true);
+
+-- name: select_size
+-- Of events and tags with their indexes, and of the indexes alone.
+select sum(pg_total_relation_size(c.oid))::bigint, sum(pg_indexes_size(c.oid))::bigint
+from (values ('{schema}.events'::regclass::oid), ('{schema}.event_tags'::regclass::oid)) c (oid);
+
 -- name: select_head
 select coalesce(max(position), 0) from {schema}.events;
 
@@ -197,6 +208,37 @@ with recursive known (event_type) as (
     from known k where k.event_type is not null
 )
 select event_type from known where event_type is not null limit %(limit)s;
+
+-- name: list_event_types
+-- The distinct types of a tenant by name, found by a loose scan of the index on types, each with its
+-- number of events up to a bound and its last position. It needs `use_index_order`, and
+-- ranges instead of equality: with them, only the index on types has the requested order. The
+-- planner would otherwise look for the events of a rare type among all positions.
+with recursive known (event_type) as (
+    (select e.event_type from {schema}.events e
+     where e.tenant_id = %(tenant)s and e.event_type >= %(first)s and e.event_type > %(after)s
+       and e.event_type < %(end)s
+     order by e.event_type limit 1)
+    union all
+    select (select e.event_type from {schema}.events e
+            where e.tenant_id = %(tenant)s and e.event_type > k.event_type
+              and e.event_type < %(end)s
+            order by e.event_type limit 1)
+    from known k where k.event_type is not null
+)
+select k.event_type, c.counted, l.position
+from (select event_type from known where event_type is not null limit %(limit)s) k
+cross join lateral (
+    select count(*) from (
+        select e.position from {schema}.events e
+        where e.tenant_id = %(tenant)s
+          and e.event_type >= k.event_type and e.event_type <= k.event_type
+        order by e.event_type, e.position limit %(counted)s) e) c (counted)
+cross join lateral (
+    select e.position from {schema}.events e
+    where e.tenant_id = %(tenant)s
+      and e.event_type >= k.event_type and e.event_type <= k.event_type
+    order by e.event_type desc, e.position desc limit 1) l;
 
 -- name: list_declarations
 select version, what, body from {schema}.declarations order by version;

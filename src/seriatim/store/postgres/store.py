@@ -28,15 +28,19 @@ from seriatim.store.common import PageBounds, find_append_by_command, find_appen
 from seriatim.store.contexts import ContextKey, EvaluatedContext
 from seriatim.store.port import (
     Cursor,
+    EventTypeCount,
+    EventTypeRange,
     Finding,
     Lease,
     LogClosed,
+    LogSize,
     Outcome,
     ReadSpec,
     RestoredEvent,
     StoredAppend,
     StreamSummary,
     SubscriptionState,
+    make_type_counts,
 )
 from seriatim.store.postgres.append import ValidatedAppend, run_steps, run_steps_async
 from seriatim.store.postgres.checks import doctor, examine_database, verify
@@ -393,6 +397,13 @@ class PostgresStore:
         rows = self._reader.fetch_rows(tenant_id, self._sql["list_streams"], values)
         return [StreamSummary(*row) for row in rows]
 
+    def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
+        values = names.as_parameters(tenant_id)
+        rows = self._reader.fetch_rows(
+            tenant_id, self._sql["list_event_types"], values, index_order=True
+        )
+        return make_type_counts((name, counted, last) for name, counted, last in rows)
+
     def select(
         self,
         tenant_id: str,
@@ -429,6 +440,23 @@ class PostgresStore:
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         return self._consumers.get_cursor(tenant_id, purpose, name)
+
+    def count_events_read(
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
+    ) -> int:
+        page = PageBounds(after, until, limit, newest_first=newest_first)
+        return self._queries.count_events_read(tenant_id, query, page)
+
+    def size(self) -> LogSize:
+        row = self._fetch_one("select_size")
+        return LogSize() if row is None else LogSize(*row)
 
     def tenants(self, limit: int) -> list[str]:
         return [

@@ -45,6 +45,10 @@ _CONDITIONS = {
     "actor_id": "events.actor_id = :actor_id",
     "after_seq": "coalesce(events.stream_seq, 0) > :since_seq",
 }
+TAG_CONDITION = (
+    "exists (select 1 from event_tags where tag_key = {key} and position = events.position)"
+)
+_COUNT = "count_read(events.position)"
 _SCOPES: dict[str, tuple[str, ...]] = {
     "log": (),
     "traces": ("events.stream_type = :trace_kind",),
@@ -149,6 +153,42 @@ def select(
     return read_page(connection, scans, page)
 
 
+def count_events_read(
+    connection: sqlite3.Connection, tenant_id: str, query: Query, rules: Rules, page: PageBounds
+) -> int:
+    """Run the scans of a page of `select`, and return how many events they read.
+
+    A function in their first condition counts: it is called for each event that a scan reads.
+    """
+    query = _expand_query(connection, tenant_id, query)
+    scans = plan_query_scans(tenant_id, query, rules, page.after, page.until)
+    count = 0
+
+    def count_read(_: int) -> int:
+        nonlocal count
+        count += 1
+        return 1
+
+    # It is not removed afterwards, because a page may end before its statements do.
+    connection.create_function("count_read", 1, count_read)
+    counted = [
+        msgspec.structs.replace(scan, conditions=(_COUNT, *scan.conditions))
+        for scan in ([_make_tenant_scan(tenant_id)] if scans is None else scans)
+    ]
+    if scans is None:
+        rows = counted[0].fetch_rows(
+            connection,
+            page.after,
+            page.until,
+            limit=NO_UPPER_BOUND,
+            newest_first=page.newest_first,
+        )
+        take_page(_match_records(query, map(decode_record, rows)), page.limit)
+    elif counted:
+        read_page(connection, counted, page)
+    return count
+
+
 def context_version(
     connection: sqlite3.Connection,
     tenant_id: str,
@@ -212,9 +252,13 @@ def _plan_route(tenant_id: str, route: AccessPath) -> list[IndexScan]:
         condition, parameters = payload_predicates.build_condition(query_filter.payload)
         values.update(parameters)
         conditions.append(condition)
+    values.update(query_filter.ids)
+    conditions[:0] = [_CONDITIONS[name] for name in query_filter.ids]
     if route.key_alternatives:
         return _plan_key_scans(tenant_id, route, values, conditions)
     names = route.types
+    if route.index in ("correlation", "causation", "actor"):
+        return [_plan_id_scan(tenant_id, route, values, conditions)]
     if names is not None and names.prefixes:  # the patterns match too many types
         conditions.insert(0, build_type_condition(names, values))
         names = None
@@ -235,6 +279,22 @@ def _plan_route(tenant_id: str, route: AccessPath) -> list[IndexScan]:
     return [
         IndexScan(name, binding, all_conditions, route.after, route.until) for binding in bindings
     ]
+
+
+def _plan_id_scan(
+    tenant_id: str, route: AccessPath, values: dict[str, Any], conditions: list[str]
+) -> IndexScan:
+    """Return the scan along the index of an id, with conditions on types, streams and tags."""
+    first: list[str] = []
+    if route.types is not None:
+        first.append(build_type_condition(route.types, values))
+    if route.filter.streams is not None:
+        keys = _get_stream_keys(tenant_id, route.filter)
+        first.append(f"events.stream_key in ({bind_list('stream', keys, values)})")
+    for number, key in enumerate(route.tag_keys):
+        values[f"tag_{number}"] = key
+        first.append(TAG_CONDITION.replace("{key}", f":tag_{number}"))
+    return IndexScan(route.index, values, (*first, *conditions), route.after, route.until)
 
 
 def _plan_key_scans(

@@ -3,6 +3,9 @@
 -- name: select_head
 select coalesce(max(position), 0) from events
 
+-- name: select_size
+select page_count * page_size from pragma_page_count(), pragma_page_size()
+
 -- name: select_last_seq
 (select max(stream_seq) from events indexed by events_by_stream where stream_key = ?)
 
@@ -96,6 +99,38 @@ with recursive known (event_type) as (
     from known where known.event_type is not null
 )
 select event_type from known where event_type is not null limit :limit
+
+-- name: list_event_types
+-- The distinct types of a tenant by name, found by a loose scan of the index on types, each with its
+-- number of events up to a bound and its last position.
+with recursive known (event_type) as (
+    select (
+        select event_type from events indexed by events_by_type
+        where tenant_id = :tenant and event_type >= :first and event_type > :after
+        and event_type < :end
+        order by event_type limit 1
+    )
+    union all
+    select (
+        select event_type from events indexed by events_by_type
+        where tenant_id = :tenant and event_type > known.event_type and event_type < :end
+        order by event_type limit 1
+    )
+    from known where known.event_type is not null
+)
+select listed.event_type,
+    (
+        select count(*) from (
+            select 1 from events indexed by events_by_type
+            where tenant_id = :tenant and event_type = listed.event_type limit :counted
+        )
+    ),
+    (
+        select position from events indexed by events_by_type
+        where tenant_id = :tenant and event_type = listed.event_type
+        order by position desc limit 1
+    )
+from (select event_type from known where event_type is not null limit :limit) as listed
 
 -- name: list_streams
 select first.stream_type, first.stream_id, first.position,

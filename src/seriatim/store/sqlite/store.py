@@ -20,17 +20,21 @@ from seriatim.core.query import Query
 from seriatim.core.request import AppendRequest, StoredCommand
 from seriatim.store.append_group import PlacedAppend, build_outcomes
 from seriatim.store.cancellation import ReadBudget
-from seriatim.store.common import find_append_by_command, find_append_by_key
+from seriatim.store.common import PageBounds, find_append_by_command, find_append_by_key
 from seriatim.store.port import (
     Cursor,
+    EventTypeCount,
+    EventTypeRange,
     Finding,
     Lease,
+    LogSize,
     Outcome,
     ReadSpec,
     RestoredEvent,
     StoredAppend,
     StreamSummary,
     SubscriptionState,
+    make_type_counts,
 )
 from seriatim.store.sqlite import (
     append,
@@ -377,6 +381,12 @@ class SqliteStore:
         with self._readers.bounded_connection() as connection:
             return [StreamSummary(*row) for row in connection.execute(SQL["list_streams"], values)]
 
+    def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
+        """Return event types by name, with their bounded counts and last positions."""
+        with self._readers.bounded_connection() as connection:
+            values = names.as_parameters(tenant_id)
+            return make_type_counts(connection.execute(SQL["list_event_types"], values))
+
     def select(
         self,
         tenant_id: str,
@@ -429,6 +439,27 @@ class SqliteStore:
         """Return a consumer's cursor, None if it has none."""
         with self._readers.connection() as connection:
             return consumers.get_cursor(connection, tenant_id, purpose, name)
+
+    def count_events_read(
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
+    ) -> int:
+        """Run `select` again and return how many events it reads, matching or not."""
+        page = PageBounds(after, until, limit, newest_first=newest_first)
+        with self._readers.bounded_connection() as connection:
+            rules = self._declarations.load_rules(connection)
+            return queries.count_events_read(connection, tenant_id, query, rules, page)
+
+    def size(self) -> LogSize:
+        """Return the size of the file."""
+        with self._readers.connection() as connection:
+            return LogSize(connection.execute(SQL["select_size"]).fetchone()[0])
 
     def tenants(self, limit: int) -> list[str]:
         """Return tenants that have events, ordered by name."""

@@ -294,7 +294,7 @@ def _plan_id_scan(
     for number, key in enumerate(route.tag_keys):
         values[f"tag_{number}"] = key
         first.append(TAG_CONDITION.replace("{key}", f":tag_{number}"))
-    return IndexScan(route.index, values, (*first, *conditions), route.after, route.until)
+    return IndexScan(f"scan_{route.index}", values, (*first, *conditions), route.after, route.until)
 
 
 def _plan_key_scans(

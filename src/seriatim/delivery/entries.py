@@ -119,7 +119,7 @@ class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if value is None:
                 continue
-            # Letters instead of numbers: the names of SQL parameters have no digits.
+            # The names of SQL parameters have no digits, so an index is a letter.
             alternatives = (value,) if isinstance(value, str) else tuple(value)
             names = [f"{field}_{'abcdefghi'[index]}" for index in range(len(alternatives))]
             conditions.append(f"{field} in ({', '.join(f':{name}' for name in names)})")

@@ -119,8 +119,8 @@ class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if value is None:
                 continue
-            # Letters instead of numbers: the names of SQL parameters have no digits.
             alternatives = (value,) if isinstance(value, str) else tuple(value)
+            # The names of SQL parameters have no digits, so an index is a letter.
             names = [f"{field}_{'abcdefghi'[index]}" for index in range(len(alternatives))]
             conditions.append(f"{field} in ({', '.join(f':{name}' for name in names)})")
             values |= dict(zip(names, alternatives, strict=True))

@@ -186,7 +186,7 @@ def test_closing_ends_what_follows(quick: RunningService, tenant: str) -> None:
         thread.join(20)
 
     assert time.monotonic() - began < 10
-    assert [str(error) for error in ended] == ["The log is closed."] * 2
+    assert [str(error) for error in ended] == ["The log is closed: open it again."] * 2
     with pytest.raises(BackendFailure, match="closed"):
         list(tail)
 

@@ -40,4 +40,6 @@ def test_a_run_ends_with_a_closed_log(url: str) -> None:
     thread.join(30)
     subscription.stop()
 
-    assert [(error.message, error.retryable) for error in ended] == [("The log is closed.", False)]
+    assert [(error.message, error.retryable) for error in ended] == [
+        ("The log is closed: open it again.", False)
+    ]

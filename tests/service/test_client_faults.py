@@ -186,7 +186,7 @@ def test_closing_a_log_ends_its_tails_and_subscriptions(quick: RunningService, t
         thread.join(20)
 
     assert time.monotonic() - began < 10
-    assert [str(error) for error in ended] == ["The log is closed."] * 2
+    assert [str(error) for error in ended] == ["The log is closed: open it again."] * 2
     with pytest.raises(BackendFailure, match="closed"):
         list(tail)
 

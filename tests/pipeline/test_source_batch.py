@@ -63,7 +63,9 @@ def test_a_schema_chooses_columns(
     fill(*make_varied_events(5))
     reader = spark.read.format("seriatim").option("url", log_url)
     assert reader.schema(build_spark_schema(("event_type", "position"))).load().count() == 5
-    with pytest.raises(PySparkException, match="'other' of type bigint, which is no column of events"):
+    with pytest.raises(
+        PySparkException, match="'other' of type bigint, which is no column of events"
+    ):
         reader.schema(StructType([StructField("other", LongType())])).load().count()
 
 

@@ -31,6 +31,7 @@ from seriatim.testing.factories import (
     GatedStore,
     SharedStore,
     assert_refused,
+    count_queued,
     event,
     events,
     open_on_same_store,
@@ -241,7 +242,7 @@ class AsyncContract:
             taken = asyncio.create_task(slow.aio.append(events(1)))
             await asyncio.to_thread(store.wait_for_group)
             waiting = asyncio.create_task(slow.aio.append(events(2)))
-            while not slow.appender.committer._queue:  # noqa: ASYNC110, SLF001 - there is no event to wait for
+            while not count_queued(slow):  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0)
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):

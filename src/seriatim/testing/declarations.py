@@ -314,7 +314,7 @@ class DeclarationContract:
         }
         assert_all_refused(
             log,
-            lambda declaration: log.declare(declaration),  # noqa: PLW0108 - only the declaration
+            log.declare,
             {name: (declaration, bad, field) for name, (declaration, field) in cases.items()},
         )
         assert log.store.rules().version == version

@@ -245,6 +245,11 @@ def wait_for(probe: Callable[[], T | None]) -> T:
     raise AssertionError(msg)
 
 
+def count_queued(log: Log) -> int:
+    """Return the number of appends that wait in the queue of a log's committer."""
+    return len(log.appender.committer._queue)  # noqa: SLF001 - there is no public method
+
+
 class BatchCollector:
     """A subscription handler that queues its batches, for a test to wait for."""
 

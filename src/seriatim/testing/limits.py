@@ -100,7 +100,7 @@ class LimitContract:
 
         assert_all_refused(
             log,
-            lambda query: log.query(query),  # noqa: PLW0108 - only the query
+            log.query,
             {
                 "filters": (Query([Filter()] * 65), "limit_exceeded", "filters"),
                 "types": (Query([Filter(types=["a"] * 65)]), "limit_exceeded", "predicates"),

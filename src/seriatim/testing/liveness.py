@@ -24,6 +24,7 @@ from seriatim.testing.factories import (
     GatedStore,
     SharedStore,
     assert_unchanged,
+    count_queued,
     event,
     events,
     open_on_same_store,
@@ -95,7 +96,7 @@ class LivenessContract:
             taken = pool.submit(small.append, events(1))
             store.wait_for_group()
             waiting = pool.submit(small.append, events(2))
-            wait_for(lambda: small.appender.committer._queue)  # noqa: SLF001 - no signal tells
+            wait_for(lambda: count_queued(small))
             with pytest.raises(LimitExceeded) as caught:
                 small.append(events(2))
             assert caught.value.retryable
@@ -118,7 +119,7 @@ class LivenessContract:
             taken = pool.submit(small.append, events(1))
             store.wait_for_group()
             waiting = pool.submit(small.append, [event(payload={"x": "a" * 1500})])
-            wait_for(lambda: small.appender.committer._queue)  # noqa: SLF001 - no signal tells
+            wait_for(lambda: count_queued(small))
             with pytest.raises(LimitExceeded) as caught:
                 small.append(events(1))
             assert caught.value.details["limit"] == "queue_bytes"
@@ -137,7 +138,7 @@ class LivenessContract:
                 pool.submit(grouped.append, [event(stream=("s", "2"), stream_seq=7)])
                 for _ in range(3)
             ]
-            wait_for(lambda: len(grouped.appender.committer._queue) == 8)  # noqa: SLF001
+            wait_for(lambda: count_queued(grouped) == 8)
             store.gate.set()
             first.result(WAIT_TIMEOUT_S)
             first_positions = sorted(
@@ -160,7 +161,7 @@ class LivenessContract:
             store.wait_for_group()
             duplicates = [pool.submit(grouped.append, events(2), None, "k") for _ in range(4)]
             by_id = [pool.submit(grouped.append, [event(event_id="e")]) for _ in range(4)]
-            wait_for(lambda: len(grouped.appender.committer._queue) == 8)  # noqa: SLF001
+            wait_for(lambda: count_queued(grouped) == 8)
             store.gate.set()
             first.result(WAIT_TIMEOUT_S)
             outcomes = [queued.result(WAIT_TIMEOUT_S) for queued in duplicates]
@@ -226,7 +227,7 @@ class LivenessContract:
             accepted = [pool.submit(closing.append, events(1))]
             store.wait_for_group()
             accepted += [pool.submit(closing.append, events(1)) for _ in range(4)]
-            wait_for(lambda: len(closing.appender.committer._queue) == 4)  # noqa: SLF001
+            wait_for(lambda: count_queued(closing) == 4)
             closed = pool.submit(closing.close)
             wait_for(lambda: closing.appender.committer._closed)  # noqa: SLF001
             with pytest.raises(BackendFailure) as caught:

@@ -226,7 +226,7 @@ class QueryContract:
         }
         assert_all_refused(
             log,
-            lambda query: log.query(query),  # noqa: PLW0108 - only the query
+            log.query,
             {name: (query, "invalid_query", where) for name, (query, where) in cases.items()},
         )
 

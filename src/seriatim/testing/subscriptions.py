@@ -449,7 +449,7 @@ class SubscriptionContract:
         """A4, D6: an invalid name or query is refused before a cursor is stored."""
         assert_all_refused(
             log,
-            lambda name: log.subscribe(name),  # noqa: PLW0108 - only the name
+            log.subscribe,
             {
                 repr(n): (n, "invalid_argument", "name")
                 for n in ("", " s", "s\n", "\ud800", 1, None)

@@ -198,6 +198,8 @@ class _ArchiveRun:
     def _write(self, spans: list[PositionRange], target: int, progress: Progress | None) -> None:
         write = partial(write_segment, self._url, self._storage, self._identity)
         declared = _read_declarations(self._store)
+        # Files are written in parallel, but sealed one by one in order, so that no crash leaves a
+        # gap between seals.
         for draft in run_tasks(self._spark, write, spans):
             self._check_same_log(draft)
             total = add_digests((parse_digest(self.report.digest), parse_digest(draft.digest)))

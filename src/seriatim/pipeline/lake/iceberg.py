@@ -141,6 +141,7 @@ class _IcebergTable:
         Raises:
             BackendFailure: The catalog did not report the outcome of the commit.
         """
+        # Loaded again: a commit of another exporter moves the position after `read_state`.
         table = self._open(identity)
         if int(table.properties.get(_POSITION, 0)) + 1 != files[0].first:
             return False

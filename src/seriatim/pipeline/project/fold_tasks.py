@@ -97,18 +97,20 @@ class FoldTask(msgspec.Struct, frozen=True, kw_only=True):
         self, batches: Iterable[pa.RecordBatch], model: ReadModel
     ) -> Iterator[pa.RecordBatch]:
         """Fold events in ascending order of position, and yield the encoded outcome."""
-        fold, watermarks, event_count = self.fold(batches, model, fresh=self.only_key is not None)
+        fold, watermarks, event_count = self.fold(
+            batches, model, without_states=self.only_key is not None
+        )
         yield from to_record_batches((encode_count(event_count), *encode_fold(fold, watermarks)))
 
     def fold(
-        self, batches: Iterable[pa.RecordBatch], model: ReadModel, *, fresh: bool
+        self, batches: Iterable[pa.RecordBatch], model: ReadModel, *, without_states: bool
     ) -> tuple[Fold, list[tuple[int, int]], int]:
         """Fold a partition.
 
         Args:
             batches: Events in ascending order of position, with their keys.
             model: The read model with states, parked keys and skipped events.
-            fresh: Whether to start without stored states.
+            without_states: Whether to start without stored states.
 
         Returns:
             The fold, the ranges of the watermarks, and the number of events.
@@ -127,7 +129,7 @@ class FoldTask(msgspec.Struct, frozen=True, kw_only=True):
             # States are loaded by the batch: one query for all keys that are new in it.
             keyed_events = list(self._events(batch, watermarks))
             event_count += len(keyed_events)
-            if not fresh:
+            if not without_states:
                 owners = {(event.tenant_id, key) for key, event in keyed_events} - loaded
                 loaded |= owners
                 fold.states |= self._states(model, list(owners))
@@ -173,9 +175,10 @@ class LoadTask(FoldTask, frozen=True, kw_only=True):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Store rows and states, and yield only failures and the number of events."""
+        # The tasks write their own rows: those of a whole log would not fit into the driver.
         with annotate_errors():
             model = get_read_model(self.target)
-            fold, watermarks, event_count = self.fold(batches, model, fresh=True)
+            fold, watermarks, event_count = self.fold(batches, model, without_states=True)
             for step in split_steps(fold):
                 model.write_shadow_part(self.projection, step, self.owner)
         empty = Fold(self.projection)

@@ -203,6 +203,7 @@ class Runner:
 
     def _run_with_lease(self, token: int) -> bool:
         while not self._loop.stopped:
+            # Read each time: an operator may pause, retry, skip or rebuild in the meantime.
             progress = self._job.begin()
             if progress.status != "ready":
                 self._wait_or_raise(progress)
@@ -245,6 +246,7 @@ class Runner:
 
     def _must_leave_stream(self, token: int) -> bool:
         """Return whether the runner must catch up, wait or refold; raise if the lease is lost."""
+        # A stream without new events commits nothing, so only this notices a lost lease.
         progress = operations.get_progress(self._job.model, self._name)
         if progress.token != token:
             raise LeaseLost(f"projection {self._name} is run by another runner, or was rebuilt")

@@ -185,7 +185,7 @@ class SendTask(msgspec.Struct, frozen=True, kw_only=True):
             if not result.sent % flush_every:
                 sender.flush()
             elif not result.sent % self.settings.batch_size:
-                sender.poll()
+                sender.poll()  # reports of delivery stay in the client's queue until then
         sender.flush()
 
 

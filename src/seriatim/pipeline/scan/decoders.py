@@ -151,7 +151,7 @@ def _split_maps(texts: pa.Array) -> pa.Array | None:
 
 def _parse_maps(texts: pa.Array) -> pa.Array:
     maps = _decode_maps(_join_as_list(texts, "{}"))
-    return pa.array([list(each.items()) for each in maps], type=_MAP_TYPE)
+    return pa.array([list(mapping.items()) for mapping in maps], type=_MAP_TYPE)
 
 
 def _can_split(texts: pa.Array, opening: str, closing: str) -> bool:

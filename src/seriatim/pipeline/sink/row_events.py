@@ -272,7 +272,7 @@ def _to_python_rows(batch: pa.RecordBatch) -> Iterable[Row]:
     try:
         rows: list[Row] = batch.to_pylist()
     except (OverflowError, ValueError):
-        columns = [[_try_convert(_as_py, each) for each in column] for column in batch.columns]
+        columns = [[_try_convert(_as_py, value) for value in column] for column in batch.columns]
         names = batch.schema.names
         return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
     return rows

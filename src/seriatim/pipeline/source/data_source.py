@@ -162,7 +162,8 @@ class BatchReader(ds.DataSourceReader):
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition; Spark calls this in a task."""
         if not isinstance(partition, RangePartition):
-            raise TypeError(type(partition).__name__)
+            msg = f"a partition of the format seriatim, not {type(partition).__name__}, is required"
+            raise TypeError(msg)
         if partition.after == partition.until:
             return iter(())
         return read_partition(self._options, self._pushed.scan, partition)

@@ -168,7 +168,9 @@ def parse_variants(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 def _parse_payloads(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
     variants = map(VariantVal.parseJson, batch.column(index).to_pylist())
-    rows = [{"value": bytes(each.value), "metadata": bytes(each.metadata)} for each in variants]
+    rows = [
+        {"value": bytes(variant.value), "metadata": bytes(variant.metadata)} for variant in variants
+    ]
     field = pa.field("payload", _VARIANT_TYPE, nullable=False)
     return batch.set_column(index, field, pa.array(rows, _VARIANT_TYPE))
 

@@ -236,7 +236,8 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition; Spark calls this in a task."""
         if not isinstance(partition, RangePartition):
-            raise TypeError(type(partition).__name__)
+            msg = f"a partition of the format seriatim, not {type(partition).__name__}, is required"
+            raise TypeError(msg)
         return read_partition(self._options, self._options.scan, partition)
 
     def stop(self) -> None:

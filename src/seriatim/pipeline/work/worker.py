@@ -208,6 +208,7 @@ class Worker:
 
     def _run_step(self, loop: JobLoop) -> bool:
         """Run a round, and pause if there was nothing to do; return whether the run is complete."""
+        # The state is read before every round, so that a pause takes effect between two batches.
         idle = self._is_paused(live=loop.live) or self._run_round()
         loop.reset_backoff()
         if idle and loop.live:

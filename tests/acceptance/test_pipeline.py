@@ -158,7 +158,9 @@ def test_ctrl_c_while_spark_starts_ends_its_jvm(sqlite: Program) -> None:
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     starting = sqlite.start("project", "run", "shop:seats")
     deadline = time.monotonic() + 200
-    while not list(Path(sqlite.folder).glob("seriatim-java-*")):  # made right before the JVM
+    while not list(
+        Path(sqlite.folder).glob("seriatim-java-*")
+    ):  # created right before the JVM starts
         assert time.monotonic() < deadline, "Spark does not start"
         assert starting.poll() is None
         time.sleep(0.05)
@@ -168,7 +170,7 @@ def test_ctrl_c_while_spark_starts_ends_its_jvm(sqlite: Program) -> None:
 
 def check_quiet(interrupted: subprocess.Popen[bytes]) -> None:
     """Wait for a command that got Ctrl-C, and for all processes that it started."""
-    _, output = interrupted.communicate(timeout=120)  # the JVM has the same streams
+    _, output = interrupted.communicate(timeout=120)  # the JVM writes to the same streams
     assert interrupted.returncode == 130
     for trace in (b"Traceback", b"Exception", b"KeyboardInterrupt", b"\tat ", b"java"):
         assert trace not in output, output

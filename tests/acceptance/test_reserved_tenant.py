@@ -102,9 +102,9 @@ ENTRIES: dict[str, Callable[[LogWithRegistry], object]] = {
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[LogWithRegistry]:
     """A log with one event."""
-    made = LogWithRegistry(tmp_path)
-    yield made
-    made.log.close()
+    tested = LogWithRegistry(tmp_path)
+    yield tested
+    tested.log.close()
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

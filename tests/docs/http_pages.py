@@ -48,10 +48,10 @@ def openapi_text() -> str:
 def http_page() -> str:
     """Return the page with its generated parts updated and its other text unchanged."""
     text = PAGE.read_text("utf-8")
-    for name, made in (("routes", _routes()), ("problems", _problems())):
+    for name, part in (("routes", _routes()), ("problems", _problems())):
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         before, after = text.partition(begin)[0], text.partition(end)[2]
-        text = f"{before}{begin}\n\n{made.strip()}\n\n{end}{after}"
+        text = f"{before}{begin}\n\n{part.strip()}\n\n{end}{after}"
     return text
 
 
@@ -187,12 +187,12 @@ def _problems() -> str:
         if kind.code == "limit_exceeded":
             status, helps = f"{status}, {TOO_MANY_REQUESTS}", f"at {TOO_MANY_REQUESTS}: yes"
         lines.append(f"| [`{kind.code}`](#{kind.code}) | {status} | {helps} |")
-    said = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
+    descriptions = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
     lines.append("")
     by_code: dict[str, list[str]] = {}
     for error in raise_documented_errors():
         by_code.setdefault(error.code, []).append(_example(error))
-    for code, message in said.items():
+    for code, message in descriptions.items():
         lines += [f"### {code}\n", f"{message}\n", *by_code[code]]
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-PORT = "8420"  # what pages show; each run takes a free one instead
+PORT = "8420"  # the port on the pages; each run uses a free one instead
 SERVE = "seriatim serve"
 _SAID = "serving "
 _PATIENCE_S = 60.0

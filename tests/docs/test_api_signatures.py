@@ -26,10 +26,10 @@ def documented_signatures() -> dict[str, tuple[Any, str]]:
     """Return each documented method with its signature on the page."""
     page = read("docs/reference/api.md")
     return {
-        f"{cls.__name__}.{name}": (getattr(cls, name), shown.removesuffix(")"))
+        f"{cls.__name__}.{name}": (getattr(cls, name), parameters.removesuffix(")"))
         for heading, cls in SECTIONS.items()
         for row in rows(section(page, heading))
-        for name, opened, shown in [row[0].strip("`").partition("(")]
+        for name, opened, parameters in [row[0].strip("`").partition("(")]
         if opened
     }
 
@@ -40,9 +40,9 @@ DOCUMENTED = documented_signatures()
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_signatures_equal_the_code(name: str) -> None:
     """Names, order, kinds and defaults of the parameters are equal; `…` stands for a default."""
-    method, shown = DOCUMENTED[name]
+    method, parameters = DOCUMENTED[name]
     signature = inspect.signature(method)
-    parsed = ast.parse(f"lambda self, {shown.replace('…', '...')}: 0", mode="eval").body
+    parsed = ast.parse(f"lambda self, {parameters.replace('…', '...')}: 0", mode="eval").body
     assert isinstance(parsed, ast.Lambda)
     arguments = parsed.args
     positional = [arg.arg for arg in arguments.args]
@@ -50,8 +50,8 @@ def test_signatures_equal_the_code(name: str) -> None:
     defaults: dict[str, ast.expr | None] = dict(
         zip(positional, [*[None] * required, *arguments.defaults], strict=True)
     )
-    for argument, shown_default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        defaults[argument.arg] = shown_default
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        defaults[argument.arg] = default
     if arguments.vararg is not None:
         defaults[arguments.vararg.arg] = None
 

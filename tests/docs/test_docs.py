@@ -35,7 +35,7 @@ from tests.docs.pages import (
 ROLE = "shop_app"
 # Commands that the pages show and that are run; others (pip, psql, make) set a machine up.
 RUN = ("seriatim ", "python ", "curl ", "openssl ")
-EXPORT = re.compile(r"export (\w+)=")  # what it sets holds for the rest of the page
+EXPORT = re.compile(r"export (\w+)=")  # the variable is set for the rest of the page
 COMMAND_TIMEOUT_S = 300  # a command on Spark starts a JVM, on a machine that may be busy
 PAGES = {name_of(page): page for page in pages()}
 RUNNABLE = [
@@ -73,7 +73,7 @@ def test_examples_run(
     if any("older-schema" in block.words for block in found):
         migrate(f"{url}?schema=older", target=1)
     if any("seriatim.spark" in block.text for block in found if block.language == "python"):
-        request.getfixturevalue("spark")  # the session that pages find: one for all of them
+        request.getfixturevalue("spark")  # all pages share one session
     for block in found:
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
@@ -146,7 +146,7 @@ def run_command(text: str, environment: dict[str, str]) -> subprocess.CompletedP
 
 
 def missing_lines(command: Command, printed: str) -> list[str]:
-    """Return the promised lines that were not printed in that order; `…` stands for anything."""
+    """Return the documented lines that were not printed in that order; `…` matches anything."""
     lines = iter([" ".join(line.split()) for line in printed.splitlines()])
     missing = []
     for promised in command.output:

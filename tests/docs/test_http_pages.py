@@ -42,7 +42,7 @@ def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
 def test_statuses_are_documented() -> None:
     """The page of errors lists the status of each code."""
     codes, _, _ = read("docs/reference/errors.md").partition("## Connections")
-    shown = {row[0].strip("`"): row[3] for row in rows(codes)}
+    documented = {row[0].strip("`"): row[3] for row in rows(codes)}
     expected = {code: str(status) for code, status in STATUS_BY_CODE.items()}
 
-    assert expected | {"limit_exceeded": f"413, {TOO_MANY_REQUESTS}"} == shown
+    assert expected | {"limit_exceeded": f"413, {TOO_MANY_REQUESTS}"} == documented

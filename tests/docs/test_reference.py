@@ -176,8 +176,8 @@ def test_arguments_of_open_are_documented() -> None:
 
 def receipt_fields() -> tuple[str, ...]:
     """Return the public names of a receipt."""
-    made = AppendResult(1, 1, tuple)
-    own = {name for name in vars(made) if not name.startswith("_")}
+    receipt = AppendResult(1, 1, tuple)
+    own = {name for name in vars(receipt) if not name.startswith("_")}
     return tuple(own | (public_names(AppendResult) - {"replay"}))
 
 
@@ -288,14 +288,16 @@ def test_common_options_are_documented() -> None:
 def test_exit_codes_are_documented() -> None:
     """The reference has the exit codes and meanings of the code."""
     head = read(CLI).partition("## seriatim")[0]
-    shown = {row[0]: row[1] for row in rows(head) if row[0].isdigit()}
+    documented = {row[0]: row[1] for row in rows(head) if row[0].isdigit()}
 
-    assert {str(code): meaning for code, meaning in exit_codes.MEANINGS.items()} == shown
+    assert {str(code): meaning for code, meaning in exit_codes.MEANINGS.items()} == documented
 
 
 def test_every_guard_and_rule_is_documented() -> None:
     """The page of guards lists exactly the built-in guards and their rules."""
-    rules = {rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)}  # one may have several patterns
+    rules = {
+        rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)
+    }  # a rule may have several patterns
 
     assert sorted([*BUILT_IN_GUARDS, *rules]) == sorted(list_documented("howto/guard.md"))
 
@@ -320,24 +322,24 @@ def test_tables_and_indexes_are_documented(backend: str, heading: str) -> None:
     source = "\n".join(
         path.read_text("utf-8") for path in [*folder.rglob("*.sql"), *folder.rglob("*.py")]
     )
-    made: set[str] = set()
+    created: set[str] = set()
     for pattern in (
         r"create table (?:if not exists )?(?:\{schema\}\.)?(\w+)",
         r"create (?:unique )?index (?:concurrently )?(?:if not exists )?(\w+)",
         r"constraint (\w+) primary key",
     ):
-        made |= set(re.findall(pattern, source))
+        created |= set(re.findall(pattern, source))
 
-    assert made == set(list_documented("reference/schema.md", heading))
+    assert created == set(list_documented("reference/schema.md", heading))
 
 
 def test_tables_of_read_models_are_documented() -> None:
     """The page lists exactly the tables that every read model has."""
     folder = ROOT / "src" / "seriatim" / "store" / "readmodel"
     source = (folder / "statements.sql").read_text("utf-8")
-    made = re.findall(r"create table if not exists \{at\}(\w+)", source)
+    tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
 
-    assert made == list_documented("reference/schema.md", "Read models")
+    assert tables == list_documented("reference/schema.md", "Read models")
 
 
 def test_tables_of_the_registry_are_documented() -> None:

@@ -78,7 +78,7 @@ def _occurrences(text: str, root: Path) -> dict[Path, int]:
     return {path: count for path, count in counts.items() if count}
 
 
-@functools.lru_cache(maxsize=1)  # every mutation is looked for in the same files
+@functools.lru_cache(maxsize=1)  # every mutation is searched in the same files
 def _sources(root: Path) -> dict[Path, str]:
     """Read the files of the package, except for the contract suite in `testing`."""
     return {

@@ -22,11 +22,11 @@ def describe_job(name: str, point: str, *arguments: Any, **options: Any) -> dict
 
 def kill_at_points(*jobs: dict[str, Any]) -> None:
     """Run jobs in a driver until each has reached its point and the driver is killed."""
-    with tempfile.TemporaryFile() as said:
-        with run_driver(*jobs, stderr=said) as process:
+    with tempfile.TemporaryFile() as stderr:
+        with run_driver(*jobs, stderr=stderr) as process:
             code = process.wait(END_S)
-        said.seek(0)
-        assert code == -signal.SIGKILL, said.read()[-4000:].decode(errors="replace")
+        stderr.seek(0)
+        assert code == -signal.SIGKILL, stderr.read()[-4000:].decode(errors="replace")
 
 
 @contextmanager

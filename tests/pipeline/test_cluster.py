@@ -44,7 +44,9 @@ def test_a_job_survives_a_killed_worker(spark_cluster: SparkCluster, tmp_path: P
     assert result["sum"] == sum(range(6 * ROWS))
     assert left in result["readers"]
     partition = mark.name.partition("-")[0]
-    assert (tmp_path / f"{partition}-{left}").exists()  # what died was read again, elsewhere
+    assert (
+        tmp_path / f"{partition}-{left}"
+    ).exists()  # the partition was read again by the other executor
 
     spark_cluster.start_worker(0)
     assert spark_cluster.workers_alive() == WORKERS

@@ -63,7 +63,7 @@ def variants() -> dict[str, dict[str, Any]]:
 
 def test_every_field_of_a_record_is_a_column() -> None:
     """J1: the fields of a record are the columns of an event, except occurred_text."""
-    spelled = {"occurred_text"}  # the producer's own spelling, which a record has in occurred_at
+    spelled = {"occurred_text"}  # the producer's text, which a record has in occurred_at
 
     assert set(EventRecord.__struct_encode_fields__) == set(EVENT_COLUMNS) - spelled
 

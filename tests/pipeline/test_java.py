@@ -135,6 +135,6 @@ def test_the_wrapper_passes_on_arguments(tmp_path: Path) -> None:
     home = java_home(tmp_path / "home", echo)
 
     given = ["-Da=b c", "--add-modules=jdk.incubator.vector", "--add-modules=java.sql", "", "it's"]
-    said = subprocess.run([home / "bin" / "java", *given], check=True, capture_output=True)
+    done = subprocess.run([home / "bin" / "java", *given], check=True, capture_output=True)
 
-    assert said.stdout.decode().split("\n")[:-1] == [given[0], *given[2:]]
+    assert done.stdout.decode().split("\n")[:-1] == [given[0], *given[2:]]

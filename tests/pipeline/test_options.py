@@ -25,7 +25,7 @@ def test_option_names_ignore_case() -> None:
     assert (found.starting_position, found.max_batch_events, found.watermarks) == (7, 100, True)
     assert found.scan.types == NameFilter(("b",), ("a.",))
     assert found.scan.stream_types == NameFilter(("x", "y"))
-    assert found.scan.stream_ids == NameFilter(("a,b",))  # an id is one id
+    assert found.scan.stream_ids == NameFilter(("a,b",))  # an id may contain a comma
     assert found.scan.occurred == Interval(1_000_000, None)
 
 

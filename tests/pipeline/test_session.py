@@ -78,7 +78,7 @@ def test_own_session_keeps_the_users_settings(
     """J2: with Spark running, `session` makes a separate session on it, from any thread."""
     monkeypatch.setattr(
         "seriatim.pipeline.source.spark_session._current", []
-    )  # as if Spark were the user's
+    )  # as if the user had started Spark
     before = {key: spark.conf.get(key) for key in OWN}
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     sessions: list[SparkSession] = []

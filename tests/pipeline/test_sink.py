@@ -30,7 +30,7 @@ def _registered(spark: SparkSession) -> None:
 
 
 def save(frame: DataFrame, url: str, **options: str) -> None:
-    """Write by the format itself."""
+    """Write with the format, without `append_frame`."""
     frame.write.format("seriatim").options(url=url, **options).mode("append").save()
 
 
@@ -57,7 +57,7 @@ def test_rows_become_events_once(spark: SparkSession, log_url: str) -> None:
     assert {record.occurred_at for record in records} == {"2024-01-01T00:00:00+02:00"}
     assert {record.metadata["from"] for record in records} == {"spark"}
     assert all(record.tags == (f"n:{record.payload['n']}",) for record in records)
-    # The name is part of ids: another job's equal rows are its own.
+    # The name is part of the event ids, so equal rows of another job are other events.
     assert append_frame(frame.limit(5), log_url, name="other") == AppendReport(5, 0, 0)
 
 
@@ -190,7 +190,7 @@ def test_a_retried_task_appends_no_row_twice(
                 mark.touch()
                 deadline = time.monotonic() + 200
                 while read_head(log_url) == 0 and time.monotonic() < deadline:
-                    time.sleep(0.1)  # the sink has some of the rows, and commits them
+                    time.sleep(0.1)  # until the sink has committed some of the rows
                 msg = "the worker died"
                 raise RuntimeError(msg)
             yield batch
@@ -208,7 +208,7 @@ def test_a_retried_task_appends_no_row_twice(
         report = append_frame(dying, log_url)
     finally:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(before))
-    # A worker may still commit what it holds after its job was given up: all of that is reused.
+    # A worker may still commit rows after its job has failed; those rows are reused, too.
     assert 0 < before_retry <= report.reused < 40_000
     assert (report.appended + report.reused, report.refused) == (40_000, 0)
     assert sorted(record.payload["n"] for record in read_stored_events(log_url)) == list(

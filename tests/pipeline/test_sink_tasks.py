@@ -48,7 +48,7 @@ def test_a_task_appends_in_order_and_counts(log_url: str) -> None:
     records = read_stored_events(log_url)
     assert [record.payload["n"] for record in records] == list(range(2500))
     assert [record.stream_seq for record in records] == list(range(1, 2501))
-    assert len({record.append_position for record in records}) == 2500  # each its own append
+    assert len({record.append_position for record in records}) == 2500  # one append per row
     counts = run(log_url, schema, batch).counts
     assert (counts.appended, counts.reused, counts.refused) == (0, 2500, 0)
 
@@ -100,7 +100,9 @@ def test_rules_changed_during_a_task_keep_the_order(log_url: str, tmp_path: Path
     """Event types declared during a task refuse no valid row and keep the order."""
     maker = EventBuilder(PLAIN, RowMapping())
     batch = rows(*({"event_type": "a", "payload": f'{{"n":{n}}}'} for n in range(400)))
-    settings = Settings(writers=1)  # as a task has it: with more, halves overtake each other
+    settings = Settings(
+        writers=1
+    )  # as in a task: with several writers the parts of a window are reordered
     with seriatim.open(log_url, settings=settings) as log, seriatim.open(log_url) as other:
         window = AppendWindow(log, RefusedRows(None))
         for number, row in enumerate(maker.decode_rows(batch)):

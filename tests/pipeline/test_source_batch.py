@@ -136,7 +136,7 @@ _FILTERS = [
 def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
     """J1: pushed-down filters return the same rows as Spark's own."""
     fill(*make_varied_events(60))
-    whole = read().cache()  # Spark reads all of it, then filters
+    whole = read().cache()  # cached, so that Spark filters it without push-down
     try:
         assert whole.count() == 60
         for filter_ in _FILTERS:

@@ -39,11 +39,11 @@ def another_url(
     log_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[], str]]:
     """Return a function that creates URLs of further logs on the same backend."""
-    made: list[str] = []
+    names: list[str] = []
 
     def make() -> str:
-        name = f"another_{len(made)}"
-        made.append(name)
+        name = f"another_{len(names)}"
+        names.append(name)
         if log_url.startswith("sqlite"):
             return f"sqlite:///{tmp_path}/{name}.db"
         server: PostgresServer = request.getfixturevalue("postgres_server")
@@ -52,5 +52,5 @@ def another_url(
     yield make
     if not log_url.startswith("sqlite"):
         server: PostgresServer = request.getfixturevalue("postgres_server")
-        for name in made:
+        for name in names:
             server.drop_database(name)

@@ -27,7 +27,7 @@ def fill_every_shape(url: str) -> int:
     """Append events of every shape that a record can have, and return the head."""
     with closing(seriatim.open(url)) as log:
         log.append([NewEvent("first", {"n": 1}), NewEvent("first", {"n": 2}, tags=("a", "b"))])
-        # Streams that are older than their kind, and streams that it numbers from 0.
+        # Streams older than the declaration of their kind, and streams numbered from 0.
         log.append(
             [NewEvent("opened", stream=("case", "old")), NewEvent("x", stream=("case", "old"))]
         )

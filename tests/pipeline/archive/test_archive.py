@@ -134,7 +134,7 @@ def test_row_groups_outside_of_a_range_are_not_read(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns, schema=EVENT_SCHEMA), path, row_group_size=10)
     raw = bytearray(path.read_bytes())
     group = pq.ParquetFile(path).metadata.row_group(0)
-    for index in range(group.num_columns):  # what is read of the first group cannot be decoded
+    for index in range(group.num_columns):  # makes the columns of the first row group undecodable
         chunk = group.column(index)
         start = chunk.dictionary_page_offset or chunk.data_page_offset
         raw[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
@@ -169,7 +169,7 @@ def test_a_log_that_lost_events_is_refused(spark: SparkSession, tmp_path: Path) 
     backup = path.read_bytes()
     fill(url, 4)
     archive(spark, url, at, segment_events=5)
-    path.write_bytes(backup)  # a copy of the file: nothing tells the log that it was restored
+    path.write_bytes(backup)  # a copied file does not raise the epoch
 
     with pytest.raises(LogIdentityChanged, match="ends at 10, the log at 6"):
         archive(spark, url, at, segment_events=5)

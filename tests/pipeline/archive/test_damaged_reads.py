@@ -172,37 +172,37 @@ def test_a_dataframe_checks_segments_when_used(
 ) -> None:
     """J1: a DataFrame created before the damage fails when it is used."""
     url, at = copied
-    made = events(user_session, url, archive=str(at), tenant="default")
-    assert made.count() == 30
+    frame = events(user_session, url, archive=str(at), tenant="default")
+    assert frame.count() == 30
     damage(at)
 
     with pytest.raises(SPARK_ERRORS, match="segment"):
-        made.count()
+        frame.count()
     with pytest.raises(SPARK_ERRORS, match="segment"):
-        made.select("payload").where("position > 15").first()
+        frame.select("payload").where("position > 15").first()
 
 
 @pytest.mark.parametrize("damage", [keep_six, repeat_a_row, truncate])
-@pytest.mark.parametrize("made", [seats, per_type], ids=["fold", "frame"])
+@pytest.mark.parametrize("declared", [seats, per_type], ids=["fold", "frame"])
 def test_a_rebuild_from_a_damaged_archive_fails(
     user_session: SparkSession,
     copied: tuple[str, Path],
     tmp_path: Path,
-    made: Projection,
+    declared: Projection,
     damage: Callable[[Path], None],
 ) -> None:
     """I4, J1: a rebuild from a damaged archive fails, and the old tables stay."""
     url, at = copied
     target = f"sqlite:///{tmp_path}/model.db"
-    with Projector(user_session, made, url, target=target) as job:
+    with Projector(user_session, declared, url, target=target) as job:
         job.run()
     damage(at)
-    with Projector(user_session, made, url, target=target, archive=str(at)) as job:
+    with Projector(user_session, declared, url, target=target, archive=str(at)) as job:
         for accept in (False, True):
             with pytest.raises(BackendFailure, match="segment"):
                 job.rebuild(accept=accept)
-        assert job.model.progress(made.name, shadow=True) is None
-    with Projector(user_session, made, url, target=target) as job:
+        assert job.model.progress(declared.name, shadow=True) is None
+    with Projector(user_session, declared, url, target=target) as job:
         assert job.verify().equal
 
 
@@ -232,7 +232,7 @@ keyless_column = declare_seats(key="causation_id")
 
 
 @pytest.mark.parametrize(
-    ("made", "lose", "archived"),
+    ("declared", "lose", "archived"),
     [
         (seats, lose_event_11, True),
         (per_type, lose_event_11, True),
@@ -247,7 +247,7 @@ def test_a_rebuild_counts_its_events_against_the_log(
     spark: SparkSession,
     copied: tuple[str, Path],
     tmp_path: Path,
-    made: Projection,
+    declared: Projection,
     lose: Callable[[pytest.MonkeyPatch], None],
     *,
     archived: bool,
@@ -259,7 +259,7 @@ def test_a_rebuild_counts_its_events_against_the_log(
     url, at = copied
     target = f"sqlite:///{tmp_path}/model.db"
     kept = str(at) if archived else None
-    with Projector(spark, made, url, target=target, archive=kept) as job:
+    with Projector(spark, declared, url, target=target, archive=kept) as job:
         with pytest.MonkeyPatch.context() as patch:
             lose(patch)
             with pytest.raises(BackendFailure, match=r"read \d+ events .* the log holds") as failed:
@@ -270,14 +270,14 @@ def test_a_rebuild_counts_its_events_against_the_log(
         assert job.rebuild().switched
 
 
-@pytest.mark.parametrize("made", [by_function, per_type])
+@pytest.mark.parametrize("declared", [by_function, per_type])
 def test_a_rebuild_counts_the_events_of_its_catch_up(
-    spark: SparkSession, copied: tuple[str, Path], tmp_path: Path, made: Projection
+    spark: SparkSession, copied: tuple[str, Path], tmp_path: Path, declared: Projection
 ) -> None:
     """I4: events after the position of the old tables are counted before the switch, too."""
     url, at = copied
     target = f"sqlite:///{tmp_path}/model.db"
-    with Projector(spark, made, url, target=target, archive=str(at), batch_events=5) as job:
+    with Projector(spark, declared, url, target=target, archive=str(at), batch_events=5) as job:
         job.run(until=lambda: (job.status() or job.begin()).position >= 10)
         assert job.begin().position == 10
         with pytest.MonkeyPatch.context() as patch:
@@ -288,13 +288,13 @@ def test_a_rebuild_counts_the_events_of_its_catch_up(
         assert job.rebuild().switched
 
 
-@pytest.mark.parametrize("made", [mostly_keyless, keyless, keyless_column])
+@pytest.mark.parametrize("declared", [mostly_keyless, keyless, keyless_column])
 @pytest.mark.parametrize("archived", [True, False])
 def test_events_without_a_key_count_as_read(
     spark: SparkSession,
     copied: tuple[str, Path],
     tmp_path: Path,
-    made: Projection,
+    declared: Projection,
     *,
     archived: bool,
 ) -> None:
@@ -302,7 +302,7 @@ def test_events_without_a_key_count_as_read(
     url, at = copied
     target = f"sqlite:///{tmp_path}/model.db"
     kept = str(at) if archived else None
-    with Projector(spark, made, url, target=target, archive=kept) as job:
+    with Projector(spark, declared, url, target=target, archive=kept) as job:
         assert job.rebuild().switched
 
 

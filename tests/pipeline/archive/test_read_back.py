@@ -82,7 +82,7 @@ def test_a_restored_log_that_differs_is_refused(
 ) -> None:
     """J1: a restore compares every event at its end, also those restored before."""
     path, at = tmp_path / "log.db", f"{tmp_path}/archive"
-    partial = tmp_path / "partial.db"  # as a restore that was killed leaves it
+    partial = tmp_path / "partial.db"  # the state after a killed restore
     fill(f"sqlite:///{path}", 4)
     shutil.copy(path, partial)
     fill(f"sqlite:///{path}", 6)

@@ -25,8 +25,9 @@ def break_log(log_url: str, tmp_path: Path) -> Break:
 
     def on_sqlite(*statements: str) -> None:
         connection = sqlite3.connect(tmp_path / "log.db")
-        made = "select type, name from sqlite_master where tbl_name = 'events' and sql is not null"
-        for kind, name in connection.execute(f"{made} and type <> 'table'").fetchall():
+        objects = "select type, name from sqlite_master where tbl_name = 'events'"
+        objects += " and sql is not null and type <> 'table'"
+        for kind, name in connection.execute(objects).fetchall():
             connection.execute(f"drop {kind} {name}")
         connection.execute("pragma ignore_check_constraints = on")
         for statement in statements:
@@ -68,15 +69,15 @@ def test_an_intact_log_passes(spark: SparkSession, log_url: str, tmp_path: Path)
     of_type = {type_.event_type: type_ for type_ in report.types}
     assert len(of_type) == report.type_count == len({one.event_type for one in kept})
     for name, counted in of_type.items():
-        mine = [one for one in kept if one.event_type == name]
-        assert counted.events == len(mine)
-        assert counted.payload_bytes == sum(len(one.payload_json.encode()) for one in mine)
+        matching = [one for one in kept if one.event_type == name]
+        assert counted.events == len(matching)
+        assert counted.payload_bytes == sum(len(one.payload_json.encode()) for one in matching)
         assert (counted.first_position, counted.last_position) == (
-            mine[0].position,
-            mine[-1].position,
+            matching[0].position,
+            matching[-1].position,
         )
-        assert counted.first_recorded_at == mine[0].recorded_at
-        assert counted.last_recorded_at == mine[-1].recorded_at
+        assert counted.first_recorded_at == matching[0].recorded_at
+        assert counted.last_recorded_at == matching[-1].recorded_at
     assert {finding.check for finding in report.findings} == {
         "positions",
         "appends",

@@ -33,7 +33,7 @@ class CountingServer:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log no requests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Target)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)

@@ -34,14 +34,14 @@ class IndexServer:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log no requests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Target)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port of the server."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:

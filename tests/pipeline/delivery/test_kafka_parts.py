@@ -58,7 +58,7 @@ def test_a_kafka_url_is_parsed() -> None:
 
 def test_settings_are_translated_for_the_java_client() -> None:
     """H1: settings of the Kafka client are translated for Spark's Java client."""
-    said = {
+    settings = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "ada",
@@ -67,7 +67,7 @@ def test_settings_are_translated_for_the_java_client() -> None:
         "linger.ms": "9",
         "java.fetch.max.wait.ms": "7",
     }
-    found = java_settings(said)
+    found = java_settings(settings)
 
     assert found["sasl.jaas.config"].endswith(
         'ScramLoginModule required username="ada" password="a\\"b\\\\c";'
@@ -75,7 +75,7 @@ def test_settings_are_translated_for_the_java_client() -> None:
     assert (found["ssl.truststore.location"], found["ssl.truststore.type"]) == ("/ca.pem", "PEM")
     assert found["fetch.max.wait.ms"] == "7"
     assert not {"linger.ms", "sasl.password", "sasl.username"} & set(found)
-    assert "java.fetch.max.wait.ms" not in Target("a:1", "t", said).client_settings
+    assert "java.fetch.max.wait.ms" not in Target("a:1", "t", settings).client_settings
     with pytest.raises(InvalidArgument, match=r"sasl\.username"):
         java_settings({"sasl.mechanisms": "PLAIN"})
     assert java_settings({"sasl.mechanisms": "GSSAPI"}) == {"sasl.mechanism": "GSSAPI"}
@@ -187,7 +187,7 @@ def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "said"),
+    ("checkpoint", "words"),
     [
         (checkpoint_at(5, log_id="another"), "another log"),
         (checkpoint_at(5, epoch=2), "epoch"),
@@ -197,10 +197,10 @@ def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
     ids=["another log", "epoch", "future", "event id"],
 )
 def test_a_checkpoint_of_another_history_is_refused(
-    folder: FolderStorage, checkpoint: Checkpoint, said: str
+    folder: FolderStorage, checkpoint: Checkpoint, words: str
 ) -> None:
     """H2: a checkpoint of another log, epoch or history is refused."""
-    with pytest.raises(LogIdentityChanged, match=said):
+    with pytest.raises(LogIdentityChanged, match=words):
         CheckpointStore(folder, "kafka://k/t").check(checkpoint, LOG, 10, "e5")
 
 

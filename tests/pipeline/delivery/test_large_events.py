@@ -59,9 +59,9 @@ def create_bounded_topic(url: str, limit: int) -> Target:
     """Create a topic with a maximum message size."""
     target = parse_target(url)
     wanted = NewTopic(target.single_topic or "", 1, 1, config={"max.message.bytes": str(limit)})
-    admin = AdminClient({**target.client_settings})  # must outlive its answers
-    for made in admin.create_topics([wanted]).values():
-        made.result()
+    admin = AdminClient({**target.client_settings})  # must exist until its futures are done
+    for future in admin.create_topics([wanted]).values():
+        future.result()
     return target
 
 
@@ -70,7 +70,7 @@ def test_the_largest_events_are_published(
 ) -> None:
     """H1: topics that the publisher creates accept the largest event of a log."""
     append_sizes(log_url, LARGE, FULL)
-    with seriatim.open(log_url) as log:  # the envelope may hold what JSON escapes
+    with seriatim.open(log_url) as log:  # JSON escapes lengthen the envelope
         tags = tuple('"' * 255 + chr(48 + nth) for nth in range(60))
         log.append([NewEvent("large", {"t": random_text(FULL - 8)}, tags=tags)])
     publish(spark, log_url, topic_url, tmp_path / "c", create_topics=(2, 1))

@@ -225,7 +225,7 @@ def test_concurrent_publishers(
             wait_until(lambda: first.report.position == count or not follower.is_alive())
             second.run()
         finally:
-            ended.set()  # whatever failed: a publisher that goes on disturbs the tests after it
+            ended.set()  # also after a failure: a running publisher would disturb later tests
             follower.join()
     assert activities[:1] == ["waiting for another publisher"]
     assert (first.report.sent, first.report.position) == (count, count)
@@ -336,8 +336,8 @@ def test_reconcile_reports_differences(
 
     def send(message: Any, value: bytes | None = None, **changed: bytes) -> None:
         known = [(n, changed.get(n.removeprefix("seriatim-"), v)) for n, v in message.headers()]
-        said = value or message.value()
-        producer.produce(other.single_topic or "", said, message.key(), headers=known)
+        content = value or message.value()
+        producer.produce(other.single_topic or "", content, message.key(), headers=known)
 
     by_position = {int(decode_headers(one)["seriatim-position"]): one for one in source}
     order = [
@@ -347,7 +347,7 @@ def test_reconcile_reports_differences(
         2,
         3,
         *range(8, count + 1),
-    ]  # 7 is the second of 1's stream; 4 to 6 are missing
+    ]  # position 7 follows 1 in its stream; 4 to 6 are missing
     for position in order:
         send(by_position[position])
     send(

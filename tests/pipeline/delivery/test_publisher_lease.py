@@ -41,7 +41,7 @@ def test_a_publisher_without_its_lease_writes_no_checkpoint(
 
         def claimed(*args: Any) -> Lease | None:
             if lost.is_set():
-                return None  # another one has it
+                return None  # another publisher has the lease
             leases.append(claim(*args))
             return leases[-1]
 

@@ -246,7 +246,7 @@ def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) 
     failed = registry.entries(EntryFilter(status=("failed", "dead")))
     registry.close()
 
-    # The second event of each stream names a number that is not known.
+    # The second event of each stream requires a sequence number that the registry does not have.
     assert counts.done == count - 3
     assert [(one.stream_seq, "known" in one.error) for one in failed] == [(2, True)] * 3
 
@@ -325,7 +325,7 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "words"),
     [
         ({}, "name the log"),
         ({"source": parse_target("kafka://a:1/t")}, "registry must be named"),
@@ -335,10 +335,10 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
     ids=["no source", "no registry", "no dead_letters", "off"],
 )
 def test_inconsistent_options_are_refused(
-    spark: SparkSession, more: dict[str, Any], said: str
+    spark: SparkSession, more: dict[str, Any], words: str
 ) -> None:
     """G6: inconsistent options of a worker are refused."""
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(InvalidArgument, match=words):
         Worker(spark, make_transactional_handler(), **more)
 
 

@@ -51,7 +51,7 @@ class CrashBarrier:
         self._end = threading.Barrier(jobs, action=crash, timeout=PATIENCE_S)
 
     def around(self, act: Act, *, gather: int = 0, before: int = 0, after: int = 0) -> Act:
-        """Wait at the barrier before the n-th call of a function, and die before or after it."""
+        """Wait at the barrier before the n-th call of a function; be killed before or after it."""
         calls = 0
 
         def counted(*arguments: Any, **options: Any) -> Any:
@@ -72,11 +72,11 @@ class CrashBarrier:
         """Apply `around` to the calls of a function by this thread only."""
         with _lock:
             others: Act = getattr(owner, name)
-            mine = self.around(others, gather=call, **{when: call})
+            wrapped = self.around(others, gather=call, **{when: call})
             me = threading.get_ident()
 
             def either(*arguments: Any, **options: Any) -> Any:
-                act = mine if threading.get_ident() == me else others
+                act = wrapped if threading.get_ident() == me else others
                 return act(*arguments, **options)
 
             setattr(owner, name, either)

@@ -39,7 +39,7 @@ class NumbersReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return as many as the options say."""
+        """Return the number of partitions in the options."""
         return [InputPartition(number) for number in range(int(self._options["partitions"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

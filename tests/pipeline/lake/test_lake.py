@@ -31,11 +31,11 @@ class Lake(Protocol):
     arguments: tuple[Any, ...]
 
     def export(self, spark: SparkSession, url: str, **options: Any) -> ExportReport:
-        """Export a log to it."""
+        """Export a log to the table."""
         ...
 
     def rows(self) -> pa.Table:
-        """Return what it holds, by position."""
+        """Return the rows of the table by position."""
         ...
 
 
@@ -48,11 +48,11 @@ class Delta:
         self.arguments = (str(folder / "table"),)
 
     def export(self, spark: SparkSession, url: str, **options: Any) -> ExportReport:
-        """Export a log to it."""
+        """Export a log to the table."""
         return export_delta(spark, url, *self.arguments, **options)
 
     def rows(self) -> pa.Table:
-        """Return what it holds, by position."""
+        """Return the rows of the table by position."""
         return DeltaTable(self.arguments[0]).to_pyarrow_table().sort_by("position")
 
 
@@ -67,11 +67,11 @@ class Iceberg:
         self.arguments = ("logs.events", catalog)
 
     def export(self, spark: SparkSession, url: str, **options: Any) -> ExportReport:
-        """Export a log to it."""
+        """Export a log to the table."""
         return export_iceberg(spark, url, *self.arguments, **options)
 
     def rows(self) -> pa.Table:
-        """Return what it holds, by position."""
+        """Return the rows of the table by position."""
         table = load_catalog("seriatim", **self.arguments[1]).load_table("logs.events")
         return table.scan().to_arrow().sort_by("position")
 
@@ -79,8 +79,8 @@ class Iceberg:
 @pytest.fixture(params=[Delta, Iceberg], ids=["delta", "iceberg"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     """A table that does not exist yet."""
-    made: Lake = request.param(tmp_path)
-    return made
+    lake: Lake = request.param(tmp_path)
+    return lake
 
 
 def expected(spark: SparkSession, url: str, folder: Path) -> list[dict[str, Any]]:

@@ -37,10 +37,10 @@ def start(spark: SparkSession, url: str, log: Log) -> Iterator[Start]:
     register(spark)
     with ExitStack() as stack:
 
-        def made(projection: Projection, **options: Any) -> Projector:
+        def make(projection: Projection, **options: Any) -> Projector:
             return stack.enter_context(Projector(spark, projection, url, **options))
 
-        yield made
+        yield make
 
 
 @pytest.fixture(params=["driver", "shares", "shuffle"])

@@ -70,17 +70,17 @@ def _envelope(trace_id: str, seq: int, event_type: str) -> dict[str, Any]:
     }
 
 
-def fold_in_python(records: Iterable[EventRecord], made: Projection) -> Fold:
+def fold_in_python(records: Iterable[EventRecord], declared: Projection) -> Fold:
     """Fold records in plain Python."""
-    fold = Fold(made)
+    fold = Fold(declared)
     for record in records:
         wanted = any(
             event in ("*", record.event_type)
             or (event.endswith(".*") and record.event_type.startswith(event[:-1]))
-            for event in made.events
+            for event in declared.events
         )
         try:
-            key = key_of(made, record) if wanted else None
+            key = key_of(declared, record) if wanted else None
         except (TypeError, ValueError) as error:
             fold.record_failure((record.tenant_id, ""), record, error)
             continue
@@ -89,24 +89,24 @@ def fold_in_python(records: Iterable[EventRecord], made: Projection) -> Fold:
     return fold
 
 
-def key_of(made: Projection, record: EventRecord) -> str | None:
+def key_of(declared: Projection, record: EventRecord) -> str | None:
     """Return the key of a record according to the declaration."""
-    if made.stream_types is not None and record.stream_type not in made.stream_types:
+    if declared.stream_types is not None and record.stream_type not in declared.stream_types:
         return None
-    return made.extract_key(record)
+    return declared.extract_key(record)
 
 
-def digest_in_python(records: Iterable[EventRecord], made: Projection) -> str:
+def digest_in_python(records: Iterable[EventRecord], declared: Projection) -> str:
     """Return the digest that a read model of these records must have."""
-    fold, digest = fold_in_python(records, made), RowDigest()
-    if made.state is None:
+    fold, digest = fold_in_python(records, declared), RowDigest()
+    if declared.state is None:
         for (tenant_id, _), kept in fold.state_rows():
             if kept.row is not None:
-                digest.add(made.tables[0], tenant_id, kept.row)
+                digest.add(declared.tables[0], tenant_id, kept.row)
     for name, rows in fold.rows.items():
         for kept in rows.values():
             assert kept.row is not None
-            digest.add(made.table(name), kept.tenant_id, kept.row)
+            digest.add(declared.table(name), kept.tenant_id, kept.row)
     return digest.text()
 
 

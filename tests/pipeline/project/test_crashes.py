@@ -31,11 +31,14 @@ def crash_setup(
         url = postgres_server.create_database(f"killed_{do}", postgres_template)
         urls[f"postgres {do}"] = url
     with ExitStack() as stack:
-        made = {}
+        projectors = {}
         for name, url in urls.items():
             log = stack.enter_context(seriatim.open(url))
-            made[name] = log, stack.enter_context(Projector(spark, seats, url, batch_events=20))
-        yield made
+            projectors[name] = (
+                log,
+                stack.enter_context(Projector(spark, seats, url, batch_events=20)),
+            )
+        yield projectors
     for do in WAYS:
         postgres_server.drop_database(f"killed_{do}")
 
@@ -62,7 +65,7 @@ def test_repeatedly_killed_drivers(crash_setup: Parties) -> None:
             assert stored_digest(job) == digest_in_python(records, seats), (name, point)
             fill(log, 10, start=log.head())
 
-    # Live, a driver catches up first, and dies in a batch of its stream.
+    # A live driver first catches up, and is killed in a batch of its stream.
     for backend in BACKENDS:
         assert reached[f"{backend} run"] == [20, 20, 60]
         assert reached[f"{backend} live"] == [110, 130, 200]
@@ -86,7 +89,9 @@ def test_killed_rebuilds(crash_setup: Parties) -> None:
     for log, job in rebuilding:
         fill(log, 10, start=60)
         job.run()
-        with job.model.engine.transaction() as session:  # do not wait for the dead one's lease
+        with (
+            job.model.engine.transaction() as session
+        ):  # the lease of the killed driver has not expired
             session.run(
                 f"update {job.model.engine.schema_prefix}seriatim_projections set expires_us = 0"
             )

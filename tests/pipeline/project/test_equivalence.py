@@ -32,11 +32,11 @@ by_function = projection(
 whole_log = projection("whole_log", key="tenant_id", events=["seat.*"], columns=SEAT)(count_seats)
 
 
-@pytest.mark.parametrize("made", [seats, by_path, by_function, whole_log, aggregate_states])
-def test_all_execution_modes_give_one_digest(start: Start, log: Log, made: Projection) -> None:
+@pytest.mark.parametrize("declared", [seats, by_path, by_function, whole_log, aggregate_states])
+def test_all_execution_modes_give_one_digest(start: Start, log: Log, declared: Projection) -> None:
     """I3: catch-up, rebuild and a plain fold have one digest, with the position in the proof."""
     fill(log, 120)
-    job = start(made, batch_events=50)
+    job = start(declared, batch_events=50)
     job.run()
     fill(log, 31, start=120)
     progress = job.run()
@@ -44,7 +44,7 @@ def test_all_execution_modes_give_one_digest(start: Start, log: Log, made: Proje
     proof = job.verify()
 
     assert progress.position == 151
-    assert caught_up == digest_in_python(log.read(), made)
+    assert caught_up == digest_in_python(log.read(), declared)
     assert (proof.equal, proof.position, proof.digest) == (True, 151, caught_up)
     rebuilt = job.rebuild()
     assert (rebuilt.switched, rebuilt.digest, stored_digest(job)) == (True, caught_up, caught_up)
@@ -68,7 +68,7 @@ def test_digests_do_not_depend_on_the_number_of_partitions(start: Start, log: Lo
     before = job.spark.conf.get("spark.sql.shuffle.partitions", "2")
     assert before is not None
     try:
-        for parts in ("1", "3", "8", "17"):  # the last are so many that events are shuffled
+        for parts in ("1", "3", "8", "17"):  # with 17 parts the events are shuffled
             job.spark.conf.set("spark.sql.shuffle.partitions", parts)
             found.add(job.rebuild(accept=False).digest)
     finally:

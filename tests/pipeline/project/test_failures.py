@@ -20,7 +20,7 @@ def declare_count(apply: Any, **options: Any) -> Projection:
 
 
 def count(state: dict[str, Any] | None, _event: EventRecord) -> dict[str, Any]:
-    """Count."""
+    """Count the events of a key."""
     return {"n": (state["n"] if state else 0) + 1}
 
 
@@ -55,7 +55,7 @@ def test_policy_stop_halts_before_the_event(start: Start, log: Log, fold_locatio
         (position, "stopped")
     ]
     with pytest.raises(ProjectionFailed, match=f"position {position}"):
-        job.run()  # it does not try by itself
+        job.run()  # a stopped projection does not retry by itself
     assert job.retry() == 1
     fixed = start(declare_count(count))
     assert fixed.run().position == 30
@@ -168,11 +168,11 @@ def test_invalid_fold_results_name_event_and_key(
 def test_a_failing_key_function_fails_its_event(start: Start, log: Log) -> None:
     """I7: an exception in a key function fails that event, with position and reason."""
     fill(log, 6)
-    made = declare_count(
+    declared = declare_count(
         count, key=lambda event: event.payload["show"] if event.position != 4 else 1 / 0
     )
     with pytest.raises(ProjectionFailed, match=r"position 4.*ZeroDivisionError"):
-        start(made).run()
+        start(declared).run()
 
 
 def test_verify_names_a_changed_row(start: Start, log: Log) -> None:

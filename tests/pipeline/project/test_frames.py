@@ -113,8 +113,8 @@ def test_wrong_output_is_refused(
 def test_rows_with_the_same_key_are_merged(start: Start, log: Log) -> None:
     """Several rows with the same key are merged by the declared rule, across batches too."""
     fill(log, 30)
-    made = _counted()(lambda events: events.select("event_type", f.lit(1).alias("events")))
-    job = start(made, batch_events=11)
+    declared = _counted()(lambda events: events.select("event_type", f.lit(1).alias("events")))
+    job = start(declared, batch_events=11)
     job.run()
 
     expected = Counter(record.event_type for record in log.read())

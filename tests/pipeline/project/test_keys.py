@@ -107,9 +107,9 @@ def other_zone_session(spark: SparkSession) -> Iterator[None]:
 @pytest.mark.parametrize(("url", "key"), KEYS, indirect=["url"])
 def test_run_and_rebuild_compute_the_keys_of_core(start: Start, filled: Log, key: str) -> None:
     """I1, I3: run and verify compute the keys of core in any time zone of the session."""
-    made = declare_count(key)
-    expected = digest_in_python(filled.read(), made)
-    job = start(made)
+    declared = declare_count(key)
+    expected = digest_in_python(filled.read(), declared)
+    job = start(declared)
 
     job.run()
     assert stored_digest(job) == expected
@@ -126,13 +126,13 @@ def test_archive_reads_compute_the_keys_of_core(
     """I1: runs and verifications with an archive compute the keys of core."""
     place = str(tmp_path / "archive")
     for key in ("payload.at", "occurred_at", "source_system", "stream"):
-        made = declare_count(key)
-        expected = digest_in_python(filled.read(), made)
-        job = start(made, target=f"sqlite:///{tmp_path}/{key}.db")
+        declared = declare_count(key)
+        expected = digest_in_python(filled.read(), declared)
+        job = start(declared, target=f"sqlite:///{tmp_path}/{key}.db")
         archive(job.spark, url, place, segment_events=50)
         job.run()
         assert stored_digest(job) == expected, (key, fold_location)
-        from_archive = start(made, target=f"sqlite:///{tmp_path}/{key}.db", archive=place)
+        from_archive = start(declared, target=f"sqlite:///{tmp_path}/{key}.db", archive=place)
         assert from_archive.verify().digest == expected, (key, fold_location)
 
 

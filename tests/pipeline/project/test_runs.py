@@ -152,12 +152,14 @@ def test_cursor_overrides_checkpoints(start: Start, log: Log, tmp_path: Path) ->
         follow(job, 20, checkpoint)
 
     with appending_to_stream(job.spark, log, 10, start=20):
-        follow(job, 30, older)  # before the cursor
+        follow(job, 30, older)  # the checkpoint is older than the cursor
     assert stored_digest(job) == digest_in_python(log.read(), seats)
-    shutil.rmtree(older)  # lost
+    shutil.rmtree(older)  # the checkpoint is lost
     job.model.drop(job.projection, shadow=False)
     fill(log, 5, start=30)
-    job.batch_events = 1  # so that the stream begins while the read model is behind its notes
+    job.batch_events = (
+        1  # so that the stream starts before the read model has reached the checkpoint
+    )
     follow(job, 35, checkpoint)
     assert stored_digest(job) == digest_in_python(log.read(), seats)
 
@@ -313,7 +315,7 @@ def test_a_changed_declaration_requires_a_rebuild(start: Start, log: Log) -> Non
         events=["seat.reserved"],
         columns={"visitor": str},
         version=2,
-        upcasters={("seat.reserved", 1): lambda said: {"visitor": said["guest"]}},
+        upcasters={("seat.reserved", 1): lambda payload: {"visitor": payload["guest"]}},
     )(renamed)
     log.append(
         [NewEvent("seat.reserved", {"visitor": "v2"}, stream=("show", "s-0"), event_version=2)]
@@ -323,7 +325,7 @@ def test_a_changed_declaration_requires_a_rebuild(start: Start, log: Log) -> Non
         changed.run()
     assert stored_digest(job) == digest_in_python(
         list(log.read())[:20], seats
-    )  # the old one serves
+    )  # the old read model is unchanged
     assert changed.rebuild().switched
     assert changed.run().position == 21
     assert rows_of(changed)["s-0"]["visitor"] == "v2"

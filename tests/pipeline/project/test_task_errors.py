@@ -188,7 +188,7 @@ def test_java_stack_traces_are_not_logged(start: Start, log: Log, transform: Any
         assert seen == []
         with pytest.raises(SPARK_ERRORS):
             job.spark.sql("select 1 div 0").collect()
-        assert seen  # a user's own queries log as before
+        assert seen  # the user's own queries still log
 
 
 @contextmanager
@@ -221,9 +221,9 @@ def test_a_transformation_may_use_unpicklable_objects(start: Start, log: Log) ->
         return named.groupBy("name").agg(f.count("*").alias("events"))
 
     log.append([NewEvent("thing"), NewEvent("thing")])
-    made = declare_frame_projection(counted_by_type)
-    made = structs.replace(made, upcasters={("thing", 0): dict})
-    job = start(made)
+    declared = declare_frame_projection(counted_by_type)
+    declared = structs.replace(declared, upcasters={("thing", 0): dict})
+    job = start(declared)
     job.run()
     assert job.rebuild().switched
     assert rows_of(job)["THING"]["events"] == 2

@@ -66,7 +66,7 @@ def test_a_page_reads_no_further_than_it_reaches(who: Caller, newest_first: bool
     assert read < EVENTS // 2
 
 
-def test_a_scope_of_types_is_not_told(service: RunningService, who: Caller) -> None:
+def test_a_scope_of_types_gets_no_number(service: RunningService, who: Caller) -> None:
     """K2, K4: the number would include events of types that the token may not read."""
     scoped = make_caller(service, tenant_id="costs", rights=["read"], types=["rare"])
     body = {"query": {"filters": [{"tags": ["even"]}]}, "explain": True}

@@ -119,7 +119,7 @@ def _fill_sqlite(connection: sqlite3.Connection, events: int) -> None:
     tags: list[bytes] = []
     marks = ", ".join("?" * len(ROW_COLUMNS))
     connection.executemany(
-        f"insert into events ({', '.join(ROW_COLUMNS)}) values ({marks})",  # noqa: S608 - ours
+        f"insert into events ({', '.join(ROW_COLUMNS)}) values ({marks})",
         make_rows(events, tags),
     )
     connection.executemany(

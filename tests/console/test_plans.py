@@ -66,27 +66,35 @@ def explained_postgres(server: PostgresServer, template: str) -> Iterator[tuple[
         text = server.log_text
         found = [json.loads(one) for one in _PLAN.findall(text[seen:])]
         seen = len(text)
-        plans = {one["Query Text"]: list(_list_nodes(one["Plan"])) for one in found}
         return {
-            statement: list_plan_problems(nodes)
-            for statement, nodes in plans.items()
-            if any(_reads_events(node) for node in nodes)
+            one["Query Text"]: list_plan_problems(one["Plan"])
+            for one in found
+            if any(node.get("Relation Name") in _TABLES for node in _list_nodes(one["Plan"]))
         }
 
     yield url, check
     server.drop_database("console_plans")
 
 
-def list_plan_problems(nodes: list[dict[str, Any]]) -> list[str]:
+def list_plan_problems(plan: dict[str, Any]) -> list[str]:
     """Return scans, sorts and large reads in a plan that reads events or their keys."""
-    found = {(node["Node Type"], _reads_events(node)) for node in nodes}
-    problems = [kind for kind, reads in found if "Sort" in kind or (reads and "Index" not in kind)]
-    rows = sum(_count_rows(node) for node in nodes if _reads_events(node))
+    scans = [node for node in _list_nodes(plan) if node.get("Relation Name") in _TABLES]
+    problems = [node["Node Type"] for node in scans if "Index" not in node["Node Type"]]
+    problems += [
+        "Sort"
+        for node in _list_nodes(plan)
+        if "Sort" in node["Node Type"] and _reads_unlimited(node)
+    ]
+    rows = sum(map(_count_rows, scans))
     return [*problems, f"{rows} rows"] if rows > ROWS_MAX else problems
 
 
-def _reads_events(node: dict[str, Any]) -> bool:
-    return node.get("Relation Name") in _TABLES
+def _reads_unlimited(node: dict[str, Any]) -> bool:
+    """Return whether the rows of a node come from events without a limit between them."""
+    if node["Node Type"] == "Limit":
+        return False
+    below = node.get("Plans", ())
+    return node.get("Relation Name") in _TABLES or any(map(_reads_unlimited, below))
 
 
 def _list_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

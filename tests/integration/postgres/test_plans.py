@@ -53,21 +53,22 @@ def stream() -> uuid.UUID:
     return uuid.UUID(bytes=stream_key("small", *STREAM))
 
 
-def route(one: Filter) -> AccessPath:
+def route(one: Filter, after: int = 0, until: int = EVENTS) -> AccessPath:
     """Return the way along which a filter is followed where two paths are declared."""
     indexes = (StoredIndex("type-3", "n"), StoredIndex("type-3", "m[]"), StoredIndex("type-2", "n"))
-    [only] = plan_query("small", Query([one]), Rules((), (), 3, indexes), 0, EVENTS)
+    [only] = plan_query("small", Query([one]), Rules((), (), 3, indexes), after, until)
     return only
 
 
-def found(one: Filter) -> Statement:
+def found(one: Filter, *, newest_first: bool = False, **bounds: int) -> Statement:
     """Return the statement of a filter's records."""
-    return build_route_statement(SCHEMA, "small", route(one), 10)
+    along = route(one, **bounds)
+    return build_route_statement(SCHEMA, "small", along, 10, newest_first=newest_first)
 
 
-def last(one: Filter) -> Statement:
+def last(one: Filter, **bounds: int) -> Statement:
     """Return the statement of a filter's last position."""
-    return build_last_position_statement(SCHEMA, "small", route(one))
+    return build_last_position_statement(SCHEMA, "small", route(one, **bounds))
 
 
 PATHS: list[tuple[str, Callable[[], Statement], str]] = [
@@ -307,3 +308,36 @@ def test_append_looks_at_few_rows(plans_url: str, application_template: str, rol
     assert looked is not None
     assert looked[0] == 0
     assert looked[1] < 20
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        lambda: spec(stream=STREAM, after=EVENTS // 2),
+        lambda: spec(stream=STREAM, after=EVENTS // 2, until_head=True),
+        lambda: spec(stream=STREAM, until=EVENTS // 2, newest_first=True),
+        lambda: spec(stream=STREAM, after=EVENTS // 2, until=EVENTS // 2 + 1),
+        lambda: spec(stream=STREAM, after=EVENTS // 2, until=EVENTS // 2 + 1, newest_first=True),
+        lambda: found(Filter(streams=[STREAM]), after=EVENTS // 2),
+        lambda: found(Filter(streams=[STREAM]), until=EVENTS // 2, newest_first=True),
+        lambda: last(Filter(streams=[STREAM]), after=EVENTS - 100),
+    ],
+)
+def test_reads_within_a_stream_pass_over_few_events(
+    connection: psycopg.Connection[Any], statement: Callable[[], Statement]
+) -> None:
+    """F7, E7: a read in the middle of a stream finds its place by a binary search."""
+    text, parameters = statement()
+    connection.execute("set enable_sort = off")  # as for all reads in the order of an index
+
+    row = connection.execute(
+        f"explain (analyze, format json) {text}".encode(), parameters
+    ).fetchone()
+
+    assert row is not None
+    plan = list(nodes(row[0][0]["Plan"]))
+    assert not [one for one in plan if "Sort" in one["Node Type"]], row
+    scans = [one for one in plan if one.get("Relation Name") == "events"]
+    assert {one["Index Name"] for one in scans} == {"events_stream"}, row
+    rows = [one["Actual Rows"] + one.get("Rows Removed by Filter", 0) for one in scans]
+    assert max(rows) <= 10, row

@@ -22,6 +22,7 @@ from seriatim.store.postgres.statements import RECORD_COLUMNS, load_postgres_sta
 Parameters = dict[str, Any]
 
 EXPANDED_TYPES_MAX = 64  # branches of a statement; for more types the tenant's events are scanned
+_INDEXED_IDS = ("correlation_id", "causation_id", "actor_id")
 _RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
 
 
@@ -47,7 +48,6 @@ def build_read_statement(  # noqa: C901 - one condition per argument of a read
         parameters.update(values)
 
     related = spec.correlation_id is not None or spec.causation_id is not None
-    by_id = related or (spec.actor_id is not None and spec.stream is None)
     if spec.stream is not None and related:  # use the index on the id, not that on the stream
         add("e.stream_type = %(stream_type)s", stream_type=spec.stream[0])
         add("e.stream_id = %(stream_id)s", stream_id=spec.stream[1])
@@ -55,7 +55,10 @@ def build_read_statement(  # noqa: C901 - one condition per argument of a read
         key = uuid.UUID(bytes=stream_key(spec.tenant_id, *spec.stream))
         add("e.stream_key = %(stream)s", stream=key)
         # Within a stream, sequence numbers and positions rise together; each has an index.
-        order = "e.stream_seq" if spec.type_names is None else "e.position"
+        if not _are_expanded(spec.type_names):
+            order = "e.stream_seq"
+            upper = spec.until is not None and not spec.until_head
+            conditions += _build_seq_range(schema, lower=spec.after > 0, upper=upper)
     if spec.tenant_id is not None and (related or spec.stream is None):
         add("e.tenant_id = %(tenant)s", tenant=spec.tenant_id)
     if spec.after_seq is not None:
@@ -64,25 +67,53 @@ def build_read_statement(  # noqa: C901 - one condition per argument of a read
         add("e.stream_type = %(trace)s", trace=TRACE_STREAM_TYPE)
     elif spec.scope == "aggregates":
         add("e.stream_type <> %(trace)s", trace=TRACE_STREAM_TYPE)
-    for name in ("app_id", "env_id", "correlation_id", "causation_id"):
-        if (value := getattr(spec, name)) is not None:
-            add(f"e.{name} = %({name})s", **{name: value})
-    if spec.actor_id is not None:
-        # An actor may have more events than a stream: an expression hides the actor's index.
-        actor = "e.actor_id" if spec.stream is None else "e.actor_id || ''"
-        add(f"{actor} = %(actor_id)s", actor_id=spec.actor_id)
+    indexed = _find_indexed_id(spec)
+    for name in ("app_id", "env_id", *_INDEXED_IDS):
+        if (value := getattr(spec, name)) is not None and name != indexed:
+            # An actor may have more events than a stream: an expression hides the actor's index.
+            column = f"e.{name} || ''" if name == "actor_id" else f"e.{name}"
+            add(f"{column} = %({name})s", **{name: value})
+    if indexed is not None:
+        # As a range, the id is part of the order, which the index on the id alone has. Otherwise
+        # a planner may walk along all events of the tenant, and the id's may be far away.
+        column = f"e.{indexed}"
+        add(
+            f"{column} >= %({indexed})s and {column} <= %({indexed})s",
+            **{indexed: getattr(spec, indexed)},
+        )
+        order = f"{column} {{direction}}, {order}"
     _add_time_ranges(spec, add)
     branches: list[str] = []
     if spec.type_names is not None:
         branches = _build_type_branches(spec.type_names, parameters)
-        if by_id or spec.tenant_id is None:
+        if indexed is not None or spec.tenant_id is None:
             branches = [f"({' or '.join(branches)})"]
     direction = "desc" if spec.newest_first else "asc"
     source = _build_source(schema, conditions, branches, f"{direction} limit %(limit)s")
+    order = order.replace("{direction}", direction)
     return (
         f"select {RECORD_COLUMNS} from {source} order by {order} {direction} limit %(limit)s",  # noqa: S608
         parameters,
     )
+
+
+def _find_indexed_id(spec: ReadSpec) -> str | None:
+    """Return the id whose index answers a read of a tenant, None if another index does."""
+    if spec.tenant_id is None:
+        return None
+    names = _INDEXED_IDS if spec.stream is None else _INDEXED_IDS[:2]
+    return next((name for name in names if getattr(spec, name) is not None), None)
+
+
+def _build_seq_range(schema: str, *, lower: bool, upper: bool) -> list[str]:
+    """Return the bounds of a range of positions as sequence numbers of the stream `%(stream)s`.
+
+    Without them a read in the middle of a stream would pass over all events before or after it.
+    """
+    seq_at = load_postgres_statements("index_scans.sql", schema)["seq_at"]
+    after, until = (seq_at.replace("{position}", one) for one in ("%(after)s", "%(until)s"))
+    bounds = [f"e.stream_seq > {after}"] if lower else []
+    return [*bounds, f"e.stream_seq <= {until}"] if upper else bounds
 
 
 def _build_source(
@@ -106,7 +137,7 @@ def _build_source(
 
 def _build_type_branches(names: NameFilter, parameters: Parameters) -> list[str]:
     """Return one condition per type, or a single condition for patterns and for many types."""
-    if not names.prefixes and len(names.values) <= EXPANDED_TYPES_MAX:
+    if _are_expanded(names):
         for number, name in enumerate(names.values):
             parameters[f"type_{number}"] = name
         return [f"e.event_type = %(type_{number})s" for number in range(len(names.values))]
@@ -143,6 +174,9 @@ def build_route_statement(
         text = _build_key_scan(schema, "records", step, route, [*conditions, *branches], parameters)
         return text.replace("{direction}", direction), parameters
     direction = "desc" if newest_first else "asc"
+    if _is_one_stream(route):
+        between = newest_first or route.after > 0  # a first page ends at the head
+        conditions += _build_seq_range(schema, lower=route.after > 0, upper=between)
     source = _build_source(schema, [*_RANGE, *conditions], branches, _order(direction, route))
     return _build_range_scan(source, RECORD_COLUMNS, direction, route, parameters), parameters
 
@@ -157,8 +191,30 @@ def build_last_position_statement(
         all_conditions = [*conditions, *branches]
         text = _build_key_scan(schema, "last", "descending", route, all_conditions, parameters)
         return text, parameters
+    if _is_one_stream(route):
+        conditions += _build_seq_range(schema, lower=route.after > 0, upper=False)
     source = _build_source(schema, [*_RANGE, *conditions], branches, _order("desc", route))
     return _build_range_scan(source, "e.position", "desc", route, parameters), parameters
+
+
+def is_in_index_order(route: AccessPath) -> bool:
+    """Return whether an index has the events of a route in the order of its statements.
+
+    The events of several streams, and those of index keys, are sorted.
+    """
+    streams = route.filter.streams
+    return not route.key_alternatives and (streams is None or len(streams) == 1)
+
+
+def _is_one_stream(route: AccessPath) -> bool:
+    """Return whether a route reads one stream along its sequence numbers, not by types."""
+    one = len(route.filter.streams or ()) == 1 and not route.key_alternatives
+    return one and not _are_expanded(route.types)
+
+
+def _are_expanded(names: NameFilter | None) -> bool:
+    """Return whether a read has a branch for each type."""
+    return names is not None and not names.prefixes and len(names.values) <= EXPANDED_TYPES_MAX
 
 
 def _order(direction: str, route: AccessPath) -> str:
@@ -174,7 +230,8 @@ def _build_range_scan(
     Predicates are tested outside an optimization fence (`offset 0`). A planner that expects few
     matches would otherwise test and sort the whole range, even if the first few events match.
     """
-    inner = f"{source} order by e.position {order}"
+    column = "e.stream_seq" if _is_one_stream(route) else "e.position"
+    inner = f"{source} order by {column} {order}"
     if route.filter.payload is None:
         return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
     any_predicate = _build_predicates(route.filter.payload, parameters)

@@ -51,33 +51,46 @@ class TenantReader:
         """Return the time limit for a read that takes several statements."""
         return ReadBudget(self._timeout_s)
 
-    def fetch_rows(self, tenant_id: str | None, text: str, parameters: Any = ()) -> Rows:
+    def fetch_rows(
+        self,
+        tenant_id: str | None,
+        text: str,
+        parameters: Any = (),
+        *,
+        in_index_order: bool = False,
+    ) -> Rows:
         """Run a statement and return its rows.
 
         Args:
             tenant_id: The tenant whose rows are visible; None for operator tools, which see all.
             text: The statement, with `%s` or `%(name)s` placeholders.
             parameters: A sequence or a mapping of values.
+            in_index_order: Whether an index has the rows of a tenant in the order of the statement,
+                so that they must not be sorted.
 
         Raises:
             TimedOut: The request of this read was cancelled.
 
         """
         budget = ReadBudget()
+        settings: list[bytes] = []
+        if tenant_id is not None:
+            sort = b"off" if in_index_order else b"on"
+            settings = [tenant_id.encode(), sort, *self._timeout_ms]
         for attempt in range(_ATTEMPTS_MAX):
             budget.check()
             try:
-                return self._rows(tenant_id, text, parameters, budget)
+                return self._rows(settings, text, parameters, budget)
             except BackendFailure as error:
                 # The server's default isolation level may cause serialization failures.
                 if error.details.get("sqlstate") not in ROLLED_BACK or attempt == _ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError
 
-    def _rows(self, tenant_id: str | None, text: str, parameters: Any, budget: ReadBudget) -> Rows:
+    def _rows(self, settings: list[bytes], text: str, parameters: Any, budget: ReadBudget) -> Rows:
         with self._borrow() as connection:
             try:
-                return self._run(connection, tenant_id, text, parameters, budget)
+                return self._run(connection, settings, text, parameters, budget)
             except BaseException:
                 if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
                     connection.close()  # results may still arrive on it
@@ -86,7 +99,7 @@ class TenantReader:
     def _run(
         self,
         connection: Connection,
-        tenant_id: str | None,
+        settings: list[bytes],
         text: str,
         parameters: Any,
         budget: ReadBudget,
@@ -98,8 +111,8 @@ class TenantReader:
         )
         pgconn = connection.pgconn
         pgconn.enter_pipeline_mode()
-        if tenant_id is not None:
-            pgconn.send_query_params(self._set_tenant, [tenant_id.encode(), *self._timeout_ms])
+        if settings:
+            pgconn.send_query_params(self._set_tenant, settings)
         pgconn.send_query_params(
             query, values, transformer.types, transformer.formats, pq.Format.BINARY
         )

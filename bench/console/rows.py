@@ -27,7 +27,7 @@ STEP_US = 3_000_000  # between two events: 10 M events take a year
 LONG_STREAM = ("ledger", "main")
 OTHER_TENANT, SMALL_TENANT = "acme", "small"
 MONTH = 1000  # appends of the long stream that one event causes
-RARE_TYPE = "page.failed"
+RARE_TYPE, ENDED_TYPE = "page.failed", "ledger.imported"
 PRODUCER = "deal-desk"
 STEPS = (
     "TraceStarted",
@@ -108,7 +108,7 @@ def make_rows(total: int, tags: list[bytes]) -> Iterator[Row]:
         tags: Receives an entry for each tag: its key, followed by the position in eight bytes.
     """
     for number in range(total // APPEND):
-        common, first = _describe_append(number), number * APPEND + 1
+        common, first = _describe_append(number, total), number * APPEND + 1
         stream_type, stream_id = common.stream or (None, None)
         key = None if common.stream is None else stream_key(common.tenant_id, *common.stream)
         actor_type, actor_id = common.actor or (None, None)
@@ -149,11 +149,11 @@ def make_rows(total: int, tags: list[bytes]) -> Iterator[Row]:
                 cause = event_id
 
 
-def _describe_append(number: int) -> Columns:
-    """Return the contents of an append."""
+def _describe_append(number: int, total: int) -> Columns:
+    """Return the contents of an append of a log with `total` events."""
     block, nth = divmod(number, BLOCK)
     if nth < 5:
-        return _of_long_stream(block * 5 + nth)
+        return _of_long_stream(block * 5 + nth, ended=number >= total // APPEND // 2)
     if nth < 15:
         return _of_trace(block * 10 + nth - 5)
     if nth < 20:
@@ -163,15 +163,14 @@ def _describe_append(number: int) -> Columns:
     return _of_order(block * 25 + nth - 25)
 
 
-def _of_long_stream(number: int) -> Columns:
+def _of_long_stream(number: int, *, ended: bool) -> Columns:
+    """Return an append of the long stream; in its second half one type has `ended`."""
     month = number // MONTH
     first_append = month * MONTH // 5 * BLOCK + month * MONTH % 5
+    last = "ledger.debited" if ended else ENDED_TYPE
+    types = ("ledger.credited", "ledger.credited", "ledger.debited", last)
     return replace(
-        _fixed(
-            DEFAULT_TENANT,
-            ("ledger.credited", "ledger.credited", "ledger.debited", "ledger.debited"),
-            number,
-        ),
+        _fixed(DEFAULT_TENANT, types, number),
         stream=LONG_STREAM,
         stream_seq=number * APPEND + 1,
         actor=("service_principal", "importer"),

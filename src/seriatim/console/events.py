@@ -19,7 +19,12 @@ from seriatim.console.pager import (
     parse_number,
     read_event_page,
 )
-from seriatim.console.renderer import format_inline_json, format_number, shorten
+from seriatim.console.renderer import (
+    format_inline_json,
+    format_number,
+    format_seconds,
+    shorten,
+)
 from seriatim.console.swimlanes import lay_out_swimlanes
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import Forbidden, InvalidArgument, NotFound, SeriatimError
@@ -156,7 +161,7 @@ def format_row(page: ConsolePage, event: dict[str, Any]) -> dict[str, str]:
         "position": format_number(event["position"]),
         "address": page.url("/event", id=event["event_id"]),
         "recorded_at": event["recorded_at"],
-        "time": event["recorded_at"][:19].replace("T", " "),
+        "time": format_seconds(event["recorded_at"]),
         "type": shorten(event["event_type"], 48),
         "stream": name if stream else "",
         "stream_address": address if stream else "",

@@ -197,11 +197,16 @@ class RemoteProjections(Projections):
 
     def failures(self, name: str) -> list[FailureRecord]:
         """Return the events that a projection could not process, and how each was resolved."""
-        params = {"name": check_name("name", name)}
-        found: list[FailureRecord] = self._get(
-            "/v1/projections/failures", params, messages.FailuresResponse
-        ).failures
-        return found
+        params: dict[str, Any] = {"name": check_name("name", name)}
+        found: list[FailureRecord] = []
+        while True:
+            page: messages.FailuresResponse = self._get(
+                "/v1/projections/failures", params, messages.FailuresResponse
+            )
+            found += page.failures
+            if not page.failures or len(found) >= page.count:
+                return found
+            params["after"] = found[-1].failure.position
 
     def pause(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
         """Stop a projection at its current position; see `Projections.pause`."""

@@ -33,7 +33,13 @@ Absolute rates depend on the machine, ratios much less. `make bench-append`, `ma
 
 def page() -> str:
     """Return the text of the page."""
-    return "\n".join([_INTRODUCTION, *(_suite(name, text) for name, text in _SUITES.items())])
+    suites = [_suite(name, _SUITES[name]) for name in _list_published()]
+    return "\n".join([_INTRODUCTION, *suites])
+
+
+def _list_published() -> list[str]:
+    """Return the suites with published results; a new suite has none before its first full run."""
+    return [name for name in _SUITES if (RESULTS / f"{name}.json").exists()]
 
 
 def _suite(name: str, text: str) -> str:
@@ -109,7 +115,7 @@ def _theirs(figure: dict[str, Any]) -> str:
 
 def draw_charts() -> None:
     """Draw the chart of each suite from its published results."""
-    for name in _SUITES:
+    for name in _list_published():
         found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         events = found["conditions"]["events_in_the_log"]
         figures = [

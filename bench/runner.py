@@ -96,4 +96,5 @@ def publish_results(
         )
     path = write_results(name, conditions, published, RESULTS if plan.whole else PARTIAL)
     chart = draw(f"bench-{name}", title, published, ASSETS if plan.whole else PARTIAL)
-    print(f"{path}\n{chart}\n{conditions['seconds']} s in total")
+    print("\n".join(str(one) for one in (path, chart) if one is not None))
+    print(f"{conditions['seconds']} s in total")

@@ -111,7 +111,13 @@ def _fill_sqlite(connection: sqlite3.Connection, events: int) -> None:
         " and (type = 'index' and tbl_name = 'events'"
         " or type = 'trigger' and tbl_name in ('events', 'event_tags'))"
     ).fetchall()
-    for setting in ("synchronous = off", "cache_size = -524288", "temp_store = file"):
+    # Without a journal, each page is written once; a failed run is thrown away.
+    for setting in (
+        "journal_mode = delete",
+        "journal_mode = off",
+        "synchronous = off",
+        "cache_size = -524288",
+    ):
         connection.execute(f"pragma {setting}")
     connection.execute("begin")
     for kind, name, _ in dropped:
@@ -132,4 +138,4 @@ def _fill_sqlite(connection: sqlite3.Connection, events: int) -> None:
     for _, _, definition in dropped:
         connection.execute(definition)
     connection.execute("commit")
-    connection.execute("pragma wal_checkpoint(truncate)")
+    connection.execute("pragma journal_mode = wal")

@@ -44,6 +44,7 @@ class Renderer:
         self._environment = _Environment(
             loader=jinja2.PackageLoader(_PACKAGE, "templates"),
             autoescape=True,
+            auto_reload=False,  # which would look for changed files at each page
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,

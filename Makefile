@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo console test check lint format bench-append bench-pipeline bench-delivery bench-service bench-report mutations reference screenshots verify-assets lock wheel-check clean
+.PHONY: help env demo console test check lint format bench-append bench-pipeline bench-delivery bench-service bench-console bench-report mutations reference screenshots verify-assets lock wheel-check clean
 
 # The first Python on the PATH that is new enough; only looked for when the environment is built.
 PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -77,6 +77,9 @@ bench-delivery: $(READY) ## Measure publisher and registry, compared with plain 
 
 bench-service: $(READY) ## Measure the service, compared with a no-op and another server
 	@$(BIN)/python -m bench service $(BENCH_ARGS)
+
+bench-console: $(READY) ## Measure the pages of the console on 10 M events, compared with their reads
+	@$(BIN)/python -m bench console $(BENCH_ARGS)
 
 bench-report: $(READY) ## Write docs/reference/benchmarks.md from the published results
 	@$(BIN)/python -m bench report

@@ -1,4 +1,4 @@
-"""The entry point of all benchmarks: `python -m bench append|pipeline|delivery|service|report`."""
+"""The entry point of all benchmarks: `python -m bench SUITE`, or `python -m bench report`."""
 
 import importlib
 import sys

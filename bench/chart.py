@@ -17,13 +17,19 @@ BAR = 0.38  # the height of a bar, as a share of its row
 ROW_INCHES = 0.46
 
 
-def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS) -> Path:
-    """Draw the rates of all comparisons that have a goal as an SVG chart; return its path."""
+def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS) -> Path | None:
+    """Draw the rates of all comparisons that have a goal as an SVG chart.
+
+    Returns:
+        The path of the chart; None without such rates, as of pages.
+    """
     compared = [
         figure
         for figure in figures
         if figure.goal is not None and figure.events_per_s and figure.against_per_s
     ]
+    if not compared:
+        return None
     compared.reverse()
     mpl.rcParams["svg.hashsalt"] = name  # makes the file reproducible
     mpl.rcParams["svg.fonttype"] = "none"

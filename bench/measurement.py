@@ -137,6 +137,7 @@ class Figure:
     rounds: tuple[float, ...] = ()
     limited_by: str | None = None
     taken: str | None = None
+    response_bytes: int | None = None
     ok: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -273,7 +274,7 @@ def carry_over_figures(
     fields = [name for name in Figure.__dataclass_fields__ if name not in ("ok", "taken")]
     return [
         Figure(
-            **{name: one[name] for name in fields},
+            **{name: one[name] for name in fields if name in one},
             taken=one["taken"] or written["conditions"]["taken"],
         )
         for one in written["figures"]

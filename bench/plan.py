@@ -8,6 +8,7 @@ SUITES = {
     "pipeline": "reads, projections and the archive on Spark, compared with plain code",
     "delivery": "the publisher and the registry, compared with plain loops",
     "service": "the HTTP service, compared with a no-op endpoint and UmaDB",
+    "console": "the pages of the console on a large log, compared with the API reads behind them",
 }
 """The purpose of each suite, by its name."""
 

@@ -96,4 +96,5 @@ def publish_results(
         )
     path = write_results(name, conditions, published, RESULTS if plan.is_publishable else PARTIAL)
     chart = draw(f"bench-{name}", title, published, ASSETS if plan.is_publishable else PARTIAL)
-    print(f"{path}\n{chart}\n{conditions['seconds']} s in total")
+    print("\n".join(str(file) for file in (path, chart) if file is not None))
+    print(f"{conditions['seconds']} s in total")

@@ -35,7 +35,7 @@ def make_trace_event(index: int) -> NewEvent:
     trace = block * OPEN + nth
     return NewEvent(
         STEPS[step],
-        _payload(STEPS[step], trace),
+        make_step_payload(STEPS[step], trace),
         stream=(TRACE_STREAM_TYPE, f"t-{trace:08d}"),
         stream_seq=step,
         event_id=new_id(),
@@ -58,7 +58,7 @@ def make_trace_batches(start: int, total: int, size: int) -> Iterator[list[NewEv
         yield [make_trace_event(index) for index in range(first, min(first + size, total))]
 
 
-def _payload(step: str, trace: int) -> dict[str, Any]:
+def make_step_payload(step: str, trace: int) -> dict[str, Any]:
     """Return the payload of one step; traces share entities, policies and people."""
     deal = {"entity_type": "deal", "entity_id": f"d-{trace:08d}", "system": "crm"}
     account = {"entity_type": "account", "entity_id": f"a-{trace * 7919 % ACCOUNTS:05d}"}

@@ -3,7 +3,7 @@
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from bench.measurement import Sample, Subject
@@ -13,13 +13,21 @@ OK = b" 200 "
 _END = b"\r\n\r\n"
 
 
-def request_bytes(path: str, token: str, body: bytes) -> bytes:
+def request_bytes(path: str, token: str, body: bytes, tenant_id: str = "") -> bytes:
     """Return the bytes of a POST request."""
+    tenant = f"seriatim-tenant: {tenant_id}\r\n" if tenant_id else ""
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n{tenant}"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+def read_request(address: str, headers: Mapping[str, str]) -> bytes:
+    """Return the bytes of a GET request."""
+    lines = [f"GET {address} HTTP/1.1", "host: bench"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 def load(port: int, connections: int, make: Callable[[], bytes], *, events: int = 1) -> Subject:
@@ -51,9 +59,16 @@ def load(port: int, connections: int, make: Callable[[], bytes], *, events: int 
 
 
 class HttpConnection:
-    """One connection, and the time of its last request."""
+    """One connection, the time of its last request, and its last response.
 
-    def __init__(self, port: int) -> None:
+    Args:
+        port: The port of the service on loopback.
+        expected: The statuses of accepted responses, as in a status line.
+    """
+
+    def __init__(self, port: int, expected: Sequence[bytes] = (CREATED, OK)) -> None:
+        self._expected = expected
+        self.head = self.body = b""
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
@@ -80,11 +95,19 @@ class HttpConnection:
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
         if len(body) < length:
             return False
-        if CREATED not in head[:20] and OK not in head[:20]:
+        if not any(status in head[:20] for status in self._expected):
             msg = f"the service refused a request: {self._received[:500]!r}"
             raise RuntimeError(msg)
+        self.head, self.body = head, body
         self._received = b""
         return True
+
+    def fetch(self, request: bytes) -> int:
+        """Send a request, wait for its response, and return the size of its body."""
+        self.send(request)
+        while not self.receive():
+            pass
+        return len(self.body)
 
 
 def _connect(port: int, connections: int) -> Iterator[HttpConnection]:

@@ -1,6 +1,7 @@
 """The service with an additional no-op endpoint, run as its own process."""
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -45,15 +46,15 @@ def app(place: ServiceLocation, serving: ServiceSettings) -> App:
     return App(partial(make_frozen_service, place, serving), routes=(*ROUTES, ROUTE))
 
 
-def main() -> None:
+def serve(make: Callable[[ServiceLocation, ServiceSettings], App]) -> None:
     """Serve the log at the URL in the arguments, and print the port."""
     url = sys.argv[1]
     place, serving = ServiceLocation(url=url, port=0), ServiceSettings()
-    config = make_config(place, serving, app)
+    config = make_config(place, serving, make)
     listening = config.bind_socket()
     print(listening.getsockname()[1], flush=True)
     uvicorn.Server(config).run(sockets=[listening])
 
 
 if __name__ == "__main__":
-    main()
+    serve(app)

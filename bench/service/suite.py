@@ -23,6 +23,7 @@ from bench.service.isolation import isolation
 from bench.service.plan import ServiceEnvironment, ServicePlan, parse_plan
 from bench.service.tails import tails
 from bench.workload import payload_bytes
+from seriatim.access.rights import Right
 from seriatim.factory import access_url, open_access
 
 NAME = "service"
@@ -56,8 +57,8 @@ def set_up(plan: ServicePlan) -> Iterator[ServiceEnvironment]:
         vacuum_and_checkpoint(log.url)
         umadb = stack.enter_context(UmaServer(unique=True, events=plan.events))
         tokens = [
-            _create_token(log.url, "bench"),
-            _create_token(log.url, "other", tenant_id="other"),
+            create_token(log.url, "bench"),
+            create_token(log.url, "other", tenant_id="other"),
         ]
         port = stack.enter_context(run_service(log.url))
         address = f"http://127.0.0.1:{port}"
@@ -74,24 +75,35 @@ def set_up(plan: ServicePlan) -> Iterator[ServiceEnvironment]:
         )
 
 
-def _create_token(url: str, subject: str, tenant_id: str = "*") -> str:
+def create_token(
+    url: str,
+    subject: str,
+    tenant_id: str = "*",
+    rights: tuple[Right, ...] = ("append", "read"),
+) -> str:
+    """Create a token for the service on a log."""
     access = open_access(access_url(url))
     try:
-        token, _ = access.create(subject=subject, tenant_id=tenant_id, rights=("append", "read"))
+        token, _ = access.create(subject=subject, tenant_id=tenant_id, rights=rights)
     finally:
         access.close()
     return token
 
 
 @contextmanager
-def run_service(url: str) -> Iterator[int]:
-    """Run the service with a no-op endpoint in its own process, and yield its port."""
-    command = [sys.executable, "-m", "bench.service.http_server", url]
+def run_service(url: str, module: str = "bench.service.http_server") -> Iterator[int]:
+    """Run the service in its own process, and yield its port.
+
+    Args:
+        url: The URL of the log.
+        module: The module to run; by default the service with a no-op endpoint.
+    """
+    command = [sys.executable, "-m", module, url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
-            with seriatim.open(f"http://127.0.0.1:{port}", token=_create_token(url, "probe")):
+            with seriatim.open(f"http://127.0.0.1:{port}", token=create_token(url, "probe")):
                 pass  # wait until it responds
             yield port
         finally:

@@ -324,11 +324,14 @@ def test_shared_read_models_are_confined_by_tenant(
     standings = mine("GET", "/v1/projections").json["projections"]
     waited = mine("GET", "/v1/projections/wait", name="seats", position=1)
     failures = mine("GET", "/v1/projections/failures", name="seats")
+    later = mine("GET", "/v1/projections/failures", name="seats", after=2)
     absent = mine("GET", "/v1/projections/wait", name="none!", position=1)
 
     if whose == "*":
         assert [standing["failures"] for standing in standings] == [1]
         assert (waited.status, len(failures.json["failures"])) == (200, 1)
+        assert (failures.json["count"], failures.json["unresolved"]) == (1, 1)
+        assert (later.json["failures"], later.json["count"]) == ([], 1)
         return
     assert standings == []
     assert (waited.status, failures.status) == (404, 404)

@@ -113,7 +113,10 @@ def test_results_are_written_with_their_verdict(tmp_path: Path) -> None:
     assert kept.measured == 2.0
     assert carry_over_figures("none", figures, lambda _: True, tmp_path) == []
 
-    assert draw("smoke", "a title", figures, tmp_path).read_text().startswith("<?xml")
+    chart = draw("smoke", "a title", figures, tmp_path)
+    assert chart is not None
+    assert chart.read_text().startswith("<?xml")
+    assert draw("empty", "a title", figures[2:3], tmp_path) is None
 
 
 def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:

@@ -21,7 +21,7 @@ from seriatim.log.operator_journal import check_reason
 from seriatim.log.projections import Projections
 from seriatim.log.subscription import read_subscription_statuses
 from seriatim.store.port import Cursor, Lease, make_lease_name
-from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
+from seriatim.store.readmodel.port import Progress, ProjectionStanding
 from seriatim.wire.messages import (
     CountResponse,
     CursorBody,
@@ -45,6 +45,7 @@ from seriatim.wire.messages import (
 _LEASE_MAX_S = 86_400.0
 _EPOCH_MAX = 2**31 - 1
 _PAGE = 100
+FAILURES_MAX = 1000  # of one response
 
 
 class CursorParams(msgspec.Struct, frozen=True):
@@ -255,10 +256,12 @@ class ProjectionWaitParams(msgspec.Struct, frozen=True):
     timeout_s: float = 10.0
 
 
-class ProjectionNameParams(msgspec.Struct, frozen=True):
-    """One projection."""
+class ProjectionFailureParams(msgspec.Struct, frozen=True):
+    """Failures of a projection after a position, at most `limit`."""
 
     name: str
+    after: int = 0
+    limit: int = FAILURES_MAX
 
 
 async def list_projections(
@@ -280,16 +283,12 @@ def _confine_standing(
 ) -> ProjectionStanding | None:
     """Count only failures of the tenant; return None for a projection of another tenant."""
     try:
-        failures = _own_failures(projections.failures(standing.name), tenant_id)
+        counts = projections.count_failures(standing.name, tenant_id)
     except Conflict:
         return None
     except LogIdentityChanged:
         return standing  # it belongs to an earlier log and must be rebuilt, as its status reports
-    return msgspec.structs.replace(standing, failures=len(failures))
-
-
-def _own_failures(failures: list[FailureRecord], tenant_id: str) -> list[FailureRecord]:
-    return [one for one in failures if one.failure.tenant_id == tenant_id]
+    return msgspec.structs.replace(standing, failures=counts.stored)
 
 
 def _projection_not_found(name: str) -> NotFound:
@@ -316,15 +315,28 @@ async def wait_for_projection(
 
 
 async def list_projection_failures(
-    service: Service, request: HttpRequest, params: ProjectionNameParams
+    service: Service, request: HttpRequest, params: ProjectionFailureParams
 ) -> FailuresResponse:
-    """List the events that a projection could not process, and how each was resolved."""
+    """List the events that a projection could not process, and how each was resolved.
+
+    They are in order of position; the next page has `after` = the last position.
+    """
+    if not 1 <= params.limit <= FAILURES_MAX:
+        raise invalid_argument("limit", f"must be from 1 to {FAILURES_MAX}")
+    check_position("after", params.after)
     projections, tenant_id = service.view(request.tenant_id).projections, request.tenant_id
+
+    def read_failures() -> FailuresResponse:
+        counts = projections.count_failures(params.name, tenant_id)
+        found = projections.list_failures(
+            params.name, tenant_id, after=params.after, limit=params.limit
+        )
+        return FailuresResponse(found, counts.stored, counts.unresolved)
+
     try:
-        failures = await service.run_for_tenant(tenant_id, projections.failures, params.name)
+        return await service.run_for_tenant(tenant_id, read_failures)
     except (Conflict, NotFound):
         raise _projection_not_found(params.name) from None
-    return FailuresResponse(_own_failures(failures, tenant_id))
 
 
 async def pause_projection(

@@ -347,7 +347,7 @@ ROUTES: tuple[Route, ...] = (
         right="operate",
         service=True,
         all_types=True,
-        params=consumer_endpoints.ProjectionNameParams,
+        params=consumer_endpoints.ProjectionFailureParams,
         response=messages.FailuresResponse,
         problems=("not_found", "conflict", "log_identity_changed"),
     ),

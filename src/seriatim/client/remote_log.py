@@ -200,11 +200,16 @@ class RemoteProjections(Projections):
 
     def failures(self, name: str) -> list[FailureRecord]:
         """Return the events that a projection could not process, and how each was resolved."""
-        params = {"name": check_name("name", name)}
-        records: list[FailureRecord] = self._get(
-            "/v1/projections/failures", params, messages.FailuresResponse
-        ).failures
-        return records
+        params: dict[str, Any] = {"name": check_name("name", name)}
+        records: list[FailureRecord] = []
+        while True:
+            page: messages.FailuresResponse = self._get(
+                "/v1/projections/failures", params, messages.FailuresResponse
+            )
+            records += page.failures
+            if not page.failures or len(records) >= page.count:
+                return records
+            params["after"] = records[-1].failure.position
 
     def pause(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
         """Stop a projection at its current position; see `Projections.pause`."""

@@ -24,7 +24,12 @@ from seriatim.console.pager import (
     read_event_page,
 )
 from seriatim.console.queries import parse_json_field
-from seriatim.console.renderer import format_inline_json, format_number, shorten
+from seriatim.console.renderer import (
+    format_inline_json,
+    format_number,
+    format_seconds,
+    shorten,
+)
 from seriatim.console.swimlanes import lay_out_swimlanes
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import (
@@ -231,7 +236,7 @@ def format_row(page: ConsolePage, event: dict[str, Any]) -> dict[str, str]:
         "position": format_number(event["position"]),
         "address": page.url("/event", id=event["event_id"]),
         "recorded_at": event["recorded_at"],
-        "time": event["recorded_at"][:19].replace("T", " "),
+        "time": format_seconds(event["recorded_at"]),
         "type": shorten(event["event_type"], 48),
         "stream": name if stream else "",
         "stream_address": address if stream else "",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote_plus, urlencode
 
 import msgspec
 
@@ -19,6 +20,7 @@ from seriatim.core.tenants import ALL_TENANTS
 
 PREFIX = "/console"
 _FIELDS_MAX = 200
+_is_plain = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 _SMALL_BODY = 32 * 1024  # bytes that are decoded on the event loop
 
 ConsoleResponse = HttpResponse | HttpStream
@@ -146,8 +148,12 @@ class ConsolePage:
         """Return the address of a page with the tenant of this one; every view is a link (N5)."""
         if self.caller.tenant_id == ALL_TENANTS:
             params = {"tenant": self.request.tenant_id} | params
-        fields = [(name, str(value)) for name, value in params.items() if value not in (None, "")]
-        return f"{PREFIX}{path}" + (f"?{urlencode(fields)}" if fields else "")
+        fields = [
+            f"{name}={_quote(str(value))}"
+            for name, value in params.items()
+            if value is not None and value != ""
+        ]
+        return f"{PREFIX}{path}?{'&'.join(fields)}" if fields else f"{PREFIX}{path}"
 
     async def render(self, template: str, *, status: int = 200, **values: Any) -> HttpResponse:
         """Render a template in a thread of the tenant: payloads can be large."""
@@ -176,6 +182,11 @@ class ConsolePage:
     def redirect(self, path: str, /, **params: Any) -> HttpResponse:
         """Send the browser to a page after an action."""
         return redirect_to(self.url(path, **params))
+
+
+def _quote(value: str) -> str:
+    """Quote a value of an address. Lists have some hundred links, and most ids need no quoting."""
+    return value if _is_plain(value) is not None else quote_plus(value)
 
 
 def redirect_to(address: str) -> HttpResponse:

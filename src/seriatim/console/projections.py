@@ -49,19 +49,20 @@ async def _render_projection(
     row = make_projection_row(page, standing)
     if row.lag:
         row.lag_time = await read_lag_time(page, row.position or 0)
-    failures: list[dict[str, Any]] = []
+    listed = None
     if page.can("operate"):
-        listed = await read_optional(page, "/v1/projections/failures", name=name)
-        failures = [] if listed is None else listed["failures"]
+        listed = await read_optional(
+            page, "/v1/projections/failures", name=name, limit=_FAILURES_MAX
+        )
     return await page.render_form(
         "projection.html",
         error,
         standing=standing,
         row=row,
         chart=draw_lag(page, "projection", name),
-        failures=failures[:_FAILURES_MAX],
-        failure_count=len(failures),
-        unresolved=sum(one["status"] != "passed" for one in failures),
+        failures=[] if listed is None else listed["failures"],
+        failure_count=0 if listed is None else listed["count"],
+        unresolved=0 if listed is None else listed["unresolved"],
         jobs=await _read_jobs(page, name),
         notices=list_notices(page),
     )
@@ -144,9 +145,8 @@ async def skip(page: ConsolePage) -> ConsoleResponse:
 async def confirm_retry(page: ConsolePage) -> ConsoleResponse:
     """Ask before all failures of a projection are retried, with their number (N4)."""
     name = page.params.get("name", "")
-    failures = (await page.get("/v1/projections/failures", name=name))["failures"]
-    count = sum(one["status"] != "passed" for one in failures)
-    return await page.render("projection_retry.html", name=name, count=count)
+    found = await page.get("/v1/projections/failures", name=name, limit=1)
+    return await page.render("projection_retry.html", name=name, count=found["unresolved"])
 
 
 async def retry_all(page: ConsolePage) -> ConsoleResponse:

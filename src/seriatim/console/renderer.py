@@ -21,6 +21,20 @@ _CONTENT_TYPES = {
 _IMMUTABLE = (b"cache-control", b"public, max-age=31536000, immutable")
 _STEP = 1024  # from a unit of size to the next
 _SHORT_CHARS = 80
+_DICT_NAMES = frozenset(dir(dict))
+
+
+class _Environment(jinja2.Environment):
+    """An environment that looks up items of plain objects first.
+
+    Jinja tries attributes first, and the failed attempts were a quarter of the time of a list.
+    """
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return the item or attribute of an object; methods of plain objects keep their names."""
+        if type(obj) is dict and attribute in obj and attribute not in _DICT_NAMES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
 
 
 class Renderer:
@@ -28,9 +42,10 @@ class Renderer:
 
     def __init__(self) -> None:
         self._assets = _load_assets()
-        self._environment = jinja2.Environment(
+        self._environment = _Environment(
             loader=jinja2.PackageLoader(_PACKAGE, "templates"),
             autoescape=True,
+            auto_reload=False,  # which would look for changed files at each page
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -38,6 +53,7 @@ class Renderer:
         self._environment.globals["asset"] = self.asset_path
         self._environment.filters |= {
             "number": format_number,
+            "seconds": format_seconds,
             "short": shorten,
             "json": format_json,
             "inline_json": format_inline_json,
@@ -82,6 +98,11 @@ def format_bytes(size: int) -> str:
             break
         unit, value = larger, value / _STEP
     return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
+
+
+def format_seconds(time: str) -> str:
+    """Return an RFC 3339 time to the second, without its zone."""
+    return f"{time[:10]} {time[11:19]}"
 
 
 def shorten(text: object, chars: int = _SHORT_CHARS) -> str:

@@ -257,7 +257,8 @@ class BaseLog:
         # A position after the head may belong to a commit in flight, whose events would be missed
         # if it were counted as scanned.
         until = head if spec.until is None else min(spec.until, head)
-        records = [] if until <= spec.after else self.store.read(replace(spec, until=until))
+        bounded = replace(spec, until=until, until_head=until == head)
+        records = [] if until <= spec.after else self.store.read(bounded)
         if records and is_page_full(records, spec.limit, spec.max_bytes):
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))

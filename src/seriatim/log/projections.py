@@ -35,7 +35,12 @@ from seriatim.log.operator_journal import (
 )
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
+from seriatim.store.readmodel.port import (
+    FailureCounts,
+    FailureRecord,
+    Progress,
+    ProjectionStanding,
+)
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
@@ -172,7 +177,7 @@ class Projections:
                 updated_at=progress.updated_at,
                 status=progress.status,
                 running=bool(progress.owner),
-                failures=len(model.failures(progress.name)),
+                failures=model.count_failures(progress.name).stored,
                 held_until=progress.held_until,
             )
             for progress in model.list_progress()
@@ -191,6 +196,19 @@ class Projections:
         """
         self.get_progress(name)
         return self._model(name).failures(name)
+
+    def list_failures(
+        self, name: str, tenant_id: str, *, after: int = 0, limit: int
+    ) -> list[FailureRecord]:
+        """Return a page of the failures of one tenant; see `failures`."""
+        self.get_progress(name)
+        model = self._model(name)
+        return model.failures(name, tenant_id=tenant_id, after=after, limit=limit)
+
+    def count_failures(self, name: str, tenant_id: str) -> FailureCounts:
+        """Count the failures of one tenant; see `failures`."""
+        self.get_progress(name)
+        return self._model(name).count_failures(name, tenant_id=tenant_id)
 
     # -- operators
 

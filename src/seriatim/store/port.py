@@ -140,13 +140,15 @@ class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
     Records are in ascending order of position, or descending with `newest_first`. `tenant_id` None
     reads all tenants; only operator tools (verify, export) use it. `types` are exact types and
     patterns, see `core/patterns.py`. With `max_bytes`, the page ends with the record whose payload
-    brings the total to that many bytes.
+    brings the total to that many bytes. With `until_head`, `until` is the head that was just read:
+    hardly any event is after it, so a store need not look for the end of the range.
     """
 
     tenant_id: str | None
     limit: int
     after: int = 0
     until: int | None = None
+    until_head: bool = False
     scope: Scope = "log"
     stream: StreamRef | None = None
     after_seq: int | None = None

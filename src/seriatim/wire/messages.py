@@ -407,9 +407,14 @@ class ProjectionsResponse(msgspec.Struct, frozen=True):
 
 
 class FailuresResponse(msgspec.Struct, frozen=True):
-    """Events that a projection could not process, and how each was resolved."""
+    """Events that a projection could not process, and how each was resolved.
+
+    `count` is the number of all of them, and `unresolved` of those that no operator has skipped.
+    """
 
     failures: list[FailureRecord]
+    count: int = 0
+    unresolved: int = 0
 
 
 class DoctorResponse(msgspec.Struct, frozen=True):

@@ -53,21 +53,22 @@ def stream_uuid() -> uuid.UUID:
     return uuid.UUID(bytes=stream_key("small", *STREAM))
 
 
-def access_path(one: Filter) -> AccessPath:
+def access_path(one: Filter, after: int = 0, until: int = EVENTS) -> AccessPath:
     """Return the access path of a filter where three payload indexes are declared."""
     indexes = (StoredIndex("type-3", "n"), StoredIndex("type-3", "m[]"), StoredIndex("type-2", "n"))
-    [only] = plan_query("small", Query([one]), Rules((), (), 3, indexes), 0, EVENTS)
+    [only] = plan_query("small", Query([one]), Rules((), (), 3, indexes), after, until)
     return only
 
 
-def records_statement(one: Filter) -> Statement:
+def records_statement(one: Filter, *, newest_first: bool = False, **bounds: int) -> Statement:
     """Return the statement of a filter's records."""
-    return build_route_statement(SCHEMA, "small", access_path(one), 10)
+    path = access_path(one, **bounds)
+    return build_route_statement(SCHEMA, "small", path, 10, newest_first=newest_first)
 
 
-def last_position_statement(one: Filter) -> Statement:
+def last_position_statement(one: Filter, **bounds: int) -> Statement:
     """Return the statement of a filter's last position."""
-    return build_last_position_statement(SCHEMA, "small", access_path(one))
+    return build_last_position_statement(SCHEMA, "small", access_path(one, **bounds))
 
 
 PATHS: list[tuple[str, Callable[[], Statement], str]] = [
@@ -387,3 +388,36 @@ def test_append_reads_few_rows(plans_url: str, application_template: str, role: 
     assert counters is not None
     assert counters[0] == 0
     assert counters[1] < 20
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        lambda: spec(stream=STREAM, after=EVENTS // 2),
+        lambda: spec(stream=STREAM, after=EVENTS // 2, until_head=True),
+        lambda: spec(stream=STREAM, until=EVENTS // 2, newest_first=True),
+        lambda: spec(stream=STREAM, after=EVENTS // 2, until=EVENTS // 2 + 1),
+        lambda: spec(stream=STREAM, after=EVENTS // 2, until=EVENTS // 2 + 1, newest_first=True),
+        lambda: records_statement(Filter(streams=[STREAM]), after=EVENTS // 2),
+        lambda: records_statement(Filter(streams=[STREAM]), until=EVENTS // 2, newest_first=True),
+        lambda: last_position_statement(Filter(streams=[STREAM]), after=EVENTS - 100),
+    ],
+)
+def test_reads_within_a_stream_pass_over_few_events(
+    connection: psycopg.Connection[Any], statement: Callable[[], Statement]
+) -> None:
+    """F7, E7: a read in the middle of a stream finds its place by a binary search."""
+    text, parameters = statement()
+    connection.execute("set enable_sort = off")  # as for all reads in the order of an index
+
+    row = connection.execute(
+        f"explain (analyze, format json) {text}".encode(), parameters
+    ).fetchone()
+
+    assert row is not None
+    plan = list(nodes(row[0][0]["Plan"]))
+    assert not [node for node in plan if "Sort" in node["Node Type"]], row
+    scans = [node for node in plan if node.get("Relation Name") == "events"]
+    assert {node["Index Name"] for node in scans} == {"events_stream"}, row
+    rows = [node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in scans]
+    assert max(rows) <= 10, row

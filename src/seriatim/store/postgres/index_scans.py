@@ -25,6 +25,7 @@ Parameters = dict[str, Any]
 Condition = tuple[str, Parameters]
 
 EXPANDED_TYPES_MAX = 64  # branches of a statement; for more types the tenant's events are scanned
+_INDEXED_IDS = ("correlation_id", "causation_id", "actor_id")
 _RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
 
 
@@ -45,18 +46,22 @@ def build_read_statement(spec: ReadSpec, schema: str) -> tuple[LiteralString, Pa
     for condition, values in (*_match_stream(spec, related=related), *_match_fields(spec)):
         conditions.append(condition)
         parameters.update(values)
+    indexed = _find_indexed_id(spec)
     branches: list[str] = []
     if spec.type_names is not None:
         branches = _build_type_branches(spec.type_names, parameters)
-        by_id = related or (spec.actor_id is not None and spec.stream is None)
-        if by_id or spec.tenant_id is None:
+        if indexed is not None or spec.tenant_id is None:
             branches = [f"({' or '.join(branches)})"]
     order = "e.position"
     by_stream = spec.stream is not None and spec.tenant_id is not None and not related
-    if by_stream and spec.type_names is None:
+    direction = "desc" if spec.newest_first else "asc"
+    if by_stream and not _are_expanded(spec.type_names):
         # Within a stream, sequence numbers and positions rise together; each has an index.
         order = "e.stream_seq"
-    direction = "desc" if spec.newest_first else "asc"
+        upper = spec.until is not None and not spec.until_head
+        conditions += _build_seq_range(schema, lower=spec.after > 0, upper=upper)
+    elif indexed is not None:
+        order = f"e.{indexed} {direction}, e.position"
     source = _build_source(schema, conditions, branches, f"{direction} limit %(limit)s")
     return (
         f"select {RECORD_COLUMNS} from {source} order by {order} {direction} limit %(limit)s",  # noqa: S608
@@ -92,13 +97,18 @@ def _match_stream(spec: ReadSpec, *, related: bool) -> Iterator[Condition]:
 
 def _match_fields(spec: ReadSpec) -> Iterator[Condition]:
     """Yield the conditions on ids and times of single events."""
-    for name in ("app_id", "env_id", "correlation_id", "causation_id"):
-        if (value := getattr(spec, name)) is not None:
-            yield f"e.{name} = %({name})s", {name: value}
-    if spec.actor_id is not None:
-        # An actor may have more events than a stream: an expression hides the actor's index.
-        actor = "e.actor_id" if spec.stream is None else "e.actor_id || ''"
-        yield f"{actor} = %(actor_id)s", {"actor_id": spec.actor_id}
+    indexed = _find_indexed_id(spec)
+    for name in ("app_id", "env_id", *_INDEXED_IDS):
+        if (value := getattr(spec, name)) is None:
+            continue
+        if name == indexed:
+            # As a range, the id is part of the order, which the index on the id alone has.
+            # Otherwise a planner may walk along all events of the tenant, and the id's may be far.
+            yield f"e.{name} >= %({name})s and e.{name} <= %({name})s", {name: value}
+        else:
+            # An actor may have more events than a stream: an expression hides the actor's index.
+            column = f"e.{name} || ''" if name == "actor_id" else f"e.{name}"
+            yield f"{column} = %({name})s", {name: value}
     occurred = "coalesce(e.occurred_us, e.recorded_us)"
     if spec.occurred_after_us is not None:
         yield f"{occurred} > %(occurred_after)s", {"occurred_after": spec.occurred_after_us}
@@ -108,6 +118,25 @@ def _match_fields(spec: ReadSpec) -> Iterator[Condition]:
         yield "e.recorded_us > %(recorded_after)s", {"recorded_after": spec.recorded_after_us}
     if spec.recorded_until_us is not None:
         yield "e.recorded_us <= %(recorded_until)s", {"recorded_until": spec.recorded_until_us}
+
+
+def _find_indexed_id(spec: ReadSpec) -> str | None:
+    """Return the id whose index answers a read of a tenant, None if another index does."""
+    if spec.tenant_id is None:
+        return None
+    names = _INDEXED_IDS if spec.stream is None else _INDEXED_IDS[:2]
+    return next((name for name in names if getattr(spec, name) is not None), None)
+
+
+def _build_seq_range(schema: str, *, lower: bool, upper: bool) -> list[str]:
+    """Return the bounds of a range of positions as sequence numbers of the stream `%(stream)s`.
+
+    Without them a read in the middle of a stream would pass over all events before or after it.
+    """
+    find_seq = load_postgres_statements("index_scans.sql", schema)["find_seq"]
+    after, until = (find_seq.replace("{position}", name) for name in ("%(after)s", "%(until)s"))
+    bounds = [f"e.stream_seq > {after}"] if lower else []
+    return [*bounds, f"e.stream_seq <= {until}"] if upper else bounds
 
 
 def _build_source(
@@ -131,7 +160,7 @@ def _build_source(
 
 def _build_type_branches(names: NameFilter, parameters: Parameters) -> list[str]:
     """Return one condition per type, or a single condition for patterns and for many types."""
-    if not names.prefixes and len(names.values) <= EXPANDED_TYPES_MAX:
+    if _are_expanded(names):
         for number, name in enumerate(names.values):
             parameters[f"type_{number}"] = name
         return [f"e.event_type = %(type_{number})s" for number in range(len(names.values))]
@@ -158,6 +187,9 @@ def build_route_statement(
         )
         return text.replace("{direction}", direction), parameters
     direction = "desc" if newest_first else "asc"
+    if _is_one_stream(route):
+        between = newest_first or route.after > 0  # a first page ends at the head
+        conditions += _build_seq_range(schema, lower=route.after > 0, upper=between)
     source = _build_source(schema, [*_RANGE, *conditions], branches, _build_order(direction, route))
     return _build_range_scan(source, RECORD_COLUMNS, direction, route, parameters), parameters
 
@@ -174,8 +206,33 @@ def build_last_position_statement(
             schema, "select_last_position", "seek_descending", route, all_conditions, parameters
         )
         return text, parameters
+    if _is_one_stream(route):
+        conditions += _build_seq_range(schema, lower=route.after > 0, upper=False)
     source = _build_source(schema, [*_RANGE, *conditions], branches, _build_order("desc", route))
     return _build_range_scan(source, "e.position", "desc", route, parameters), parameters
+
+
+def is_in_index_order(route: AccessPath) -> bool:
+    """Return whether an index has the events of a route in the order of its statements.
+
+    The events of several streams, and those of index keys, are sorted.
+    """
+    streams = route.filter.streams
+    return not route.key_alternatives and (streams is None or len(streams) == 1)
+
+
+def _is_one_stream(route: AccessPath) -> bool:
+    """Return whether a route reads one stream along its sequence numbers, not by types."""
+    return (
+        route.index == "stream"
+        and len(route.filter.streams or ()) == 1
+        and not _are_expanded(route.types)
+    )
+
+
+def _are_expanded(names: NameFilter | None) -> bool:
+    """Return whether a read has a branch for each type."""
+    return names is not None and not names.prefixes and len(names.values) <= EXPANDED_TYPES_MAX
 
 
 def _build_order(direction: str, route: AccessPath) -> str:
@@ -191,7 +248,8 @@ def _build_range_scan(
     Predicates are tested outside an optimization fence (`offset 0`). A planner that expects few
     matches would otherwise test and sort the whole range, even if the first few events match.
     """
-    inner = f"{source} order by e.position {order}"
+    column = "e.stream_seq" if _is_one_stream(route) else "e.position"
+    inner = f"{source} order by {column} {order}"
     if route.filter.payload is None:
         return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
     any_predicate = _build_predicates(route.filter.payload, parameters)

@@ -1,5 +1,6 @@
 -- Scans along index keys: they find the events that have all keys of an alternative, in order of
 -- position. {positions} consists of {seek}, which finds positions, and {filter}, which tests the events.
+-- At the end, the search for a position in a stream.
 
 -- name: find_positions
 from generate_series(1, array_length(%(keys)s::uuid[], 1)) a (number)
@@ -62,3 +63,34 @@ with recursive leap (position, agreed, turn) as (
         order by k.position desc limit 1) n (position, turn)
 )
 select t.position from (select position from leap where agreed = %(size)s::integer and turn > 0) t
+
+-- name: find_seq
+-- The number of a stream's last event up to a position. Numbers are contiguous and rise with the
+-- position, so a binary search along the stream needs no other index. At the end of the stream, where
+-- most reads begin or end, it stops at once. Each step computes the number that the next one looks
+-- up: below a row-level policy only plain comparisons lead to an index.
+(with recursive search (low, high, middle) as (
+    select b.low, b.high, (b.low + b.high + 1) / 2
+    from (
+        select case when l.position <= {position} then l.stream_seq else f.stream_seq - 1 end,
+               l.stream_seq
+        from (
+            select e.stream_seq, e.position from {schema}.events e
+            where e.stream_key = %(stream)s order by e.stream_seq desc limit 1) l
+        cross join (
+            select e.stream_seq from {schema}.events e
+            where e.stream_key = %(stream)s order by e.stream_seq limit 1) f
+    ) b (low, high)
+    union all
+    select n.low, n.high, (n.low + n.high + 1) / 2
+    from (
+        select case when m.position <= {position} then s.middle else s.low end,
+               case when m.position <= {position} then s.high else s.middle - 1 end
+        from search s
+        cross join lateral (
+            select e.position from {schema}.events e
+            where e.stream_key = %(stream)s and e.stream_seq = s.middle limit 1) m
+        where s.low < s.high
+    ) n (low, high)
+)
+select low from search where low = high limit 1)

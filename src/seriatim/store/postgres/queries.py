@@ -22,6 +22,7 @@ from seriatim.store.postgres.index_scans import (
     build_last_position_statement,
     build_read_statement,
     build_route_statement,
+    is_in_index_order,
 )
 from seriatim.store.postgres.reader import CountingReader, TenantReader
 from seriatim.store.postgres.statements import decode_record, load_store_statements
@@ -51,7 +52,9 @@ class PostgresQueries:
         if spec.types is not None and not spec.types:
             return []
         statement, parameters = build_read_statement(spec, self._schema)
-        return self._fetch_records(spec.tenant_id, statement, parameters, spec.max_bytes)
+        return self._fetch_records(
+            spec.tenant_id, statement, parameters, spec.max_bytes, in_index_order=True
+        )
 
     def select(self, tenant_id: str, query: Query, page: PageBounds) -> list[EventRecord]:
         """Return one page of matching records, without duplicates.
@@ -87,7 +90,13 @@ class PostgresQueries:
         statement, parameters = build_route_statement(
             self._schema, tenant_id, route, page.limit, newest_first=page.newest_first
         )
-        return self._fetch_records(tenant_id, statement, parameters, page.max_bytes)
+        return self._fetch_records(
+            tenant_id,
+            statement,
+            parameters,
+            page.max_bytes,
+            in_index_order=is_in_index_order(route),
+        )
 
     def _fetch_records(
         self,
@@ -95,13 +104,16 @@ class PostgresQueries:
         statement: LiteralString,
         parameters: Parameters,
         max_bytes: int | None,
+        *,
+        in_index_order: bool,
     ) -> list[EventRecord]:
         if max_bytes is not None:
             statement = self._sql["limit_page_bytes"].replace("{page}", statement)
             parameters["max_bytes"] = max_bytes
-        return [
-            decode_record(row) for row in self._reader.fetch_rows(tenant_id, statement, parameters)
-        ]
+        rows = self._reader.fetch_rows(
+            tenant_id, statement, parameters, in_index_order=in_index_order
+        )
+        return [decode_record(row) for row in rows]
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest position up to `until` that matches any filter."""
@@ -116,7 +128,9 @@ class PostgresQueries:
                 highest = highest if newest is None else max(highest, newest.position)
                 continue
             statement = build_last_position_statement(self._schema, tenant_id, remaining)
-            rows = self._reader.fetch_rows(tenant_id, *statement)
+            rows = self._reader.fetch_rows(
+                tenant_id, *statement, in_index_order=is_in_index_order(remaining)
+            )
             highest = max([highest, *(row[0] or 0 for row in rows)])
         return highest or None
 
@@ -138,7 +152,13 @@ class PostgresQueries:
             statement, parameters = build_route_statement(
                 self._schema, tenant_id, candidates, size, newest_first=newest_first
             )
-            records = self._fetch_records(tenant_id, statement, parameters, CANDIDATE_PAGE_BYTES)
+            records = self._fetch_records(
+                tenant_id,
+                statement,
+                parameters,
+                CANDIDATE_PAGE_BYTES,
+                in_index_order=is_in_index_order(route),
+            )
             for record in records:
                 budget.check()
                 if matcher.matches(record, PayloadDocument(record.payload_json, budget.check)):

@@ -61,7 +61,8 @@ class TenantReader:
         text: str,
         parameters: Any = (),
         *,
-        index_order: bool = False,
+        in_index_order: bool = False,
+        only_index_scans: bool = False,
     ) -> Rows:
         """Run a statement and return its rows.
 
@@ -69,7 +70,9 @@ class TenantReader:
             tenant_id: The tenant whose rows are visible; None for operator tools, which see all.
             text: The statement, with `%s` or `%(name)s` placeholders.
             parameters: A sequence or a mapping of values.
-            index_order: Whether the planner must not sort, nor scan otherwise than by an index.
+            in_index_order: Whether an index has the rows of a tenant in the order of the statement,
+                so that they must not be sorted.
+            only_index_scans: Whether the planner must neither sort nor scan without an index.
 
         Raises:
             TimedOut: The request of this read was cancelled.
@@ -78,8 +81,9 @@ class TenantReader:
         budget = ReadBudget()
         settings: Settings = []
         if tenant_id is not None:
-            settings.append((self._set_tenant, [tenant_id.encode(), *self._timeout_ms]))
-        if index_order:
+            sort = b"off" if in_index_order else b"on"
+            settings.append((self._set_tenant, [tenant_id.encode(), sort, *self._timeout_ms]))
+        if only_index_scans:
             settings.append((self._use_index_order, []))
         for attempt in range(_ATTEMPTS_MAX):
             budget.check()
@@ -154,13 +158,15 @@ class CountingReader(TenantReader):
         text: str,
         parameters: Any = (),
         *,
-        index_order: bool = False,
+        in_index_order: bool = False,
+        only_index_scans: bool = False,
     ) -> Rows:
         """Run a statement, count the events that it reads, and return its rows."""
+        options = {"in_index_order": in_index_order, "only_index_scans": only_index_scans}
         explained = "explain (analyze, costs off, timing off, format json) " + text
-        [[plans]] = super().fetch_rows(tenant_id, explained, parameters, index_order=index_order)
+        [[plans]] = super().fetch_rows(tenant_id, explained, parameters, **options)
         self.events_read += sum(_count_events_read(plan["Plan"]) for plan in plans)
-        return super().fetch_rows(tenant_id, text, parameters, index_order=index_order)
+        return super().fetch_rows(tenant_id, text, parameters, **options)
 
 
 def _count_events_read(node: dict[str, Any]) -> int:

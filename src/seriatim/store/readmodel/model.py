@@ -18,6 +18,7 @@ from seriatim.core.times import format_us
 from seriatim.store.engine import Engine, EngineSession, load_engine_statements
 from seriatim.store.readmodel import tables
 from seriatim.store.readmodel.port import (
+    FailureCounts,
     FailureRecord,
     FailureStatus,
     Progress,
@@ -112,6 +113,7 @@ _SWITCH_PAUSE_S = 0.5  # between attempts, in which the queued readers run
 _SWITCH_LOCK_TIMEOUT = "2s"
 _KEY_TYPES = {"tenant_id": "text", "key": "text"}
 _POSITION_TYPES = {"position": "integer"}
+_NO_LIMIT = (1 << 63) - 1
 
 
 class ProjectionMoved(Exception):  # noqa: N818 - not an error: another runner has done the work
@@ -399,14 +401,46 @@ class ReadModel:
 
     # -- failures
 
-    def failures(self, name: str, *, shadow: bool = False) -> list[FailureRecord]:
-        """Return the failures of a projection, in order of position."""
+    def failures(
+        self,
+        name: str,
+        *,
+        shadow: bool = False,
+        tenant_id: str = "",
+        after: int = 0,
+        limit: int | None = None,
+    ) -> list[FailureRecord]:
+        """Return the failures of a projection, in order of position.
+
+        Args:
+            name: The projection.
+            shadow: Those of the shadow of a rebuild.
+            tenant_id: Those of one tenant; empty for all.
+            after: Those after a position.
+            limit: The maximum number; None for all.
+        """
+        values = {
+            "name": name,
+            "shadow": int(shadow),
+            "tenant_id": tenant_id,
+            "after": after,
+            "limit": _NO_LIMIT if limit is None else limit,
+        }
         with self.engine.transaction(write=False) as session:
-            rows = session.run(self._sql["list_failures"], {"name": name, "shadow": int(shadow)})
+            rows = session.run(self._sql["list_failures"], values)
         return [
             FailureRecord(Failure(*row[:6]), row[6], format_us(row[7]), bool(row[8]))
             for row in rows
         ]
+
+    def count_failures(
+        self, name: str, *, shadow: bool = False, tenant_id: str = ""
+    ) -> FailureCounts:
+        """Count the failures of a projection; see `failures`."""
+        values = {"name": name, "shadow": int(shadow), "tenant_id": tenant_id}
+        with self.engine.transaction(write=False) as session:
+            [row] = session.run(self._sql["count_failures"], values)
+        return FailureCounts(int(row[0]), int(row[1]))
 
     def set_failure_status(
         self, name: str, position: int, status: FailureStatus, *, again: bool

@@ -69,6 +69,13 @@ class FailureRecord(msgspec.Struct, frozen=True):
     again: bool
 
 
+class FailureCounts(msgspec.Struct, frozen=True):
+    """The number of stored failures, and of those that no operator has skipped (`unresolved`)."""
+
+    stored: int
+    unresolved: int
+
+
 class ProjectionStep(msgspec.Struct, kw_only=True):
     """The changes that one batch (`after`, `until`] makes to a read model, in one transaction."""
 

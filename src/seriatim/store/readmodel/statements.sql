@@ -114,8 +114,15 @@ returning token;
 
 -- name: list_failures
 select tenant_id, key, position, event_id, event_type, reason, status, failed_us, again
-from {at}seriatim_failures where name = :name and shadow = :shadow
-order by position;
+from {at}seriatim_failures
+where name = :name and shadow = :shadow and position > :after
+  and (:tenant_id = '' or tenant_id = :tenant_id)
+order by position limit :limit;
+
+-- name: count_failures
+select count(*), coalesce(sum(case when status = 'passed' then 0 else 1 end), 0)
+from {at}seriatim_failures
+where name = :name and shadow = :shadow and (:tenant_id = '' or tenant_id = :tenant_id);
 
 -- name: insert_failure
 -- A batch that is folded again reports its failures again.

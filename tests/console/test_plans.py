@@ -1,0 +1,197 @@
+"""N1, F7: the statements behind every page, and how Postgres and SQLite run them.
+
+The log is generated as for `make bench-console`, and every page that the benchmark measures is
+loaded once. Postgres reports each plan with the rows that it read (auto_explain). On SQLite the
+statements are recorded, and explained on another connection.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psycopg
+import pytest
+
+from bench.console.loading import load_log
+from bench.console.pages import MeasuredPage, list_pages
+from seriatim.factory import sqlite_path
+from tests.console.console_service import Visitor, run_console
+from tests.fixtures.postgres_server import PostgresServer
+
+EVENTS = 60_000
+ROWS_MAX = 1000  # of events and their keys, read by one statement
+PAGE_BYTES_MAX = 256 * 1024
+PAGES = list_pages(EVENTS)
+
+_TABLES = ("events", "event_tags")
+_ALIAS = re.compile(r"\b(?:events|event_tags)(?:\s+as)?\s+(\w+)")
+# One row at most, or the first or last key of an index.
+_BOUNDED = re.compile(
+    r"\blimit\b|\bmax\(|\bmin\(|\bposition = |\bevent_key = |\bidempotency_index = |stream_seq = "
+)
+_READS_EVENTS = re.compile(r"\b(?:from|join) (?:events|event_tags)\b")
+_PLAN = re.compile(r"plan:\n((?:\t.*\n)+)")
+# Returns the statements since the last call that read events, and what is wrong with each.
+Plans = Callable[[], dict[str, list[str]]]
+
+
+# -- Postgres
+
+
+@contextmanager
+def explained_postgres(server: PostgresServer, template: str) -> Iterator[tuple[str, Plans]]:
+    """Yield the URL of a generated log, and a check of the plans that the server reported."""
+    url = server.create_database("console_plans", template)
+    load_log(url, EVENTS)
+    with psycopg.connect(url, autocommit=True) as owner:
+        for setting in (
+            "session_preload_libraries = auto_explain",
+            "auto_explain.log_min_duration = 0",
+            "auto_explain.log_analyze = on",
+            "auto_explain.log_timing = off",
+            "auto_explain.log_format = json",
+        ):
+            owner.execute(f"alter database console_plans set {setting}".encode())
+    seen = 0
+
+    def check() -> dict[str, list[str]]:
+        nonlocal seen
+        text = server.log_text
+        found = [json.loads(one) for one in _PLAN.findall(text[seen:])]
+        seen = len(text)
+        return {
+            one["Query Text"]: list_plan_problems(one["Plan"])
+            for one in found
+            if any(node.get("Relation Name") in _TABLES for node in _list_nodes(one["Plan"]))
+        }
+
+    yield url, check
+    server.drop_database("console_plans")
+
+
+def list_plan_problems(plan: dict[str, Any]) -> list[str]:
+    """Return scans, sorts and large reads in a plan that reads events or their keys."""
+    scans = [node for node in _list_nodes(plan) if node.get("Relation Name") in _TABLES]
+    problems = [node["Node Type"] for node in scans if "Index" not in node["Node Type"]]
+    problems += [
+        "Sort"
+        for node in _list_nodes(plan)
+        if "Sort" in node["Node Type"] and _reads_unlimited(node)
+    ]
+    rows = sum(map(_count_rows, scans))
+    return [*problems, f"{rows} rows"] if rows > ROWS_MAX else problems
+
+
+def _reads_unlimited(node: dict[str, Any]) -> bool:
+    """Return whether the rows of a node come from events without a limit between them."""
+    if node["Node Type"] == "Limit":
+        return False
+    below = node.get("Plans", ())
+    return node.get("Relation Name") in _TABLES or any(map(_reads_unlimited, below))
+
+
+def _list_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _list_nodes(child)
+
+
+def _count_rows(node: dict[str, Any]) -> int:
+    """Return the rows that a scan read, including those that a filter removed."""
+    rows: int = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+    return rows * int(node["Actual Loops"])
+
+
+# -- SQLite
+
+
+class RecordedConnection(sqlite3.Connection):
+    """A connection whose statements are recorded, with the values of their parameters."""
+
+    statements: ClassVar[list[str]] = []
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.set_trace_callback(self.statements.append)
+
+
+@contextmanager
+def explained_sqlite(folder: Path) -> Iterator[tuple[str, Plans]]:
+    """Yield the URL of a generated log, and a check of the recorded statements."""
+    url = f"sqlite:///{folder}/log.db"
+    load_log(url, EVENTS)
+    recorded = RecordedConnection.statements
+    with (
+        closing(sqlite3.connect(sqlite_path(url))) as connection,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        connection.create_function("payload_matches", 2, lambda *_: True, deterministic=True)
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=RecordedConnection))
+
+        def check() -> dict[str, list[str]]:
+            taken = [one for one in recorded if _READS_EVENTS.search(one) is not None]
+            recorded.clear()
+            return {one: list_problems(connection, one) for one in taken}
+
+        yield url, check
+
+
+def list_problems(connection: sqlite3.Connection, statement: str) -> list[str]:
+    """Return scans and sorts of a statement that reads events or their keys."""
+    names = {*_TABLES, *_ALIAS.findall(statement)}
+    plan = [row[3] for row in connection.execute(f"explain query plan {statement}")]
+    problems = [one for one in plan if "TEMP B-TREE" in one or _is_scan(one, names)]
+    return problems if _BOUNDED.search(statement) else [*problems, "without a bound"]
+
+
+def _is_scan(step: str, names: set[str]) -> bool:
+    return step.startswith("SCAN ") and step.split()[1] in names
+
+
+# -- both
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def visited(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Visitor, Plans]]:
+    """A visitor of the console on a generated log, and a check of what the pages run."""
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            explained = explained_sqlite(tmp_path_factory.mktemp("plans"))
+        else:
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            explained = explained_postgres(server, request.getfixturevalue("postgres_template"))
+        url, check = stack.enter_context(explained)
+        service = stack.enter_context(run_console(url))
+        yield service.sign_in(), check
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_indexes_answer_every_page(visited: tuple[Visitor, Plans], page: MeasuredPage) -> None:
+    """N1, E7, F7: a page reads few rows, by indexes alone, whatever the size of the log."""
+    visitor, check = visited
+    check()
+
+    shown = visitor.get(page.address)
+
+    assert shown.status == 200, shown.text
+    assert {text: found for text, found in check().items() if found} == {}
+    assert len(shown.html) <= PAGE_BYTES_MAX
+
+
+def test_the_statements_of_a_page_are_recorded(visited: tuple[Visitor, Plans]) -> None:
+    """The check covers what a page runs: the list of events reads the head and the events."""
+    visitor, check = visited
+    check()
+
+    visitor.get("/events")
+
+    assert len(check()) >= 2

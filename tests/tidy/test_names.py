@@ -3,7 +3,7 @@
 import ast
 import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import pytest
@@ -106,6 +106,17 @@ def test_class_names_are_unique() -> None:
     }
 
     assert twice == {}
+
+
+def test_statement_names_are_unique_verbs_and_nouns() -> None:
+    """A second statement of a name would replace the first; names begin with a verb."""
+    wrong = []
+    for path in sorted((ROOT / "src").rglob("*.sql")):
+        names = re.findall(r"^-- name: (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        wrong += [f"{path.name}: {name} twice" for name, n in Counter(names).items() if n > 1]
+        wrong += [f"{path.name}: {name} has no verb" for name in names if "_" not in name]
+
+    assert wrong == []
 
 
 def test_no_private_word_is_used() -> None:

@@ -347,7 +347,7 @@ def test_types_are_counted_along_their_index(
     with connection.transaction():
         connection.execute(sql["use_index_order"].encode())
         row = connection.execute(
-            f"explain (format json) {sql['list_event_types']}".encode(), values
+            f"explain (format json) {sql['count_event_types']}".encode(), values
         ).fetchone()
 
     assert row is not None

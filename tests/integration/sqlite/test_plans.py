@@ -62,7 +62,7 @@ def check_plan(steps: list[str], index: str) -> None:
             "events_by_type (tenant_id=? AND event_type>? AND event_type<?)",
         ),
         (
-            "list_event_types",
+            "count_event_types",
             EventTypeRange("a.", "", 9).as_parameters(""),
             "COVERING INDEX events_by_type (tenant_id=? AND event_type=?)",
         ),

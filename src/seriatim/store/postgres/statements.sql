@@ -212,7 +212,7 @@ with recursive known (event_type) as (
 )
 select event_type from known where event_type is not null limit %(limit)s;
 
--- name: list_event_types
+-- name: count_event_types
 -- The distinct types of a tenant by name, found by a loose scan of the index on types, each with its
 -- number of events up to a bound and its last position. It needs `use_index_order`, and
 -- ranges instead of equality: with them, only the index on types has the requested order. The

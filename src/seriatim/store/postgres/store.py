@@ -400,7 +400,7 @@ class PostgresStore:
     def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
         values = names.as_parameters(tenant_id)
         rows = self._reader.fetch_rows(
-            tenant_id, self._sql["list_event_types"], values, only_index_scans=True
+            tenant_id, self._sql["count_event_types"], values, only_index_scans=True
         )
         return make_type_counts((name, counted, last) for name, counted, last in rows)
 

@@ -385,7 +385,7 @@ class SqliteStore:
         """Return event types by name, with their bounded counts and last positions."""
         with self._readers.bounded_connection() as connection:
             values = names.as_parameters(tenant_id)
-            return make_type_counts(connection.execute(SQL["list_event_types"], values))
+            return make_type_counts(connection.execute(SQL["count_event_types"], values))
 
     def select(
         self,

@@ -254,7 +254,7 @@ def test_a_stream_that_starts_at_zero(log_registry: Registry, log: seriatim.Log)
 
 
 def test_claim_block_raises_for_unsettled_events(log_registry: Registry, log: seriatim.Log) -> None:
-    """G10: `with registry.claim` raises without a claim or final verdict, unless set to return."""
+    """G10: `with registry.claim` raises if a verdict is not final, unless it is to be returned."""
     mailer = make_handler(retry=LONG)
     append_paid(log, 1)
     append_paid(log, 2)

@@ -58,6 +58,7 @@ async def _render_projection(
         error,
         standing=standing,
         row=row,
+        stepped=any(one.name == name and not one.is_frame for one in page.projections),
         chart=draw_lag(page, "projection", name),
         failures=failures[:_FAILURES_MAX],
         failure_count=len(failures),

@@ -1,4 +1,4 @@
-"""Endpoints for operators: the journal, handlers, dead letters, declarations, epoch, commands."""
+"""Endpoints for operators: the journal, events of handlers, declarations, epoch, commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from seriatim.delivery.entries import (
     format_stop_reason,
 )
 from seriatim.delivery.registry import Registry
-from seriatim.log.arguments import check_name, check_position, invalid_argument
+from seriatim.log.arguments import check_position, invalid_argument
 from seriatim.log.operator_journal import (
     check_expected_count,
     check_reason,
@@ -149,13 +149,6 @@ class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
     expected_count: int | None = None
 
 
-class HandlerBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A handler to pause or resume, and the reason."""
-
-    handler: str
-    reason: str = ""
-
-
 class OperationParams(msgspec.Struct, frozen=True):
     """Actions before a position, newest first; those of one tenant, or `*` for those on all."""
 
@@ -213,9 +206,15 @@ async def list_operations(
     return OperationsResponse(await service.run_for_tenant(request.tenant_id, read))
 
 
-async def _run_in_registry(
+async def run_in_registry(
     service: Service, request: HttpRequest, act: Callable[[Registry], T]
 ) -> T:
+    """Act on the registry next to the log, in a thread of the tenant.
+
+    Raises:
+        NotFound: There is no registry.
+    """
+
     def run() -> T:
         with closing(_open_registry(service)) as registry:
             return act(registry)
@@ -241,7 +240,7 @@ async def get_registry(
         logs = [one for one in registry.logs() if one.tenant_id == request.tenant_id]
         return RegistryResponse(handlers, counts, logs)
 
-    return await _run_in_registry(service, request, count)
+    return await run_in_registry(service, request, count)
 
 
 def _redact_handler(
@@ -290,7 +289,7 @@ async def list_dead_letters(
         after=params.after,
     )
     return EntriesResponse(
-        await _run_in_registry(
+        await run_in_registry(
             service, request, lambda registry: registry.entries(entry_filter, params.limit)
         )
     )
@@ -308,7 +307,7 @@ async def list_entries(
         raise invalid_argument("limit", f"must be from 1 to {_PAGE_MAX}")
     check_position("after", params.after + 1)
     selection = _select_unfinished(request, params, params.after)
-    read = _run_in_registry(
+    read = run_in_registry(
         service, request, lambda registry: registry.entries(selection, params.limit)
     )
     return EntriesResponse(await read)
@@ -319,7 +318,7 @@ async def count_entries(
 ) -> EntryCountResponse:
     """Count unfinished events of handlers, before an action on all of them."""
     selection = _select_unfinished(request, params)
-    counts = await _run_in_registry(
+    counts = await run_in_registry(
         service, request, lambda registry: registry.count_entries(selection)
     )
     retryable = sum(one.count for one in counts if one.status in RETRYABLE_STATUSES)
@@ -415,37 +414,7 @@ async def _apply(
         )
         return CountResponse(count, recorded)
 
-    return await _run_in_registry(service, request, run)
-
-
-async def pause_handler(service: Service, request: HttpRequest, body: HandlerBody) -> CountResponse:
-    """Stop a handler from claiming events until it is resumed, for all tenants."""
-    return await _set_status(service, request, body, "paused")
-
-
-async def resume_handler(
-    service: Service, request: HttpRequest, body: HandlerBody
-) -> CountResponse:
-    """Resume a handler that was paused or has stopped, for all tenants."""
-    return await _set_status(service, request, body, "ready")
-
-
-async def _set_status(
-    service: Service, request: HttpRequest, body: HandlerBody, status: Literal["paused", "ready"]
-) -> CountResponse:
-    name = check_name("handler", body.handler)
-    reason = check_reason(body.reason)
-    action: ActionName = "handler_paused" if status == "paused" else "handler_resumed"
-
-    def run(registry: Registry) -> CountResponse:
-        registry.set_status(name, status, reason if status == "paused" else "")
-        target = {"handler": name}
-        return CountResponse(
-            1,
-            record_request(service, request, action, target, reason=reason, tenant_id=ALL_TENANTS),
-        )
-
-    return await _run_in_registry(service, request, run)
+    return await run_in_registry(service, request, run)
 
 
 # -- the log

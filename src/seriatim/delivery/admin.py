@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from seriatim.core.errors import InvalidArgument, NotFound
-from seriatim.core.times import format_us
+from seriatim.core.times import format_us, parse_us
 from seriatim.delivery.entries import (
     RETRYABLE_STATUSES,
     UNFINISHED_STATUSES,
@@ -123,15 +123,54 @@ class RegistryAdmin:
         if not self._database.run("set_handler", values):
             raise unknown_handler_error(handler)
 
-    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
+    def prune(
+        self,
+        handler: str,
+        older_s: float,
+        *,
+        streamless: bool = False,
+        finished_before: str | None = None,
+    ) -> int:
         """Delete old finished entries; return their number."""
+        values = self._prunable(handler, older_s, streamless, finished_before)
+        condition = self._database.sql["prunable"]
+
+        def act() -> int:
+            with self._database.engine.autocommit() as session:
+                return len(session.run(self._statement("prune", condition), values))
+
+        return self._database.outage.run(act)
+
+    def count_prunable(
+        self,
+        handler: str,
+        older_s: float,
+        *,
+        streamless: bool = False,
+        finished_before: str | None = None,
+    ) -> int:
+        """Count old finished entries."""
+        values = self._prunable(handler, older_s, streamless, finished_before)
+        condition = self._database.sql["prunable"]
+        with self._database.engine.transaction(write=False) as session:
+            [(count,)] = session.run(self._statement("count_prunable", condition), values)
+            return int(count)
+
+    def _prunable(
+        self, handler: str, older_s: float, streamless: bool, finished_before: str | None
+    ) -> dict[str, Any]:
+        """Return the parameters that select old finished entries."""
+        before_us = None if finished_before is None else parse_us(finished_before)
+        if finished_before is not None and before_us is None:
+            msg = "finished_before must be a time such as 2026-05-01T12:30:00Z"
+            raise InvalidArgument(msg, details={"argument": "finished_before"})
         self._database.check_handler_exists(handler)
-        values = {
+        return {
             "handler": handler,
             "older_us": int(older_s * 1_000_000),
+            "before_us": before_us,
             "streamless": int(streamless),
         }
-        return len(self._database.run("prune", values))
 
     def _resume_stopped(self, resolved: list[_EntryKey], *, restart: bool) -> None:
         """Resume stopped handlers of resolved events.

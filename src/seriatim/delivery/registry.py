@@ -723,20 +723,50 @@ class Registry:
         """
         self._admin.set_status(handler, status, reason)
 
-    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
+    def prune(
+        self,
+        handler: str,
+        older_s: float = 0.0,
+        *,
+        streamless: bool = False,
+        finished_before: str | None = None,
+    ) -> int:
         """Delete the entries of a handler that were finished more than `older_s` seconds ago.
 
         Deleted events of a stream are still recognized as handled by their sequence number. Events
         without a stream are not, so they are deleted only with `streamless`.
+
+        Args:
+            handler: The name of the handler.
+            older_s: The age in seconds, by the clock of the registry's database.
+            streamless: Whether to delete events without a stream, too.
+            finished_before: A time in RFC 3339 instead of an age: as many entries match as
+                `count_prunable` has counted with the same time.
 
         Returns:
             The number of deleted entries.
 
         Raises:
             NotFound: There is no handler of this name.
+            InvalidArgument: `finished_before` is not a time.
 
         """
-        return self._admin.prune(handler, older_s, streamless=streamless)
+        return self._admin.prune(
+            handler, older_s, streamless=streamless, finished_before=finished_before
+        )
+
+    def count_prunable(
+        self,
+        handler: str,
+        older_s: float = 0.0,
+        *,
+        streamless: bool = False,
+        finished_before: str | None = None,
+    ) -> int:
+        """Return how many entries `prune` would delete with the same arguments."""
+        return self._admin.count_prunable(
+            handler, older_s, streamless=streamless, finished_before=finished_before
+        )
 
     def reset(
         self,

@@ -167,6 +167,30 @@ def test_handlers_are_paused_and_resumed(visit: OPEN_VISIT) -> None:
     expect_notice(one.page, "Resumed.")
 
 
+def test_handlers_are_pruned_and_reset(visit: OPEN_VISIT) -> None:
+    """N4, G9: both state how many entries they delete, ask, and require a reason."""
+    one = visit()
+    page = one.page
+    one.goto("/console/handler?name=mailer")
+    page.get_by_role("link", name="Reset to a restored log").click()
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("row", name=THEIRS)).to_contain_text("none")
+    click(page, "Reset, and delete 0 entries", "a rehearsal")
+    expect_notice(page, "The handler is reset. Deleted the entries of 0 event(s).")
+
+    page.get_by_role("link", name="Prune finished events").click()
+    page.get_by_label("Finished before").fill("2096-01-01T00:00:00Z")
+    page.get_by_role("button", name="Count").click()
+    button = page.get_by_role("button", name=re.compile(r"Delete \d+ entries"))
+    page.get_by_label("Reason").fill("disk space")
+    button.click()
+    expect_notice(page, "Deleted the entries of")
+    page.get_by_role("link", name="Prune finished events").click()
+    page.get_by_label("Finished before").fill("2096-01-01T00:00:00Z")
+    page.get_by_role("button", name="Count").click()
+    expect(page.get_by_text("No finished event matches.")).to_be_visible()
+
+
 def test_projections_are_verified_and_rebuilt(visit: OPEN_VISIT, service: ServiceProcess) -> None:
     """N4, I4: a job is started by a click, and its page follows it to its result."""
     url = service.url
@@ -249,6 +273,8 @@ def test_a_reader_finds_no_action_and_cannot_forge_one(
         "projection/job": "name=activity&kind=rebuild",
         "handler/all": f"name=mailer&action=skip&event_type={event_type}&expected_count=1",
         "handler/pause": "name=mailer",
+        "handler/prune": "name=mailer&before=2096-01-01T00:00:00Z&expected_count=2",
+        "handler/reset": "name=mailer&expected_count=0",
         "access/create": f"token_tenant={OURS}&right_read=yes",
         "access/quota": f"quota_tenant={OURS}&events_per_s=0",
     }

@@ -15,6 +15,7 @@ from seriatim import NewEvent
 from seriatim.pipeline.kafka.address import Target, parse_target
 from seriatim.pipeline.kafka.client import create_topics
 from seriatim.pipeline.publish.reconciliation import ReconciliationReport, reconcile
+from seriatim.pipeline.publish.storage_report import read_storage
 from tests.fixtures.kafka_broker import KafkaBroker
 from tests.pipeline.delivery.support import (
     append_events,
@@ -88,19 +89,28 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 
-def test_each_difference_is_named(spark: SparkSession, postgres_url: str, topic: Topic) -> None:
+def test_each_difference_is_named(
+    spark: SparkSession, postgres_url: str, topic: Topic, tmp_path: Path
+) -> None:
     """H5: phantoms, epochs, nulls, keys, strangers: each is found by its name; repeats may be."""
+    place = str(tmp_path / "c")
     expected: dict[str, int] = {}
-    before = reconcile(spark, postgres_url, topic.target)
+    before = reconcile(spark, postgres_url, topic.target, checkpoints=place)
     assert (found(before), before.equal) == ({}, True)
+    [kept] = read_storage([place], []).publishers
+    assert kept.reconciliation is not None
+    assert (kept.reconciliation.equal, kept.reconciliation.target) == (True, kept.target)
     for changed, more in CASES.values():
         topic.send(**changed)
         for name, count in more.items():
             expected[name] = expected.get(name, 0) + count
-    report = reconcile(spark, postgres_url, topic.target)
+    report = reconcile(spark, postgres_url, topic.target, checkpoints=place)
 
     assert found(report) == expected
     assert not report.equal
+    [kept] = read_storage([place], []).publishers
+    assert kept.reconciliation is not None
+    assert (kept.reconciliation.equal, kept.reconciliation.findings) == (False, expected)
 
 
 @pytest.mark.parametrize("case", ["phantom", "epoch", "null", "key", "type"])

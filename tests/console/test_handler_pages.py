@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from seriatim.core.event import NewEvent
 from seriatim.core.handler import Delivery
 from seriatim.delivery.entries import EntryFilter
+from seriatim.delivery.reset import LogCursor
 from tests.console.console_service import ConsoleService, Visitor
 from tests.service.tenant_data import MAILER, OURS, SECRET, THEIRS
 
@@ -218,3 +221,20 @@ def test_a_reset_is_planned_and_confirmed(console: ConsoleService) -> None:
     assert "/console/handler/reset" not in page.html
     assert confined.submit("/handler/reset", page, **fields, reason="mine").status == 403
     assert confined.get("/handler/reset", name="mailer", plan="yes").status == 403
+
+
+def test_the_cursors_of_workers_are_displayed(console: ConsoleService) -> None:
+    """N1: how far each worker has come, and its lag in events and in time."""
+    log = console.service.view(OURS)
+    identity, head = log.identity(), log.head()
+    cursor = LogCursor(identity.log_id, identity.epoch, head, log.store.event_id_at(head) or "")
+    with closing(console.service.registry()) as registry:
+        source = f"log:{identity.log_id}:{OURS}"
+        registry.move_cursor(MAILER, source, msgspec.json.encode(cursor).decode())
+    log.append([NewEvent("noted", {}), NewEvent("noted", {})])
+    operator = console.sign_in(tenant_id=OURS)
+    page = operator.get("/handler", name="mailer").text
+
+    assert re.search(rf"{OURS} {head} 2 [\d.,]+ m?s ", page), page
+    assert re.search(rf"mailer ready .* {head} 2 [\d.,]+ m?s ", operator.get("/handlers").text)
+    assert "No worker of this handler" in operator.get("/handler", name="stopped").text

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -15,6 +16,7 @@ from seriatim.cli.app import app
 from seriatim.core.event import NewEvent
 from seriatim.core.times import format_us
 from seriatim.delivery.registry import Registry
+from seriatim.delivery.reset import LogCursor
 from seriatim.factory import open_registry, registry_url
 from tests.fixtures.service import RunningService, run_service
 from tests.service.conftest import sqlite_in
@@ -165,6 +167,37 @@ def test_only_operators_of_all_tenants_may(
     assert who("GET", "/v1/handlers/prunable", handler="mailer", finished_before=FAR).status == 403
     assert who("POST", "/v1/handlers/reset", {"handler": "mailer", "dry_run": True}).status == 403
     assert count_done(registry) == 2
+
+
+def test_the_cursors_of_workers(
+    service: RunningService, registry: Registry, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N1, G9: position and lag of each worker; those of topics and of others are confined."""
+    log = service.service.view(OURS)
+    identity = log.identity()
+    event_id = log.event(f"{OURS}-one").event_id
+    cursor = LogCursor(identity.log_id, identity.epoch, 1, event_id)
+    stored = msgspec.json.encode(cursor).decode()
+    for source in (
+        f"log:{identity.log_id}:{OURS}",
+        f"log:{identity.log_id}:*",
+        f"log:{identity.log_id}:{THEIRS}",
+        f"log:another:{OURS}",
+    ):
+        registry.move_cursor(MAILER, source, stored.replace(identity.log_id, source.split(":")[1]))
+    for tenant in (THEIRS, f"a:{OURS}"):
+        registry.move_cursor(MAILER, f"kafka:cluster:orders:{tenant}", '{"0": 7}')
+
+    found = make_caller(service, tenant_id=OURS)("GET", "/v1/registry").json["cursors"]
+    assert [(one["tenant_id"], one["position"], one["lag_events"]) for one in found] == [
+        ("*", 1, 3),
+        (OURS, 1, 3),
+    ]
+    assert all(0 < one["lag_seconds"] < 3600 for one in found)
+    theirs = make_caller(service)("GET", "/v1/registry").json["cursors"]
+    topics = [(one["tenant_id"], one["lag_events"]) for one in theirs if one["position"] is None]
+    assert topics == [(f"a:{OURS}", None), (THEIRS, None)]
+    assert len(registry.cursors()) == 6
 
 
 @pytest.mark.parametrize("remote", [True, False], ids=["service", "database"])

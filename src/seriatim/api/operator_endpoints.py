@@ -13,6 +13,7 @@ from seriatim.api.http import HttpRequest
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
 from seriatim.core.operation import ActionName, Operator, OperatorAction
+from seriatim.core.query import Query
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.delivery.entries import (
     RETRYABLE_STATUSES,
@@ -20,6 +21,7 @@ from seriatim.delivery.entries import (
     DeclaredHandler,
     Entry,
     EntryFilter,
+    HandlerCursor,
     HandlerLog,
     StatusCount,
     format_stop_reason,
@@ -32,6 +34,7 @@ from seriatim.log.operator_journal import (
     read_journal,
     record_action,
 )
+from seriatim.log.subscription import measure_lag
 from seriatim.wire.messages import (
     CountResponse,
     DeclarationsResponse,
@@ -55,12 +58,28 @@ class RegistryParams(msgspec.Struct, frozen=True):
     finished: bool = False
 
 
+class HandlerProgress(HandlerCursor, frozen=True, kw_only=True):
+    """How far the workers of a handler have come, and how much is left.
+
+    `lag_events` is the number of positions from the tenant's first event after the cursor to the
+    head, `lag_seconds` the age of that event; both are null for a topic. The cursor of a worker
+    that reads every tenant has the tenant `*`.
+    """
+
+    lag_events: int | None = None
+    lag_seconds: float | None = None
+
+
 class RegistryResponse(msgspec.Struct, frozen=True):
-    """The handlers, their events by status, and the logs that they have processed."""
+    """The handlers, their events by status, the logs that they have processed, and their cursors.
+
+    Only `seriatim work` has cursors here; other consumers keep their own.
+    """
 
     handlers: list[DeclaredHandler]
     counts: list[StatusCount]
     logs: list[HandlerLog]
+    cursors: list[HandlerProgress]
 
 
 class SelectionParams(msgspec.Struct, frozen=True):
@@ -238,9 +257,31 @@ async def get_registry(
         counts = registry.counts(finished=params.finished, tenant_id=request.tenant_id)
         handlers = [_redact_handler(registry, request, one) for one in registry.handlers()]
         logs = [one for one in registry.logs() if one.tenant_id == request.tenant_id]
-        return RegistryResponse(handlers, counts, logs)
+        return RegistryResponse(handlers, counts, logs, _read_progress(service, request, registry))
 
     return await run_in_registry(service, request, count)
+
+
+def _read_progress(
+    service: Service, request: HttpRequest, registry: Registry
+) -> list[HandlerProgress]:
+    """Return the cursors that concern the tenant, with their lag.
+
+    Cursors of an earlier log are left out: their workers cannot use them.
+    """
+    tenant_id = request.tenant_id
+    log_id, head = service.log.identity().log_id, service.log.head()
+    found = []
+    for one in registry.cursors():
+        fields = msgspec.structs.asdict(one)
+        if one.log_id == log_id and one.tenant_id in (tenant_id, ALL_TENANTS):
+            events, seconds = measure_lag(
+                service.store, tenant_id, Query(), one.position or 0, head
+            )
+            found.append(HandlerProgress(**fields, lag_events=events, lag_seconds=seconds))
+        elif not one.log_id and (one.tenant_id == tenant_id or _is_for_all_tenants(request)):
+            found.append(HandlerProgress(**fields))
+    return found
 
 
 def _redact_handler(

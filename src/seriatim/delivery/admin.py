@@ -14,6 +14,7 @@ from seriatim.delivery.entries import (
     DeclaredHandler,
     Entry,
     EntryFilter,
+    HandlerCursor,
     HandlerLog,
     StatusCount,
     decode_entry,
@@ -24,6 +25,7 @@ from seriatim.delivery.registry_database import (
     RegistryDatabase,
     unknown_handler_error,
 )
+from seriatim.delivery.reset import LogCursor
 
 _EntryKey = tuple[str, str, str]  # handler, tenant id and event id
 
@@ -60,6 +62,10 @@ class RegistryAdmin:
             )
             for handler, tenant_id, log_id, epoch, reason, updated_us in rows
         ]
+
+    def cursors(self) -> list[HandlerCursor]:
+        """Return how far the workers of each handler have come, by source."""
+        return [_decode_cursor(*row) for row in self._database.read("cursors", {})]
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
         """Count events by handler and status."""
@@ -200,6 +206,22 @@ class RegistryAdmin:
         where, filter_values = asked.to_sql()
         with self._database.engine.transaction(write=False) as session:
             return session.run(self._statement(name, where), filter_values | values)
+
+
+def _decode_cursor(handler: str, source: str, cursor: str, updated_us: int) -> HandlerCursor:
+    """Decode a stored cursor; those of topics are offsets by partition."""
+    # The names of `seriatim.pipeline.work.feeds`; only the tenant may contain a colon.
+    is_log = source.startswith("log:")
+    tenant_id = source.split(":", 2 if is_log else 3)[-1]
+    made = HandlerCursor(
+        handler=handler, source=source, tenant_id=tenant_id, updated_at=format_us(updated_us)
+    )
+    if not is_log:
+        return made
+    found = msgspec.json.decode(cursor, type=LogCursor)
+    return msgspec.structs.replace(
+        made, log_id=found.log_id, epoch=found.epoch, position=found.position
+    )
 
 
 def check_entry_found(entry_filter: EntryFilter, count: int, statuses: tuple[str, ...]) -> None:

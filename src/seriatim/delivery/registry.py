@@ -36,6 +36,7 @@ from seriatim.delivery.entries import (
     DeclaredHandler,
     Entry,
     EntryFilter,
+    HandlerCursor,
     HandlerLog,
     StatusCount,
     format_stop_reason,
@@ -666,6 +667,13 @@ class Registry:
     def logs(self) -> list[HandlerLog]:
         """Return the log that each handler is bound to, by tenant."""
         return self._admin.logs()
+
+    def cursors(self) -> list[HandlerCursor]:
+        """Return how far the workers of each handler have come, by source.
+
+        Consumers of your own have no cursor here: they keep it in their subscription or offsets.
+        """
+        return self._admin.cursors()
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
         """Count events by handler and status; counting finished ones takes longer."""

@@ -511,6 +511,9 @@ order by position desc limit :limit;
 -- name: sources
 select source, cursor from {at}seriatim_sources where handler = :handler order by source;
 
+-- name: cursors
+select handler, source, cursor, updated_us from {at}seriatim_sources order by handler, source;
+
 -- name: streams
 select stream_type, stream_id, last_seq from {at}seriatim_streams
 where handler = :handler and tenant_id = :tenant

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from seriatim.core.errors import InvalidArgument, NotFound
+from seriatim.core.operation import ActionName, OperatorAction
+from seriatim.core.tenants import ALL_TENANTS
 from seriatim.core.times import format_us, parse_us
 from seriatim.delivery.entries import (
     RETRYABLE_STATUSES,
@@ -25,16 +27,25 @@ from seriatim.delivery.registry_database import (
     RegistryDatabase,
     unknown_handler_error,
 )
-from seriatim.delivery.reset import LogCursor
+from seriatim.delivery.reset import LogCursor, ResetReport, reset_handler
+from seriatim.log.base import BaseLog
+from seriatim.log.operator_journal import check_reason, local_operator, record_action
 
 _EntryKey = tuple[str, str, str]  # handler, tenant id and event id
 
 
 class RegistryAdmin:
-    """The part of the registry for operators; `Registry` documents each method."""
+    """The part of the registry for operators; `Registry` documents each method.
 
-    def __init__(self, database: RegistryDatabase) -> None:
+    Args:
+        database: The database.
+        journal: The log in which actions are recorded; None if the caller records them itself, as
+            the service and the commands do, or has no log.
+    """
+
+    def __init__(self, database: RegistryDatabase, journal: BaseLog | None = None) -> None:
         self._database = database
+        self._journal = journal
 
     def handlers(self) -> list[DeclaredHandler]:
         """Return every declared handler."""
@@ -89,13 +100,15 @@ class RegistryAdmin:
         """Return entries in the order of the log."""
         return [decode_entry(row) for row in self._select("entries", entry_filter, limit=limit)]
 
-    def retry(self, entry_filter: EntryFilter, *, restart: bool = True) -> int:
+    def retry(self, entry_filter: EntryFilter, *, restart: bool = True, reason: str = "") -> int:
         """Make dead, unknown and failed events due at once; return their number."""
+        self._check_reason(reason)
         where, values = entry_filter.to_sql()
         with self._database.engine.autocommit() as session:
             found = session.run(self._statement("retry", where), values)
         check_entry_found(entry_filter, len(found), RETRYABLE_STATUSES)
         self._resume_stopped([(row[0], row[1], row[2]) for row in found], restart=restart)
+        self._record_events("events_retried", entry_filter, len(found), reason)
         return len(found)
 
     def skip(self, entry_filter: EntryFilter, reason: str, *, restart: bool = True) -> int:
@@ -103,6 +116,7 @@ class RegistryAdmin:
         if not reason.strip():
             msg = "say why these events are skipped: the reason is stored with them (--reason)"
             raise InvalidArgument(msg, details={"argument": "reason"})
+        self._check_reason(reason)
         where, values = entry_filter.to_sql()
         found: list[_EntryKey] = []
         # One handler at a time: the statement `wait` marks the streams of a single handler.
@@ -121,10 +135,17 @@ class RegistryAdmin:
                 session.run(self._database.sql["advance"], {"handler": handler})
         check_entry_found(entry_filter, len(found), UNFINISHED_STATUSES)
         self._resume_stopped(found, restart=restart)
+        self._record_events("events_skipped", entry_filter, len(found), reason)
         return len(found)
 
     def set_status(self, handler: str, status: str, reason: str = "") -> None:
         """Set the status of a handler."""
+        self._check_reason(reason)
+        self._set_status(handler, status, reason)
+        action: ActionName = "handler_resumed" if status == "ready" else "handler_paused"
+        self._record(action, {"handler": handler}, 1, reason)
+
+    def _set_status(self, handler: str, status: str, reason: str = "") -> None:
         values = {"handler": handler, "status": status, "reason": reason}
         if not self._database.run("set_handler", values):
             raise unknown_handler_error(handler)
@@ -136,8 +157,10 @@ class RegistryAdmin:
         *,
         streamless: bool = False,
         finished_before: str | None = None,
+        reason: str = "",
     ) -> int:
         """Delete old finished entries; return their number."""
+        self._check_reason(reason)
         values = self._prunable(handler, older_s, streamless, finished_before)
         condition = self._database.sql["prunable"]
 
@@ -145,7 +168,14 @@ class RegistryAdmin:
             with self._database.engine.autocommit() as session:
                 return len(session.run(self._statement("prune", condition), values))
 
-        return self._database.outage.run(act)
+        count = self._database.outage.run(act)
+        target: dict[str, Any] = {"handler": handler, "streamless": streamless}
+        if finished_before is None:
+            target["older_s"] = older_s
+        else:
+            target["finished_before"] = finished_before
+        self._record("handler_pruned", target, count, reason)
+        return count
 
     def count_prunable(
         self,
@@ -178,6 +208,65 @@ class RegistryAdmin:
             "streamless": int(streamless),
         }
 
+    def reset(
+        self,
+        handler: str,
+        log: BaseLog,
+        *,
+        reason: str,
+        tenant_id: str | None = None,
+        position: int | None = None,
+        dry_run: bool = False,
+    ) -> list[ResetReport]:
+        """Let a handler continue with a log that was restored or replaced."""
+        self._check_reason(reason)
+        found = reset_handler(
+            self._database,
+            handler,
+            log,
+            reason=reason,
+            tenant_id=tenant_id,
+            position=position,
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            target: dict[str, Any] = {"handler": handler, "position": position}
+            self._record("handler_reset", target, len(found), reason, tenant_id)
+        return found
+
+    def _check_reason(self, reason: str) -> None:
+        """Check a reason before the action, so that the journal does not refuse it afterwards."""
+        if self._journal is not None:
+            check_reason(reason)
+
+    def _record_events(
+        self, action: ActionName, entry_filter: EntryFilter, count: int, reason: str
+    ) -> None:
+        self._record(action, entry_filter.describe(), count, reason, entry_filter.tenant_id)
+
+    def _record(
+        self,
+        action: ActionName,
+        target: dict[str, Any],
+        count: int,
+        reason: str,
+        tenant_id: str | None = None,
+    ) -> None:
+        """Record an action that affected something; without a tenant it affected all of them."""
+        if self._journal is None or not count:
+            return
+        record_action(
+            self._journal,
+            OperatorAction(
+                action=action,
+                operator=local_operator(),
+                tenant_id=tenant_id or ALL_TENANTS,
+                target={name: value for name, value in target.items() if value is not None},
+                count=count,
+                reason=reason,
+            ),
+        )
+
     def _resume_stopped(self, resolved: list[_EntryKey], *, restart: bool) -> None:
         """Resume stopped handlers of resolved events.
 
@@ -192,7 +281,7 @@ class RegistryAdmin:
                 and one.reason.startswith(format_stop_reason(tenant_id, event_id))
                 for handler, tenant_id, event_id in resolved
             ):
-                self.set_status(one.name, "ready")
+                self._set_status(one.name, "ready")
 
     def _statement(self, name: str, where: str) -> str:
         """Return a statement with a condition in place of `{filters}`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -46,6 +46,25 @@ CANDIDATE_TYPES = {**DELIVERY_TYPES, "log_id": "text", "epoch": "integer", "sele
 ORIGIN_TYPES = {"tenant_id": "text", "log_id": "text", "epoch": "integer"}
 # Prefixed, because these statements return columns of the table under the plain names.
 CLAIM_TYPES = {"of_tenant": "text", "of_event": "text", "of_token": "integer"}
+FAILED_TYPES = {
+    **CLAIM_TYPES,
+    "new_status": "text",
+    "new_error": "text",
+    "new_event": "text",
+    "pause_us": "integer",
+    "unspent": "integer",
+}
+DEAD_TYPES = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
+INVALID_TYPES = {**DELIVERY_TYPES, "error": "text", "event": "text"}
+DEFERRED_TYPES = {**DELIVERY_TYPES, "event": "text"}
+RANGE_TYPES = {
+    "tenant_id": "text",
+    "stream_type": "text",
+    "stream_id": "text",
+    "first_seq": "integer",
+    "from_seq": "integer",
+    "to_seq": "integer",
+}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,3 +203,21 @@ def decode_deferred(row: tuple[Any, ...]) -> Delivery:
         event=msgspec.Raw(event.encode()),
         log=None if log[0] is None else LogIdentity(*log),
     )
+
+
+def find_stuck(claims: Iterable[Claim]) -> dict[StreamKey, int]:
+    """Return, by stream, the first sequence number that is neither settled nor claimed here."""
+    found: dict[StreamKey, int] = {}
+    for claim in claims:
+        line, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
+        if line is None or seq is None or claim.claimed or claim.settled:
+            continue
+        if claim.settled_seq is None or seq > claim.settled_seq:
+            found[line] = min(seq, found.get(line, seq))
+    return found
+
+
+def follows_stuck(claim: Claim, stuck: Mapping[StreamKey, int]) -> bool:
+    """Return whether a claim follows an event of its stream that is stuck."""
+    line, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
+    return line is not None and seq is not None and seq > stuck.get(line, seq)

@@ -18,8 +18,13 @@ from seriatim.delivery.claim_context import ClaimContext
 from seriatim.delivery.claims import (
     CANDIDATE_TYPES,
     CLAIM_TYPES,
+    DEAD_TYPES,
+    DEFERRED_TYPES,
     DELIVERY_TYPES,
+    FAILED_TYPES,
+    INVALID_TYPES,
     ORIGIN_TYPES,
+    RANGE_TYPES,
     Claim,
     EventKey,
     PassedRange,
@@ -31,6 +36,8 @@ from seriatim.delivery.claims import (
     encode_deliveries,
     encode_origins,
     find_first_run,
+    find_stuck,
+    follows_stuck,
 )
 from seriatim.delivery.entries import (
     DeclaredHandler,
@@ -49,30 +56,10 @@ from seriatim.delivery.registry_database import (
     identity_changed_error,
     is_record,
 )
-from seriatim.delivery.reset import ResetReport, reset_handler
+from seriatim.delivery.reset import ResetReport
 from seriatim.log.base import BaseLog
 from seriatim.store.engine import Engine, EngineSession
 
-# Columns and types of given rows, by statement.
-_FAILED_TYPES = {
-    **CLAIM_TYPES,
-    "new_status": "text",
-    "new_error": "text",
-    "new_event": "text",
-    "pause_us": "integer",
-    "unspent": "integer",
-}
-_DEAD_TYPES = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
-_INVALID_TYPES = {**DELIVERY_TYPES, "error": "text", "event": "text"}
-_DEFERRED_TYPES = {**DELIVERY_TYPES, "event": "text"}
-_RANGE_TYPES = {
-    "tenant_id": "text",
-    "stream_type": "text",
-    "stream_id": "text",
-    "first_seq": "integer",
-    "from_seq": "integer",
-    "to_seq": "integer",
-}
 _CLAIM_ROUNDS = 4  # events that become free between a claim and the verdicts are claimed again
 _ABANDONED = "the lease expired in every attempt: each consumer that claimed it died or hung"
 _LOG_REQUIRED = (
@@ -91,9 +78,9 @@ class Registry:
         engine: The database.
         settings: Leases, heartbeats and the outage policy.
         origin: The log whose records are handled, if the registry was opened with one.
+        journal: The log in which the actions of operators are recorded, if it was.
         outage: Retries operations while the database is unreachable.
         sql: The statements by name.
-
     """
 
     def __init__(
@@ -101,13 +88,15 @@ class Registry:
         engine: Engine,
         settings: RegistrySettings | None = None,
         origin: LogOrigin | None = None,
+        journal: BaseLog | None = None,
     ) -> None:
         """Open the registry, and create missing tables; users call `open_registry`."""
         self._database = RegistryDatabase(engine, settings)
-        self._admin = RegistryAdmin(self._database)
+        self._admin = RegistryAdmin(self._database, journal)
         self._declared: set[tuple[str, str]] = set()
         self.engine = engine
         self.origin = origin
+        self.journal = journal
         self.settings = self._database.settings
         self.outage = self._database.outage
         self.sql = self._database.sql
@@ -127,7 +116,7 @@ class Registry:
         settings = msgspec.structs.replace(
             self.settings, on_outage=on_outage or self.settings.on_outage
         )
-        return Registry(self.engine.open_another(), settings, self.origin)
+        return Registry(self.engine.open_another(), settings, self.origin, self.journal)
 
     def close(self) -> None:
         """Close the database connection, and stop waiting for an unreachable database."""
@@ -144,7 +133,6 @@ class Registry:
 
         Raises:
             Conflict: The handler is declared differently.
-
         """
         declaration = handler.declaration
         self._database.run(
@@ -210,7 +198,6 @@ class Registry:
 
         Example:
             log.subscribe("mailer").run(lambda batch: registry.handle(receipts, batch))
-
         """
         return settle(self, handler, self.deliveries(events), wait_s=wait_s)
 
@@ -237,7 +224,6 @@ class Registry:
             with registry.claim(handler, event) as claim:
                 if claim:
                     send_receipt(event, idempotency_key=claim.key)
-
         """
         [delivery] = self.deliveries(event)
         return ClaimContext(self, handler, delivery, unsettled=unsettled)
@@ -249,7 +235,6 @@ class Registry:
 
         Raises:
             InvalidArgument: An item is neither, or the log of a record is not known.
-
         """
         given: list[Any] = [events] if isinstance(events, EventRecord | Delivery) else list(events)
         for one in given:
@@ -268,7 +253,6 @@ class Registry:
         Raises:
             InvalidArgument: A record does not name its log, and the registry has none; or a tenant
                 id is invalid.
-
         """
         known = list(deliveries)
         for tenant_id in {one.tenant_id for one in known}:
@@ -288,7 +272,6 @@ class Registry:
 
         Raises:
             LogIdentityChanged: Events come from another log or epoch than earlier ones.
-
         """
         columns = encode_origins(deliveries)
         values = {"handler": handler.name}
@@ -340,7 +323,6 @@ class Registry:
         Raises:
             LogIdentityChanged: Events come from another log or epoch than earlier ones. Nothing
                 is claimed then.
-
         """
         if not deliveries:
             return []
@@ -434,10 +416,10 @@ class Registry:
 
     def _release_overtaking(self, handler: Handler, claims: dict[EventKey, Claim]) -> None:
         """Release claims after an event of the same stream that another consumer has claimed."""
-        stuck = _stuck(claims.values()) if handler.mode == "strict" else {}
+        stuck = find_stuck(claims.values()) if handler.mode == "strict" else {}
         if not stuck:
             return
-        over = [claim for claim in claims.values() if claim.claimed and _follows(claim, stuck)]
+        over = [claim for claim in claims.values() if claim.claimed and follows_stuck(claim, stuck)]
         if over:
             self.release(handler, over)
             for claim in over:
@@ -455,7 +437,6 @@ class Registry:
 
         Raises:
             LeaseLost: Another consumer holds one of the claims, or it was ended.
-
         """
         # again=1: after a lost response the statement is repeated, and its claims are done already.
         values = self._database.handler_values(handler) | {"again": 1}
@@ -488,7 +469,6 @@ class Registry:
 
         Raises:
             LeaseLost: Another consumer holds the claim, or it was ended.
-
         """
         if pause_s is None:
             self._end_attempts(handler, [claim], ["dead"], error)
@@ -525,7 +505,7 @@ class Registry:
         ]
         then = "wait" if unspent else "move"
         values = self._database.handler_values(handler)
-        ended = self._database.run_rows("failed", _FAILED_TYPES, columns, values, then=then)
+        ended = self._database.run_rows("failed", FAILED_TYPES, columns, values, then=then)
         check_held(claims, ended)
 
     def mark_dead(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
@@ -537,7 +517,7 @@ class Registry:
             [one.event_json for one in deliveries],
         ]
         values = self._database.handler_values(handler)
-        self._database.run_rows("bury", _DEAD_TYPES, columns, values, then="move")
+        self._database.run_rows("bury", DEAD_TYPES, columns, values, then="move")
         self._stop_if_poisoned(handler, deliveries[0], error)
 
     def reject_invalid(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
@@ -545,7 +525,7 @@ class Registry:
         bodies = [one.event_json for one in deliveries]
         columns = [*encode_deliveries(deliveries), [one.flaw for one in deliveries], bodies]
         values = self._database.handler_values(handler)
-        self._database.run_rows("refuse", _INVALID_TYPES, columns, values)
+        self._database.run_rows("refuse", INVALID_TYPES, columns, values)
 
     def _stop_if_poisoned(self, handler: Handler, delivery: Delivery, error: str) -> None:
         """Stop a handler that is declared to stop at a dead letter."""
@@ -562,14 +542,13 @@ class Registry:
         if deliveries:
             columns = [*encode_deliveries(deliveries), [one.event_json for one in deliveries]]
             values = self._database.handler_values(handler)
-            self._database.run_rows("keep", _DEFERRED_TYPES, columns, values, then="wait")
+            self._database.run_rows("keep", DEFERRED_TYPES, columns, values, then="wait")
 
     def pass_over(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
         """Record the events that the handler's filter excludes, so that no event waits for them.
 
         Raises:
             LogIdentityChanged: They come from another log than earlier events.
-
         """
         deliveries = self.add_log_identity(deliveries)
         streams: dict[StreamKey, list[Delivery]] = {}
@@ -600,7 +579,6 @@ class Registry:
 
         Returns:
             The streams that advanced.
-
         """
         if not ranges:
             return set()
@@ -613,7 +591,7 @@ class Registry:
             [one.to_seq for one in ranges],
         ]
         values = self._database.handler_values(handler)
-        rows = self._database.run_rows("pass", _RANGE_TYPES, columns, values)
+        rows = self._database.run_rows("pass", RANGE_TYPES, columns, values)
         return {(row[0], row[1], row[2]) for row in rows}
 
     def due(self, handler: Handler, limit: int = 1000) -> list[Delivery]:
@@ -687,29 +665,31 @@ class Registry:
         """Return the entries that a filter selects, in the order of the log."""
         return self._admin.entries(entry_filter, limit)
 
-    def retry(self, entry_filter: EntryFilter, *, restart: bool = True) -> int:
+    # -- actions of operators: recorded in the journal of the log, if the registry has one
+
+    def retry(self, entry_filter: EntryFilter, *, restart: bool = True, reason: str = "") -> int:
         """Make failed, dead and unknown events due at once.
 
         Args:
             entry_filter: Selects the events.
             restart: Whether to resume their handlers in any case if they have stopped; otherwise
                 only if one of these events has stopped them.
+            reason: Why, for the operators' journal.
 
         Returns:
             The number of events.
 
         Raises:
             NotFound: The filter names an event, and there is none to retry.
-
         """
-        return self._admin.retry(entry_filter, restart=restart)
+        return self._admin.retry(entry_filter, restart=restart, reason=reason)
 
     def skip(self, entry_filter: EntryFilter, reason: str, *, restart: bool = True) -> int:
         """Mark unfinished events as skipped; they count as done.
 
         Args:
             entry_filter: Selects the events.
-            reason: Why; it is stored with them.
+            reason: Why; it is stored with them, and in the operators' journal.
             restart: As for `retry`.
 
         Returns:
@@ -718,7 +698,6 @@ class Registry:
         Raises:
             NotFound: The filter names an event, and there is none to skip.
             InvalidArgument: The reason is empty.
-
         """
         return self._admin.skip(entry_filter, reason, restart=restart)
 
@@ -727,7 +706,6 @@ class Registry:
 
         Raises:
             NotFound: There is no handler of this name.
-
         """
         self._admin.set_status(handler, status, reason)
 
@@ -738,6 +716,7 @@ class Registry:
         *,
         streamless: bool = False,
         finished_before: str | None = None,
+        reason: str = "",
     ) -> int:
         """Delete the entries of a handler that were finished more than `older_s` seconds ago.
 
@@ -750,6 +729,7 @@ class Registry:
             streamless: Whether to delete events without a stream, too.
             finished_before: A time in RFC 3339 instead of an age: as many entries match as
                 `count_prunable` has counted with the same time.
+            reason: Why, for the operators' journal.
 
         Returns:
             The number of deleted entries.
@@ -757,10 +737,13 @@ class Registry:
         Raises:
             NotFound: There is no handler of this name.
             InvalidArgument: `finished_before` is not a time.
-
         """
         return self._admin.prune(
-            handler, older_s, streamless=streamless, finished_before=finished_before
+            handler,
+            older_s,
+            streamless=streamless,
+            finished_before=finished_before,
+            reason=reason,
         )
 
     def count_prunable(
@@ -807,32 +790,7 @@ class Registry:
         Raises:
             NotFound: There is no handler of this name.
             InvalidArgument: The reason is empty, or the position is wrong or required.
-
         """
-        return reset_handler(
-            self._database,
-            handler,
-            log,
-            reason=reason,
-            tenant_id=tenant_id,
-            position=position,
-            dry_run=dry_run,
+        return self._admin.reset(
+            handler, log, reason=reason, tenant_id=tenant_id, position=position, dry_run=dry_run
         )
-
-
-def _stuck(claims: Iterable[Claim]) -> dict[StreamKey, int]:
-    """Return, by stream, the first sequence number that is neither settled nor claimed here."""
-    found: dict[StreamKey, int] = {}
-    for claim in claims:
-        line, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
-        if line is None or seq is None or claim.claimed or claim.settled:
-            continue
-        if claim.settled_seq is None or seq > claim.settled_seq:
-            found[line] = min(seq, found.get(line, seq))
-    return found
-
-
-def _follows(claim: Claim, stuck: Mapping[StreamKey, int]) -> bool:
-    """Return whether a claim follows an event of its stream that is stuck."""
-    line, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
-    return line is not None and seq is not None and seq > stuck.get(line, seq)

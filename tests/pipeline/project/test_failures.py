@@ -60,6 +60,31 @@ def test_stop(start: Start, log: Log, fold_location: str) -> None:
     assert mended.failures() == []
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_actions_of_operators_are_recorded(start: Start, log: Log) -> None:
+    """N4: a projector that is given its log records in its journal; without one, nothing."""
+    at = poison(log)
+    job = start(counting(fussy, on_failure="park"), journal=log)
+    job.run()
+    job.pause(reason="deploying")
+    job.resume()
+    assert job.retry(reason="the guest exists") == 1
+    job.skip(at, reason="sold twice")
+    with pytest.raises(InvalidArgument, match="reason"):
+        job.pause(reason="x" * 501)
+    assert job.rebuild(reason="as every week").switched
+    start(counting(fussy, on_failure="park")).pause()
+
+    entries = [(one.action, one.reason, one.interface) for one in read_journal(log)]
+    assert entries[::-1] == [
+        ("projection_paused", "deploying", "python"),
+        ("projection_resumed", "", "python"),
+        ("projection_failures_retried", "the guest exists", "python"),
+        ("projection_failure_skipped", "sold twice", "python"),
+        ("projection_rebuilt", "as every week", "python"),
+    ]
+
+
 def test_stop_and_pass_over(start: Start, log: Log) -> None:
     """I7: a skipped event stays skipped in every rebuild."""
     at = poison(log)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from seriatim import EventRecord, Log, NewEvent, ProjectionFailed, projection
+from seriatim import EventRecord, InvalidArgument, Log, NewEvent, ProjectionFailed, projection
 from seriatim.core.projection import Projection
+from seriatim.log.operator_journal import read_journal
 from seriatim.pipeline.project.projector import Projector
 from tests.pipeline.project.support import fill, rows_of, stored_digest
 

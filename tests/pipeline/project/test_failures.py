@@ -73,7 +73,7 @@ def test_actions_of_operators_are_recorded(start: Start, log: Log) -> None:
     job.skip(at, reason="sold twice")
     with pytest.raises(InvalidArgument, match="reason"):
         job.pause(reason="x" * 501)
-    assert job.rebuild(reason="as every week").switched
+    assert job.rebuild(accept=True, reason="as every week").switched
     start(counting(fussy, on_failure="park")).pause()
 
     entries = [(one.action, one.reason, one.interface) for one in read_journal(log)]

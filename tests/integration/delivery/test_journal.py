@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -61,7 +62,8 @@ def test_actions_in_python_are_recorded(registry_at: str, log: seriatim.Log) -> 
     registry = open_registry(registry_at, log=log)
     fill(registry, log)
     act(registry, log)
-    registry.clone().set_status("mailer", "paused", "again")
+    with closing(registry.clone()) as other:
+        other.set_status("mailer", "paused", "again")
     registry.close()
 
     assert read(log) == [

@@ -325,7 +325,7 @@ def open_registry(
             is disabled there grants every claim and stores nothing.
         log: The log whose records are handled. Handlers are bound to its identity: after a
             restore they stop with `log_identity_changed` instead of mistaking new events for
-            processed ones.
+            processed ones. The actions of operators are recorded in its journal.
         create: Whether to create a registry that does not exist.
 
     Raises:
@@ -348,7 +348,7 @@ def open_registry(
     try:
         if create or engine.is_ready(OLDEST_TABLE):
             origin = None if log is None else LogOrigin(log.store)
-            registry = Registry(engine, registry_settings, origin)
+            registry = Registry(engine, registry_settings, origin, log)
     finally:
         if registry is None:
             engine.close()

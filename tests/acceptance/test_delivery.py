@@ -94,13 +94,15 @@ def test_operator_commands_report_missing_events(sqlite: Program) -> None:
         sqlite("registry", "retry", "--event", "nobody"),
         sqlite("registry", "skip", "--event", "nobody", "--reason", "none"),
         sqlite("dlq", "show", "nobody"),
-        sqlite("registry", "prune", "nobody", "--days", "1"),
+        sqlite("registry", "prune", "nobody", "--days", "1", "--reason", "none"),
         sqlite("registry", "reset", "nobody", "--reason", "none"),
     ]
     dry = sqlite("registry", "reset", "seats", "--reason", "restored", "--dry-run", "--json")
     reset = sqlite(
-        "registry", "reset", "seats", "--reason", "restored", "--position", "1", "--json"
+        *("registry", "reset", "seats", "--reason", "restored"),
+        *("--position", "1", "--yes", "--json"),
     )
+    unasked = sqlite("registry", "reset", "seats", "--reason", "restored", "--position", "0")
 
     assert "not declared" in status.out
     assert "claimed" in status.out
@@ -108,6 +110,7 @@ def test_operator_commands_report_missing_events(sqlite: Program) -> None:
     for act in acts:
         assert (act.code, "not_found" in act.err, "Traceback" in act.err) == (3, True, False)
     assert (dry.code, dry.json["position"], dry.json["forgotten"]) == (0, 2, {})
+    assert (unasked.code, "--yes" in unasked.err or "yes is required" in unasked.err) == (2, True)
     assert (reset.code, reset.json["epoch"], reset.json["forgotten"]) == (0, 2, {"claimed": 1})
 
 

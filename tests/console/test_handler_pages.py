@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from seriatim.core.event import NewEvent
 from seriatim.core.handler import Delivery
 from seriatim.delivery.entries import EntryFilter
+from seriatim.delivery.reset import LogCursor
 from tests.console.console_service import ConsoleService, Visitor
 from tests.service.tenant_data import MAILER, OURS, SECRET, THEIRS
 
@@ -179,3 +182,59 @@ def test_a_reader_sees_no_handlers(console: ConsoleService) -> None:
     for path in ("/handler/entry", "/handler/confirm"):
         fields = {"name": "mailer", "event_id": f"{OURS}-dead", "action": "retry"}
         assert reader.get(path, **fields).status == 403
+
+
+def test_a_prune_is_counted_and_confirmed(console: ConsoleService) -> None:
+    """N4: the page counts the entries first; another number or no reason deletes nothing."""
+    operator = console.sign_in()
+    assert "/console/handler/prune" in operator.get("/handler", name="mailer").html
+    asked = operator.get("/handler/prune", name="mailer", before="2096-01-01T00:00:00Z")
+    assert "This deletes 2 entries" in asked.text
+    fields = {"name": "mailer", "before": "2096-01-01T00:00:00Z", "expected_count": 2}
+    for change in ({"expected_count": 3, "reason": "x"}, {"reason": ""}):
+        refused = operator.submit("/handler/prune", asked, **(fields | change))
+        assert refused.status in (400, 409)
+        assert 'role="alert"' in refused.html
+    done = operator.submit("/handler/prune", asked, **fields, reason="disk space")
+    assert "Deleted the entries of 2 event(s)." in done.text
+    assert "disk space" in operator.get("/journal").text
+    assert operator.get("/handler/prune", name="mailer", before="soon").status == 400
+
+
+def test_a_reset_is_planned_and_confirmed(console: ConsoleService) -> None:
+    """N4, G9: the page shows for each tenant what is deleted, and asks for a reason."""
+    operator = console.sign_in()
+    form = operator.get("/handler/reset", name="mailer")
+    assert "Shared up to" not in form.text  # a plan reads every stream of the handler
+    asked = operator.get("/handler/reset", name="mailer", affected=THEIRS, position=0, plan="yes")
+    assert "done 1, dead 1" in asked.text or "dead 1, done 1" in asked.text
+    fields = {"name": "mailer", "affected": THEIRS, "position": 0, "expected_count": 2}
+    refused = operator.submit("/handler/reset", asked, **(fields | {"expected_count": 1}))
+    assert refused.status in (400, 409)
+    assert "This deletes 2 entries" in refused.text
+    done = operator.submit("/handler/reset", asked, **fields, reason="restored")
+    assert "Deleted the entries of 2 event(s)." in done.text
+    assert count_dead(console, THEIRS) == 0
+    assert count_dead(console) == 1
+    confined = console.sign_in(tenant_id=OURS)
+    page = confined.get("/handler", name="mailer")
+    assert "/console/handler/reset" not in page.html
+    assert confined.submit("/handler/reset", page, **fields, reason="mine").status == 403
+    assert confined.get("/handler/reset", name="mailer", plan="yes").status == 403
+
+
+def test_the_cursors_of_workers_are_displayed(console: ConsoleService) -> None:
+    """N1: how far each worker has come, and its lag in events and in time."""
+    log = console.service.view(OURS)
+    identity, head = log.identity(), log.head()
+    cursor = LogCursor(identity.log_id, identity.epoch, head, log.store.event_id_at(head) or "")
+    with closing(console.service.registry()) as registry:
+        source = f"log:{identity.log_id}:{OURS}"
+        registry.move_cursor(MAILER, source, msgspec.json.encode(cursor).decode())
+    log.append([NewEvent("noted", {}), NewEvent("noted", {})])
+    operator = console.sign_in(tenant_id=OURS)
+    page = operator.get("/handler", name="mailer").text
+
+    assert re.search(rf"{OURS} {head} 2 [\d.,]+ m?s ", page), page
+    assert re.search(rf"mailer ready .* {head} 2 [\d.,]+ m?s ", operator.get("/handlers").text)
+    assert "No worker of this handler" in operator.get("/handler", name="stopped").text

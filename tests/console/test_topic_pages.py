@@ -18,6 +18,7 @@ from seriatim.pipeline.archive.manifest import (
 )
 from seriatim.pipeline.object_storage import FolderStorage, open_storage
 from seriatim.pipeline.publish.checkpoint import Checkpoint, CheckpointStore
+from seriatim.pipeline.publish.reconciliation_record import RECORD_FOLDER, keep_record
 from seriatim.pipeline.publish.storage_report import SEGMENTS_MAX, read_storage
 from tests.console.console_service import ConsoleService, run_console
 from tests.service.conftest import sqlite_in
@@ -85,6 +86,54 @@ def test_checkpoints_and_segments_are_displayed(console: ConsoleService, tmp_pat
     assert "Archived up to 2" in page.text
     for text in ("digest-1", "digest-2", "total-2", "complete"):
         assert text in page.text
+
+
+def keep_result(console: ConsoleService, folder: Path, *, equal: bool, **findings: int) -> None:
+    """Keep the result of a reconciliation."""
+    keep_record(
+        str(folder / "checkpoints"),
+        TARGET,
+        console.service.log.identity(),
+        2,
+        equal=equal,
+        events=2,
+        messages=3,
+        findings=findings,
+    )
+
+
+def test_the_last_reconciliation_is_displayed(console: ConsoleService, tmp_path: Path) -> None:
+    """N1, H5: its verdict, its findings and its age are kept beside the checkpoints."""
+    write_checkpoint(console, tmp_path, 2)
+    keep_result(console, tmp_path, equal=True, duplicates=1, missing=0)
+    page = console.sign_in().get("/topics").text
+    assert "equal up to 2" in page
+    assert "duplicates 1" in page
+    assert "missing" not in page
+
+    keep_result(console, tmp_path, equal=False, missing=1)
+    keep_result(console, tmp_path, equal=False, missing=1200)
+    found = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
+    assert found is not None
+    assert (found.equal, found.findings, found.until) == (False, {"missing": 1200}, 2)
+    assert len(list((tmp_path / "checkpoints" / RECORD_FOLDER).iterdir())) == 2
+    newest = max((tmp_path / "checkpoints" / RECORD_FOLDER).iterdir())
+    newest.write_bytes(newest.read_bytes()[:-20])
+    again = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
+    assert again is not None
+    assert again.findings == {"missing": 1}
+
+
+def test_a_reconciliation_of_an_earlier_epoch_is_marked(
+    console: ConsoleService, tmp_path: Path
+) -> None:
+    """F8, H5: after a restore, an old verdict says nothing about the log."""
+    keep_result(console, tmp_path, equal=True)
+    console.service.log.store.raise_epoch()
+    page = console.sign_in().get("/topics").text
+
+    assert "of an earlier log or epoch" in page
+    assert "there is no checkpoint yet" in page
 
 
 def test_a_long_archive_is_read_from_its_end(console: ConsoleService, tmp_path: Path) -> None:

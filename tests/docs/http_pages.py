@@ -26,6 +26,7 @@ GROUPS = {
     "consumer_endpoints": "Consumers and projections",
     "operator_endpoints": "Operate",
     "access_endpoints": "Tokens and quotas",
+    "handler_endpoints": "Handlers",
     "job_endpoints": "Jobs",
 }
 # Problems of every route, which the page lists once.

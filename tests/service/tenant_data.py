@@ -233,6 +233,20 @@ REQUESTS: dict[str, RequestFactory] = {
     ),
     "POST /v1/handlers/pause": lambda _, __: RequestParts(body={"handler": "mailer"}),
     "POST /v1/handlers/resume": lambda _, __: RequestParts(body={"handler": "mailer"}),
+    "GET /v1/handlers/prunable": lambda _, __: RequestParts(
+        {"handler": "mailer", "finished_before": "2026-01-01T00:00:00Z"}
+    ),
+    "POST /v1/handlers/prune": lambda _, __: RequestParts(
+        body={
+            "handler": "mailer",
+            "finished_before": "2026-01-01T00:00:00Z",
+            "expected_count": 0,
+            "reason": "old",
+        }
+    ),
+    "POST /v1/handlers/reset": lambda _, whose: RequestParts(
+        body={"handler": "mailer", "tenant_id": whose, "dry_run": True}
+    ),
     "GET /v1/operations": lambda _, whose: RequestParts({"tenant_id": whose}),
     "GET /v1/tokens": lambda _, whose: RequestParts({"tenant_id": whose}),
     "POST /v1/tokens": lambda _, whose: RequestParts(body={"tenant_id": whose, "rights": ["read"]}),

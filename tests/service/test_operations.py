@@ -382,7 +382,10 @@ def test_commands_on_the_registry_tokens_and_quotas(
     run("registry", "skip", "--all", "--yes", "--reason", "given up")
     run("registry", "pause", MAILER.name, "--reason", "deploying")
     run("registry", "resume", MAILER.name, "--reason", "deployed")
-    run("registry", "prune", MAILER.name, "--days", "0", "--streamless", "--reason", "old")
+    prune = ("registry", "prune", MAILER.name, "--days", "0", "--streamless")
+    for refused in (prune, (*prune, "--yes"), (*prune, "--reason", "old")):
+        assert run_command(monkeypatch, url, *refused)[0] == 2
+    run(*prune, "--yes", "--reason", "old")
     run("registry", "reset", MAILER.name, "--reason", "restored", "--dry-run")
     run("registry", "reset", MAILER.name, "--reason", "restored")
     [token] = run("token", "create", "--service", "billing", "--tenant", OURS, "--reason", "new")

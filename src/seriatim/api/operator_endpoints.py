@@ -1,4 +1,4 @@
-"""Endpoints for operators: the journal, handlers, dead letters, declarations, epoch, commands."""
+"""Endpoints for operators: the journal, events of handlers, declarations, epoch, commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from seriatim.api.http import HttpRequest
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
 from seriatim.core.operation import ActionName, Operator, OperatorAction
+from seriatim.core.query import Query
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.delivery.entries import (
     RETRYABLE_STATUSES,
@@ -20,18 +21,20 @@ from seriatim.delivery.entries import (
     DeclaredHandler,
     Entry,
     EntryFilter,
+    HandlerCursor,
     HandlerLog,
     StatusCount,
     format_stop_reason,
 )
 from seriatim.delivery.registry import Registry
-from seriatim.log.arguments import check_name, check_position, invalid_argument
+from seriatim.log.arguments import check_position, invalid_argument
 from seriatim.log.operator_journal import (
     check_expected_count,
     check_reason,
     read_journal,
     record_action,
 )
+from seriatim.log.subscription import measure_lag
 from seriatim.wire.messages import (
     CountResponse,
     DeclarationsResponse,
@@ -56,12 +59,28 @@ class RegistryParams(msgspec.Struct, frozen=True):
     finished: bool = False
 
 
+class HandlerProgress(HandlerCursor, frozen=True, kw_only=True):
+    """How far the workers of a handler have come, and how much is left.
+
+    `lag_events` is the number of positions from the tenant's first event after the cursor to the
+    head, `lag_seconds` the age of that event; both are null for a topic. The cursor of a worker
+    that reads every tenant has the tenant `*`.
+    """
+
+    lag_events: int | None = None
+    lag_seconds: float | None = None
+
+
 class RegistryResponse(msgspec.Struct, frozen=True):
-    """The handlers, their events by status, and the logs that they have processed."""
+    """The handlers, their events by status, the logs that they have processed, and their cursors.
+
+    Only `seriatim work` has cursors here; other consumers keep their own.
+    """
 
     handlers: list[DeclaredHandler]
     counts: list[StatusCount]
     logs: list[HandlerLog]
+    cursors: list[HandlerProgress]
 
 
 class SelectionParams(msgspec.Struct, frozen=True):
@@ -150,13 +169,6 @@ class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
     expected_count: int | None = None
 
 
-class HandlerBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A handler to pause or resume, and the reason."""
-
-    handler: str
-    reason: str = ""
-
-
 class OperationParams(msgspec.Struct, frozen=True):
     """Actions before a position, newest first; those of one tenant, or `*` for those on all."""
 
@@ -214,9 +226,15 @@ async def list_operations(
     return OperationsResponse(await service.run_for_tenant(request.tenant_id, read))
 
 
-async def _run_in_registry(
+async def run_in_registry(
     service: Service, request: HttpRequest, act: Callable[[Registry], T]
 ) -> T:
+    """Act on the registry next to the log, in a thread of the tenant.
+
+    Raises:
+        NotFound: There is no registry.
+    """
+
     def run() -> T:
         with closing(_open_registry(service)) as registry:
             return act(registry)
@@ -240,9 +258,31 @@ async def get_registry(
         counts = registry.counts(finished=params.finished, tenant_id=request.tenant_id)
         handlers = [_redact_handler(registry, request, one) for one in registry.handlers()]
         logs = [one for one in registry.logs() if one.tenant_id == request.tenant_id]
-        return RegistryResponse(handlers, counts, logs)
+        return RegistryResponse(handlers, counts, logs, _read_progress(service, request, registry))
 
-    return await _run_in_registry(service, request, count)
+    return await run_in_registry(service, request, count)
+
+
+def _read_progress(
+    service: Service, request: HttpRequest, registry: Registry
+) -> list[HandlerProgress]:
+    """Return the cursors that concern the tenant, with their lag.
+
+    Cursors of an earlier log are left out: their workers cannot use them.
+    """
+    tenant_id = request.tenant_id
+    log_id, head = service.log.identity().log_id, service.log.head()
+    found = []
+    for one in registry.cursors():
+        fields = msgspec.structs.asdict(one)
+        if one.log_id == log_id and one.tenant_id in (tenant_id, ALL_TENANTS):
+            events, seconds = measure_lag(
+                service.store, tenant_id, Query(), one.position or 0, head
+            )
+            found.append(HandlerProgress(**fields, lag_events=events, lag_seconds=seconds))
+        elif not one.log_id and (one.tenant_id == tenant_id or _is_for_all_tenants(request)):
+            found.append(HandlerProgress(**fields))
+    return found
 
 
 def _redact_handler(
@@ -291,7 +331,7 @@ async def list_dead_letters(
         after=params.after,
     )
     return EntriesResponse(
-        await _run_in_registry(
+        await run_in_registry(
             service, request, lambda registry: registry.entries(entry_filter, params.limit)
         )
     )
@@ -309,7 +349,7 @@ async def list_entries(
         raise invalid_argument("limit", f"must be from 1 to {_PAGE_MAX}")
     check_position("after", params.after + 1)
     selection = _select_unfinished(request, params, params.after)
-    read = _run_in_registry(
+    read = run_in_registry(
         service, request, lambda registry: registry.entries(selection, params.limit)
     )
     return EntriesResponse(await read)
@@ -320,7 +360,7 @@ async def count_entries(
 ) -> EntryCountResponse:
     """Count unfinished events of handlers, before an action on all of them."""
     selection = _select_unfinished(request, params)
-    counts = await _run_in_registry(
+    counts = await run_in_registry(
         service, request, lambda registry: registry.count_entries(selection)
     )
     retryable = sum(one.count for one in counts if one.status in RETRYABLE_STATUSES)
@@ -416,37 +456,7 @@ async def _apply(
         )
         return CountResponse(count, recorded)
 
-    return await _run_in_registry(service, request, run)
-
-
-async def pause_handler(service: Service, request: HttpRequest, body: HandlerBody) -> CountResponse:
-    """Stop a handler from claiming events until it is resumed, for all tenants."""
-    return await _set_status(service, request, body, "paused")
-
-
-async def resume_handler(
-    service: Service, request: HttpRequest, body: HandlerBody
-) -> CountResponse:
-    """Resume a handler that was paused or has stopped, for all tenants."""
-    return await _set_status(service, request, body, "ready")
-
-
-async def _set_status(
-    service: Service, request: HttpRequest, body: HandlerBody, status: Literal["paused", "ready"]
-) -> CountResponse:
-    name = check_name("handler", body.handler)
-    reason = check_reason(body.reason)
-    action: ActionName = "handler_paused" if status == "paused" else "handler_resumed"
-
-    def run(registry: Registry) -> CountResponse:
-        registry.set_status(name, status, reason if status == "paused" else "")
-        target = {"handler": name}
-        return CountResponse(
-            1,
-            record_request(service, request, action, target, reason=reason, tenant_id=ALL_TENANTS),
-        )
-
-    return await _run_in_registry(service, request, run)
+    return await run_in_registry(service, request, run)
 
 
 # -- the log

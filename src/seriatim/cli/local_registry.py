@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from seriatim.cli.command_session import CommandSession
 from seriatim.cli.operations import record_command
 from seriatim.core.operation import ActionName
 from seriatim.delivery.entries import DeclaredHandler, Entry, EntryFilter, HandlerLog, StatusCount
 from seriatim.delivery.registry import Registry
-from seriatim.delivery.reset import ResetReport
-from seriatim.factory import Log
+from seriatim.delivery.reset import ResetReport, count_forgotten
 from seriatim.log.operator_journal import check_expected_count, check_reason
 from seriatim.wire.messages import CountResponse
 
@@ -81,13 +82,32 @@ class LocalRegistry:
         action: ActionName = "handler_paused" if status == "paused" else "handler_resumed"
         record_command(self._command, action, {"handler": handler}, reason=reason)
 
+    def count_prunable(self, handler: str, finished_before: str, *, streamless: bool) -> int:
+        """Count the entries that were finished before a time."""
+        return self._registry.count_prunable(
+            handler, streamless=streamless, finished_before=finished_before
+        )
+
     def prune(
-        self, handler: str, older_s: float, *, streamless: bool = False, reason: str = ""
+        self,
+        handler: str,
+        finished_before: str,
+        *,
+        streamless: bool,
+        reason: str,
+        expected_count: int,
     ) -> CountResponse:
-        """Delete entries finished more than `older_s` seconds ago."""
-        check_reason(reason)
-        count = self._registry.prune(handler, older_s, streamless=streamless)
-        target = {"handler": handler, "older_s": older_s, "streamless": streamless}
+        """Delete the entries that were finished before a time."""
+        actual = self.count_prunable(handler, finished_before, streamless=streamless)
+        check_expected_count(expected_count, actual)
+        count = self._registry.prune(
+            handler, streamless=streamless, finished_before=finished_before
+        )
+        target = {
+            "handler": handler,
+            "finished_before": finished_before,
+            "streamless": streamless,
+        }
         recorded = not count or record_command(
             self._command, "handler_pruned", target, count=count, reason=reason
         )
@@ -96,19 +116,29 @@ class LocalRegistry:
     def reset(
         self,
         handler: str,
-        log: Log,
         *,
         reason: str,
         tenant_id: str | None = None,
         position: int | None = None,
-        dry_run: bool = False,
+        expected_count: int | None = None,
     ) -> list[ResetReport]:
-        """Let a handler continue with a log that was restored or replaced."""
+        """Let a handler continue with a restored log; without an expected count only plan it."""
         check_reason(reason)
-        reports = self._registry.reset(
-            handler, log, reason=reason, tenant_id=tenant_id, position=position, dry_run=dry_run
-        )
-        if reports and not dry_run:
+        with self._command.open() as log:
+            reset = partial(
+                self._registry.reset,
+                handler,
+                log,
+                reason=reason,
+                tenant_id=tenant_id,
+                position=position,
+            )
+            reports = reset(dry_run=True)
+            if expected_count is None:
+                return reports
+            check_expected_count(expected_count, count_forgotten(reports))
+            reports = reset()
+        if reports:
             target = {"handler": handler, "position": position}
             record_command(
                 self._command,

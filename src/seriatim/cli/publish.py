@@ -65,6 +65,7 @@ KafkaSettingsFile = Annotated[
         show_default=False,
     ),
 ]
+_CHECKPOINTS = "checkpoints"
 AllTenants = Annotated[
     bool, typer.Option("--all-tenants", help="Process the events of every tenant.")
 ]
@@ -81,7 +82,7 @@ def publish(
             help="Where checkpoints are stored: a folder or s3://bucket/prefix. Use a separate one "
             "for each target and tenant.",
         ),
-    ] = "checkpoints",
+    ] = _CHECKPOINTS,
     live: Annotated[
         bool, typer.Option("--live", help="Continue after the end is reached, until Ctrl-C.")
     ] = False,
@@ -144,6 +145,16 @@ def publish(
 def reconcile(
     ctx: typer.Context,
     to: KafkaUrl,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoints",
+            metavar="PLACE",
+            help="The place of the publisher's checkpoints: the result is kept beside them. "
+            "[default: checkpoints, if it has those of this target]",
+            show_default=False,
+        ),
+    ] = None,
     kafka: KafkaSettings = None,
     kafka_config: KafkaSettingsFile = None,
     all_tenants: AllTenants = False,
@@ -161,10 +172,19 @@ def reconcile(
             with require_kafka():
                 from seriatim.pipeline.publish.reconciliation import reconcile as compare
 
-            report = compare(spark, command.url, target, tenant_id=tenant_id)
+            place = checkpoints or _find_checkpoints(target, tenant_id)
+            report = compare(spark, command.url, target, tenant_id=tenant_id, checkpoints=place)
         _print_report(command, report)
         if not report.equal:
             raise typer.Exit(exit_codes.FOUND_PROBLEMS)
+
+
+def _find_checkpoints(target: Target, tenant_id: str | None) -> str | None:
+    """Return the default place of checkpoints if it has those of a target."""
+    from seriatim.pipeline.publish.reconciliation_record import is_published_to, name_target
+
+    name = name_target(target, tenant_id)
+    return _CHECKPOINTS if is_published_to(_CHECKPOINTS, name) else None
 
 
 def select_tenant(command: CommandSession, *, all_tenants: bool) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -28,11 +30,15 @@ from seriatim.cli.operations import (
 from seriatim.cli.output import escape_unprintable, format_pairs, make_table, write_json
 from seriatim.cli.remote_registry import RegistryOperations, RemoteRegistry
 from seriatim.core.errors import NotFound
+from seriatim.core.times import format_us
 from seriatim.delivery.entries import RETRYABLE_STATUSES, UNFINISHED_STATUSES, Entry, EntryFilter
+from seriatim.delivery.reset import count_forgotten
 from seriatim.factory import is_service, open_registry, registry_url
 from seriatim.log.arguments import invalid_argument
 from seriatim.log.operator_journal import check_reason
 from seriatim.wire.messages import CountResponse
+
+_DAY_US = 86_400_000_000
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -455,6 +461,7 @@ def reset(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report the changes without making them.")
     ] = False,
+    yes: Confirmed = False,
     registry: RegistryUrl = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -465,18 +472,19 @@ def reset(
     Entries of events that the log no longer contains are deleted. Without --tenant, the command
     applies to every tenant of the handler. Stop its consumers first.
     """
-    with (
-        _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (command, operations),
-        command.open() as log,
+    with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (
+        command,
+        operations,
     ):
-        reports = operations.reset(
-            handler,
-            log,
-            reason=reason,
-            tenant_id=command.tenant,
-            position=position,
-            dry_run=dry_run,
+        reset = partial(
+            operations.reset, handler, reason=reason, tenant_id=command.tenant, position=position
         )
+        reports = reset()
+        if not dry_run:
+            count = count_forgotten(reports)
+            question = f"delete {count:,} entries of events that the log no longer contains"
+            confirm_count(command, question, count, confirmed=yes)
+            reports = reset(expected_count=count)
         if command.as_json:
             for report in reports:
                 write_json(report)
@@ -503,7 +511,9 @@ def prune(
     days: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Delete entries that were finished more than this many days ago."
+            min=0.0,
+            max=36_500.0,
+            help="Delete entries that were finished more than this many days ago.",
         ),
     ],
     streamless: Annotated[
@@ -515,6 +525,7 @@ def prune(
         ),
     ] = False,
     reason: ActionReason = "",
+    yes: Confirmed = False,
     registry: RegistryUrl = None,
     url: LogUrl = None,
     tenant: TenantOption = None,
@@ -528,7 +539,13 @@ def prune(
         command,
         operations,
     ):
-        result = operations.prune(handler, days * 86_400, streamless=streamless, reason=reason)
+        check_reason(reason, required=True)
+        before = format_us(max(0, time.time_ns() // 1000 - round(days * _DAY_US)))
+        count = operations.count_prunable(handler, before, streamless=streamless)
+        confirm_count(command, f"delete {count:,} entries", count, confirmed=yes)
+        result = operations.prune(
+            handler, before, streamless=streamless, reason=reason, expected_count=count
+        )
         if command.as_json:
             write_json(mark_unrecorded({"forgotten": result.count}, result.recorded))
         else:

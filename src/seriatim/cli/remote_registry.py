@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from seriatim.cli.command_session import CommandSession
 from seriatim.cli.operations import warn_unrecorded
 from seriatim.client.store import HttpStore
-from seriatim.core.errors import InvalidArgument
 from seriatim.delivery.entries import (
     UNFINISHED_STATUSES,
     DeclaredHandler,
@@ -66,23 +65,32 @@ class RegistryOperations(Protocol):
         """Pause or resume a handler."""
         ...
 
+    def count_prunable(self, handler: str, finished_before: str, *, streamless: bool) -> int:
+        """Count the entries that were finished before a time."""
+        ...
+
     def prune(
-        self, handler: str, older_s: float, *, streamless: bool = False, reason: str = ""
+        self,
+        handler: str,
+        finished_before: str,
+        *,
+        streamless: bool,
+        reason: str,
+        expected_count: int,
     ) -> CountResponse:
-        """Delete entries finished more than `older_s` seconds ago."""
+        """Delete the entries that were finished before a time."""
         ...
 
     def reset(
         self,
         handler: str,
-        log: Log,
         *,
         reason: str,
         tenant_id: str | None = None,
         position: int | None = None,
-        dry_run: bool = False,
+        expected_count: int | None = None,
     ) -> list[ResetReport]:
-        """Let a handler continue with a log that was restored or replaced."""
+        """Let a handler continue with a restored log; without an expected count only plan it."""
         ...
 
     def close(self) -> None:
@@ -119,6 +127,11 @@ def _statuses(selection: EntryFilter) -> tuple[str | None, ...]:
     if selection.status is None or selection.status == UNFINISHED_STATUSES:
         return (None,)
     return (selection.status,) if isinstance(selection.status, str) else selection.status
+
+
+class _Reset(msgspec.Struct, frozen=True):
+    reports: list[ResetReport]
+    recorded: bool = True
 
 
 class RemoteRegistry:
@@ -217,26 +230,58 @@ class RemoteRegistry:
         action = "pause" if status == "paused" else "resume"
         self._post(f"/v1/handlers/{action}", {"handler": handler, "reason": reason})
 
+    def count_prunable(self, handler: str, finished_before: str, *, streamless: bool) -> int:
+        """Count the entries that were finished before a time; needs a token for all tenants."""
+        params = {
+            "handler": handler,
+            "finished_before": finished_before,
+            "streamless": "true" if streamless else None,
+        }
+        count: int = self._get("/v1/handlers/prunable", params, CountResponse).count
+        return count
+
     def prune(
-        self, handler: str, older_s: float, *, streamless: bool = False, reason: str = ""
-    ) -> NoReturn:
-        """Raise `InvalidArgument`: handlers are shared by all tenants."""
-        del handler, older_s, streamless, reason
-        self._require_database("pruning")
+        self,
+        handler: str,
+        finished_before: str,
+        *,
+        streamless: bool,
+        reason: str,
+        expected_count: int,
+    ) -> CountResponse:
+        """Delete the entries that were finished before a time; needs a token for all tenants."""
+        body = {
+            "handler": handler,
+            "finished_before": finished_before,
+            "streamless": streamless,
+            "reason": reason,
+            "expected_count": expected_count,
+        }
+        return self._post("/v1/handlers/prune", body)
 
     def reset(
         self,
         handler: str,
-        log: Log,
         *,
         reason: str,
         tenant_id: str | None = None,
         position: int | None = None,
-        dry_run: bool = False,
-    ) -> NoReturn:
-        """Raise `InvalidArgument`: handlers are shared by all tenants."""
-        del handler, log, reason, tenant_id, position, dry_run
-        self._require_database("resetting a handler")
+        expected_count: int | None = None,
+    ) -> list[ResetReport]:
+        """Let a handler continue with a restored log; needs a token for all tenants."""
+        body = {
+            "handler": handler,
+            "reason": reason,
+            "tenant_id": tenant_id,
+            "position": position,
+            "expected_count": expected_count,
+            "dry_run": expected_count is None,
+        }
+        raw = self._store.http.post("/v1/handlers/reset", body, tenant_id=self._tenant_id)
+        found: _Reset = self._store.decode(raw, _Reset)
+        if not found.recorded:
+            warn_unrecorded(self._command)
+        return found.reports
 
     def close(self) -> None:
         """Close the connection to the service."""
@@ -252,10 +297,3 @@ class RemoteRegistry:
         if not result.recorded:
             warn_unrecorded(self._command)
         return result
-
-    def _require_database(self, operation: str) -> NoReturn:
-        msg = (
-            f"{operation} needs the database of the registry, not a service: set --registry, or "
-            "--url to the database"
-        )
-        raise InvalidArgument(msg, details={"argument": "url"})

@@ -14,12 +14,14 @@ _OUTCOMES = {
     "resumed": "Resumed.",
     "retried": "Retried",
     "skipped": "Skipped",
+    "pruned": "Deleted the entries of",
+    "reset": "The handler is reset. Deleted the entries of",
     "revoked": "The token is revoked.",
     "quota_set": "The quota is set.",
     "quota_removed": "The quota is removed: the default applies.",
     "started": "The job is started.",
 }
-_COUNTED = ("retried", "skipped")
+_COUNTED = ("retried", "skipped", "pruned", "reset")
 
 
 def finish_action(
@@ -66,7 +68,15 @@ def read_count(page: ConsolePage, name: str) -> int:
     Raises:
         InvalidArgument: It is not a whole number.
     """
-    given = page.form.get(name, "")
+    return parse_count(page.form.get(name, ""), name)
+
+
+def parse_count(given: str, name: str) -> int:
+    """Return a number of a field.
+
+    Raises:
+        InvalidArgument: It is not a whole number.
+    """
     if not _is_number(given):
         msg = f"{name} must be a whole number"
         raise InvalidArgument(msg, details={"argument": name})

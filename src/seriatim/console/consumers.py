@@ -162,6 +162,7 @@ class HandlerRow(ConsumerRow, kw_only=True):
     counts: dict[str, int] = {}
     reason: str = ""
     declaration: dict[str, Any] = {}
+    cursors: list[dict[str, Any]] = []
 
 
 async def read_handlers(page: ConsolePage) -> list[HandlerRow] | None:
@@ -177,10 +178,20 @@ async def read_handlers(page: ConsolePage) -> list[HandlerRow] | None:
             for count in found["counts"]
             if count["handler"] == one["name"]
         }
-        rows.append(_make_handler_row(page, one, counts, waiting.get(one["name"])))
+        row = _make_handler_row(page, one, counts, waiting.get(one["name"]))
+        row.cursors = [
+            cursor | {"lag_time": _format_lag(cursor)}
+            for cursor in found["cursors"]
+            if cursor["handler"] == row.name
+        ]
+        rows.append(row)
     for row in [row for row in rows if row.position][:_TIMED_MAX]:
         row.lag_time = await read_lag_time(page, (row.position or 1) - 1)
     return rows
+
+
+def _format_lag(cursor: dict[str, Any]) -> str:
+    return format_span(cursor["lag_seconds"]) if cursor["lag_events"] else ""
 
 
 def _make_handler_row(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Any
 
-from seriatim.console.actions import finish_action, list_notices, read_count
+from seriatim.console.actions import finish_action, list_notices, parse_count, read_count
 from seriatim.console.consumers import HANDLER_STATUSES, HandlerRow, draw_lag, read_handlers
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
-from seriatim.core.errors import Conflict, InvalidArgument, NotFound, SeriatimError
+from seriatim.core.errors import BackendFailure, Conflict, InvalidArgument, NotFound, SeriatimError
 from seriatim.core.tenants import ALL_TENANTS
+from seriatim.core.times import format_us
 
 _PAGE = 50
+_PRUNE_DEFAULT_US = 30 * 86_400_000_000  # a month
 _FILTERS = ("status", "event_type", "stream_type", "stream_id", "event_id")
 _ACTIONS = {"retry": "retried", "skip": "skipped"}
 
@@ -179,6 +183,102 @@ async def _set_status(page: ConsolePage, action: str, outcome: str) -> ConsoleRe
     return finish_action(page, "/handler", outcome, result, name=name)
 
 
+# -- actions on all entries of a handler, for all tenants (N4)
+
+
+async def plan_prune(page: ConsolePage) -> ConsoleResponse:
+    """Ask before finished entries are deleted, with their number."""
+    return await _render_prune(page, page.params)
+
+
+async def _render_prune(
+    page: ConsolePage, given: Mapping[str, str], error: SeriatimError | None = None
+) -> ConsoleResponse:
+    name, before = given.get("name", ""), given.get("before", "").strip()
+    streamless = bool(given.get("streamless"))
+    count = None
+    if before:
+        try:
+            count = (await page.get("/v1/handlers/prunable", **_prunable(given)))["count"]
+        except InvalidArgument as problem:
+            error = error or problem
+    suggested = format_us(max(0, time.time_ns() // 1000 - _PRUNE_DEFAULT_US))
+    return await page.render_form(
+        "handler_prune.html",
+        error,
+        name=name,
+        before=before or f"{suggested[:10]}T00:00:00Z",
+        streamless=streamless,
+        count=count,
+    )
+
+
+def _prunable(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters that select the entries to delete."""
+    return {
+        "handler": given.get("name", ""),
+        "finished_before": given.get("before", "").strip(),
+        "streamless": bool(given.get("streamless")),
+    }
+
+
+async def prune(page: ConsolePage) -> ConsoleResponse:
+    """Delete finished entries, if there are as many as the confirmation named."""
+    expected = read_count(page, "expected_count")
+    body = _prunable(page.form) | {"expected_count": expected, "reason": page.reason}
+    try:
+        result = await page.post("/v1/handlers/prune", body)
+    except (Conflict, InvalidArgument) as error:
+        return await _render_prune(page, page.form, error)
+    return finish_action(page, "/handler", "pruned", result, name=page.form.get("name", ""))
+
+
+async def plan_reset(page: ConsolePage) -> ConsoleResponse:
+    """Ask before a handler is reset, with what the reset would delete for each tenant."""
+    return await _render_reset(page, page.params)
+
+
+async def _render_reset(
+    page: ConsolePage, given: Mapping[str, str], error: SeriatimError | None = None
+) -> ConsoleResponse:
+    planned = None
+    try:
+        if given.get("plan") or error is not None:  # it reads every stream of the handler
+            body = {**_resettable(given), "dry_run": True}
+            planned = await page.post("/v1/handlers/reset", body)
+    except (BackendFailure, InvalidArgument) as problem:  # such as a position that is required
+        error = error or problem
+    return await page.render_form(
+        "handler_reset.html",
+        error,
+        name=given.get("name", ""),
+        affected=given.get("affected", "").strip(),
+        position=given.get("position", "").strip(),
+        planned=planned,
+    )
+
+
+def _resettable(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters of a reset."""
+    position = given.get("position", "").strip()
+    return {
+        "handler": given.get("name", ""),
+        "tenant_id": given.get("affected", "").strip() or None,
+        "position": parse_count(position, "position") if position else None,
+    }
+
+
+async def reset(page: ConsolePage) -> ConsoleResponse:
+    """Reset a handler, if as many entries are deleted as the confirmation named."""
+    expected = read_count(page, "expected_count")
+    body = {**_resettable(page.form), "expected_count": expected, "reason": page.reason}
+    try:
+        result = await page.post("/v1/handlers/reset", body)
+    except (Conflict, InvalidArgument) as error:
+        return await _render_reset(page, page.form, error)
+    return finish_action(page, "/handler", "reset", result, name=page.form.get("name", ""))
+
+
 ROUTES: tuple[PageRoute, ...] = (
     PageRoute(
         method="GET", path="/handlers", show=show_handlers, title="Handlers", right="operate"
@@ -189,6 +289,10 @@ ROUTES: tuple[PageRoute, ...] = (
     PageRoute(method="POST", path="/handler/retry", show=retry_one),
     PageRoute(method="POST", path="/handler/skip", show=skip_one),
     PageRoute(method="POST", path="/handler/all", show=act_on_all),
+    PageRoute(method="GET", path="/handler/prune", show=plan_prune),
+    PageRoute(method="POST", path="/handler/prune", show=prune),
+    PageRoute(method="GET", path="/handler/reset", show=plan_reset),
+    PageRoute(method="POST", path="/handler/reset", show=reset),
     PageRoute(method="POST", path="/handler/pause", show=pause),
     PageRoute(method="POST", path="/handler/resume", show=resume),
 )

@@ -59,6 +59,7 @@ async def _render_projection(
         error,
         standing=standing,
         row=row,
+        stepped=any(one.name == name and not one.is_frame for one in page.projections),
         chart=draw_lag(page, "projection", name),
         failures=[] if listed is None else listed["failures"],
         failure_count=0 if listed is None else listed["count"],

@@ -1,4 +1,4 @@
-"""Step through the state of a stream: the fold of a projection, event by event."""
+"""Step through the state of one key: the fold of a projection, event by event."""
 
 from __future__ import annotations
 
@@ -49,6 +49,32 @@ class Step(msgspec.Struct, frozen=True):
     applied: bool
     failure: str = ""
     left_out: int = 0
+
+
+class StepPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of steps.
+
+    Attributes:
+        projection: The name of the projection.
+        steps: The steps.
+        first: The number of the first step, from 0.
+        total: The number of events that were folded.
+        more: Whether there are steps after these.
+        cut: Whether there are more events than the stepper folds.
+        stopped: Whether a failure stopped the projection, or parked the key.
+        searched: The position up to which events were searched, None for the whole log.
+        indexed: Whether an index found the events.
+    """
+
+    projection: str
+    steps: list[Step]
+    first: int
+    total: int
+    more: bool
+    cut: bool
+    stopped: bool
+    searched: int | None = None
+    indexed: bool = True
 
 
 def to_event_record(fields: Mapping[str, Any]) -> EventRecord:

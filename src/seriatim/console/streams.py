@@ -8,7 +8,7 @@ import msgspec
 
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import parse_number, read_event_page
-from seriatim.console.stepper import Stepper, find_key, to_event_record
+from seriatim.console.stepper import StepPage, Stepper, find_key, to_event_record
 from seriatim.core.errors import Forbidden, InvalidArgument, NotFound
 from seriatim.core.event import StreamRef
 from seriatim.core.kinds import BUILT_IN_KINDS, DEFAULT_STREAM_KIND
@@ -53,7 +53,7 @@ async def show_stream(page: ConsolePage) -> ConsoleResponse:
         kept={"type": stream[0], "id": stream[1], "order": page.params.get("order", "")},
         found=await read_event_page(page, dict(filters), newest_first=newest_first),
         available=list(available),
-        unavailable=[one.name for one in page.projections if one.name not in available],
+        by_key=[one for one in page.projections if one.name not in available],
         stepper=stepper,
         steps_page=STEPS_PAGE,
         steps_max=STEPS_MAX,
@@ -92,29 +92,7 @@ async def _read_closing_types(page: ConsolePage, stream_type: str) -> tuple[str,
     return declared.get(stream_type, DEFAULT_STREAM_KIND.closing_types)
 
 
-class StreamSteps(msgspec.Struct, frozen=True):
-    """A page of steps.
-
-    Attributes:
-        projection: The name of the projection.
-        steps: The steps.
-        first: The number of the first step, from 0.
-        total: The number of events that were folded.
-        more: Whether there are steps after these.
-        cut: Whether the stream has more events than the stepper folds.
-        stopped: Whether a failure stopped the projection, or parked the key.
-    """
-
-    projection: str
-    steps: list[Any]
-    first: int
-    total: int
-    more: bool
-    cut: bool
-    stopped: bool
-
-
-async def read_steps(page: ConsolePage, stream: StreamRef, projection: Projection) -> StreamSteps:
+async def read_steps(page: ConsolePage, stream: StreamRef, projection: Projection) -> StepPage:
     """Fold a stream from its first event up to the displayed steps, at most `STEPS_MAX`."""
     first = min(parse_number(page, "step") or 0, STEPS_MAX - 1)
     key = find_key(projection, stream)
@@ -129,14 +107,14 @@ async def read_steps(page: ConsolePage, stream: StreamRef, projection: Projectio
         last, total = records[-1]["position"], total + len(records)
     more = total == end and bool(await _read_after(page, stream, last, 1))
     failed = stepper.fold.stopped or bool(stepper.fold.parked)
-    return StreamSteps(
-        projection.name,
-        stepper.steps,
-        first,
-        total,
-        more and end < STEPS_MAX,
-        more and end == STEPS_MAX,
-        failed,
+    return StepPage(
+        projection=projection.name,
+        steps=stepper.steps,
+        first=first,
+        total=total,
+        more=more and end < STEPS_MAX,
+        cut=more and end == STEPS_MAX,
+        stopped=failed,
     )
 
 

@@ -23,7 +23,10 @@ async def show_topics(page: ConsolePage) -> ConsoleResponse:
     return await page.render(
         "topics.html",
         allowed=storage is not None,
-        publishers=[(one, describe_checkpoint(one, log, now)) for one in publishers],
+        publishers=[
+            (one, describe_checkpoint(one, log, now), describe_comparison(one, log, now))
+            for one in publishers
+        ],
         archives=[(one, describe_archive(one, log)) for one in archives],
     )
 
@@ -43,6 +46,25 @@ def describe_checkpoint(
         return {"color": "bad", "state": "of an earlier epoch", "lag": lag, "age": age}
     state = "behind" if lag else "complete"
     return {"color": "" if lag else "good", "state": state, "lag": lag, "age": age}
+
+
+def describe_comparison(
+    publisher: dict[str, Any], log: dict[str, Any], now: float
+) -> dict[str, Any]:
+    """Return the verdict of the last reconciliation: `color`, `state`, `age` and `findings`."""
+    found = publisher.get("reconciliation")
+    if found is None:
+        return {"color": "", "state": "none", "age": "", "findings": ""}
+    finished_us = parse_us(found["finished_at"]) or 0
+    if (found["log_id"], found["epoch"]) != (log["log_id"], log["epoch"]):
+        color, state = "warn", "of an earlier log or epoch"
+    elif found["equal"]:
+        color, state = "good", f"equal up to {found['until']:,}"
+    else:
+        color, state = "bad", f"different, up to {found['until']:,}"
+    findings = ", ".join(f"{name} {count:,}" for name, count in found["findings"].items())
+    age = format_span(max(0.0, now - finished_us / 1_000_000))
+    return {"color": color, "state": state, "age": age, "findings": findings}
 
 
 def describe_archive(archive: dict[str, Any], log: dict[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 
 from seriatim.core.errors import InvalidArgument, NotFound
-from seriatim.core.times import format_us
+from seriatim.core.operation import ActionName, OperatorAction
+from seriatim.core.tenants import ALL_TENANTS
+from seriatim.core.times import format_us, parse_us
 from seriatim.delivery.entries import (
     RETRYABLE_STATUSES,
     UNFINISHED_STATUSES,
     DeclaredHandler,
     Entry,
     EntryFilter,
+    HandlerCursor,
     HandlerLog,
     StatusCount,
     decode_entry,
@@ -24,15 +27,25 @@ from seriatim.delivery.registry_database import (
     RegistryDatabase,
     unknown_handler_error,
 )
+from seriatim.delivery.reset import LogCursor, ResetReport, reset_handler
+from seriatim.log.base import BaseLog
+from seriatim.log.operator_journal import check_reason, local_operator, record_action
 
 _EntryKey = tuple[str, str, str]  # handler, tenant id and event id
 
 
 class RegistryAdmin:
-    """The part of the registry for operators; `Registry` documents each method."""
+    """The part of the registry for operators; `Registry` documents each method.
 
-    def __init__(self, database: RegistryDatabase) -> None:
+    Args:
+        database: The database.
+        journal: The log in which actions are recorded; None if the caller records them itself, as
+            the service and the commands do, or has no log.
+    """
+
+    def __init__(self, database: RegistryDatabase, journal: BaseLog | None = None) -> None:
         self._database = database
+        self._journal = journal
 
     def handlers(self) -> list[DeclaredHandler]:
         """Return every declared handler."""
@@ -61,6 +74,10 @@ class RegistryAdmin:
             for handler, tenant_id, log_id, epoch, reason, updated_us in rows
         ]
 
+    def cursors(self) -> list[HandlerCursor]:
+        """Return how far the workers of each handler have come, by source."""
+        return [_decode_cursor(*row) for row in self._database.read("list_cursors", {})]
+
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
         """Count events by handler and status."""
         status = None if finished else UNFINISHED_STATUSES
@@ -87,13 +104,15 @@ class RegistryAdmin:
             decode_entry(row) for row in self._select("list_entries", entry_filter, limit=limit)
         ]
 
-    def retry(self, entry_filter: EntryFilter, *, restart: bool = True) -> int:
+    def retry(self, entry_filter: EntryFilter, *, restart: bool = True, reason: str = "") -> int:
         """Make dead, unknown and failed events due at once; return their number."""
+        self._check_reason(reason)
         where, values = entry_filter.to_sql()
         with self._database.engine.autocommit() as session:
             rows = session.run(self._fill_in_filters("retry_entries", where), values)
         check_entry_found(entry_filter, len(rows), RETRYABLE_STATUSES)
         self._resume_stopped([(row[0], row[1], row[2]) for row in rows], restart=restart)
+        self._record_events("events_retried", entry_filter, len(rows), reason)
         return len(rows)
 
     def skip(self, entry_filter: EntryFilter, reason: str, *, restart: bool = True) -> int:
@@ -101,6 +120,7 @@ class RegistryAdmin:
         if not reason.strip():
             msg = "say why these events are skipped: the reason is stored with them (--reason)"
             raise InvalidArgument(msg, details={"argument": "reason"})
+        self._check_reason(reason)
         where, values = entry_filter.to_sql()
         skipped: list[_EntryKey] = []
         # One handler at a time: `mark_waiting_streams` marks the streams of a single handler.
@@ -123,23 +143,139 @@ class RegistryAdmin:
                 session.run(self._database.sql["advance_waiting_streams"], {"handler": handler})
         check_entry_found(entry_filter, len(skipped), UNFINISHED_STATUSES)
         self._resume_stopped(skipped, restart=restart)
+        self._record_events("events_skipped", entry_filter, len(skipped), reason)
         return len(skipped)
 
     def set_status(self, handler: str, status: str, reason: str = "") -> None:
         """Set the status of a handler."""
+        self._check_reason(reason)
+        self._set_status(handler, status, reason)
+        action: ActionName = "handler_resumed" if status == "ready" else "handler_paused"
+        self._record(action, {"handler": handler}, 1, reason)
+
+    def _set_status(self, handler: str, status: str, reason: str = "") -> None:
         values = {"handler": handler, "status": status, "reason": reason}
         if not self._database.run("update_handler_status", values):
             raise unknown_handler_error(handler)
 
-    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
+    def prune(
+        self,
+        handler: str,
+        older_s: float,
+        *,
+        streamless: bool = False,
+        finished_before: str | None = None,
+        reason: str = "",
+    ) -> int:
         """Delete old finished entries; return their number."""
+        self._check_reason(reason)
+        values = self._prunable(handler, older_s, streamless, finished_before)
+        condition = self._database.sql["match_prunable"]
+
+        def delete() -> int:
+            with self._database.engine.autocommit() as session:
+                return len(
+                    session.run(self._fill_in_filters("delete_finished_entries", condition), values)
+                )
+
+        count = self._database.outage.run(delete)
+        target: dict[str, Any] = {"handler": handler, "streamless": streamless}
+        if finished_before is None:
+            target["older_s"] = older_s
+        else:
+            target["finished_before"] = finished_before
+        self._record("handler_pruned", target, count, reason)
+        return count
+
+    def count_prunable(
+        self,
+        handler: str,
+        older_s: float,
+        *,
+        streamless: bool = False,
+        finished_before: str | None = None,
+    ) -> int:
+        """Count old finished entries."""
+        values = self._prunable(handler, older_s, streamless, finished_before)
+        condition = self._database.sql["match_prunable"]
+        with self._database.engine.transaction(write=False) as session:
+            [(count,)] = session.run(self._fill_in_filters("count_prunable", condition), values)
+            return int(count)
+
+    def _prunable(
+        self, handler: str, older_s: float, streamless: bool, finished_before: str | None
+    ) -> dict[str, Any]:
+        """Return the parameters that select old finished entries."""
+        before_us = None if finished_before is None else parse_us(finished_before)
+        if finished_before is not None and before_us is None:
+            msg = "finished_before must be a time such as 2026-05-01T12:30:00Z"
+            raise InvalidArgument(msg, details={"argument": "finished_before"})
         self._database.check_handler_exists(handler)
-        values = {
+        return {
             "handler": handler,
             "older_us": int(older_s * 1_000_000),
+            "before_us": before_us,
             "streamless": int(streamless),
         }
-        return len(self._database.run("delete_finished_entries", values))
+
+    def reset(
+        self,
+        handler: str,
+        log: BaseLog,
+        *,
+        reason: str,
+        tenant_id: str | None = None,
+        position: int | None = None,
+        dry_run: bool = False,
+    ) -> list[ResetReport]:
+        """Let a handler continue with a log that was restored or replaced."""
+        self._check_reason(reason)
+        reports = reset_handler(
+            self._database,
+            handler,
+            log,
+            reason=reason,
+            tenant_id=tenant_id,
+            position=position,
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            target: dict[str, Any] = {"handler": handler, "position": position}
+            self._record("handler_reset", target, len(reports), reason, tenant_id)
+        return reports
+
+    def _check_reason(self, reason: str) -> None:
+        """Check a reason before the action, so that the journal does not refuse it afterwards."""
+        if self._journal is not None:
+            check_reason(reason)
+
+    def _record_events(
+        self, action: ActionName, entry_filter: EntryFilter, count: int, reason: str
+    ) -> None:
+        self._record(action, entry_filter.describe(), count, reason, entry_filter.tenant_id)
+
+    def _record(
+        self,
+        action: ActionName,
+        target: dict[str, Any],
+        count: int,
+        reason: str,
+        tenant_id: str | None = None,
+    ) -> None:
+        """Record an action that affected something; without a tenant it affected all of them."""
+        if self._journal is None or not count:
+            return
+        record_action(
+            self._journal,
+            OperatorAction(
+                action=action,
+                operator=local_operator(),
+                tenant_id=tenant_id or ALL_TENANTS,
+                target={name: value for name, value in target.items() if value is not None},
+                count=count,
+                reason=reason,
+            ),
+        )
 
     def _resume_stopped(self, resolved: list[_EntryKey], *, restart: bool) -> None:
         """Resume stopped handlers of resolved events.
@@ -155,7 +291,7 @@ class RegistryAdmin:
                 and declared.reason.startswith(format_stop_reason(tenant_id, event_id))
                 for handler, tenant_id, event_id in resolved
             ):
-                self.set_status(declared.name, "ready")
+                self._set_status(declared.name, "ready")
 
     def _fill_in_filters(self, name: str, where: str) -> str:
         """Return a statement with a condition in place of `{filters}`."""
@@ -169,6 +305,22 @@ class RegistryAdmin:
         where, filter_values = entry_filter.to_sql()
         with self._database.engine.transaction(write=False) as session:
             return session.run(self._fill_in_filters(name, where), filter_values | values)
+
+
+def _decode_cursor(handler: str, source: str, cursor: str, updated_us: int) -> HandlerCursor:
+    """Decode a stored cursor; those of topics are offsets by partition."""
+    # The names of `seriatim.pipeline.work.feeds`; only the tenant may contain a colon.
+    is_log = source.startswith("log:")
+    tenant_id = source.split(":", 2 if is_log else 3)[-1]
+    handler_cursor = HandlerCursor(
+        handler=handler, source=source, tenant_id=tenant_id, updated_at=format_us(updated_us)
+    )
+    if not is_log:
+        return handler_cursor
+    stored = msgspec.json.decode(cursor, type=LogCursor)
+    return msgspec.structs.replace(
+        handler_cursor, log_id=stored.log_id, epoch=stored.epoch, position=stored.position
+    )
 
 
 def check_entry_found(entry_filter: EntryFilter, count: int, statuses: tuple[str, ...]) -> None:

@@ -65,6 +65,14 @@ ENDED_TYPES = {
 DEAD_TYPES = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
 INVALID_TYPES = {**DELIVERY_TYPES, "error": "text", "event": "text"}
 DEFERRED_TYPES = {**DELIVERY_TYPES, "event": "text"}
+RANGE_TYPES = {
+    "tenant_id": "text",
+    "stream_type": "text",
+    "stream_id": "text",
+    "first_seq": "integer",
+    "from_seq": "integer",
+    "to_seq": "integer",
+}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,6 +77,29 @@ class HandlerLog(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
 
 
+class HandlerCursor(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the workers of a handler have come in a source.
+
+    Attributes:
+        handler: The handler.
+        source: The source, as workers name it: a log, or a topic.
+        tenant_id: The tenant whose events the workers read, `*` for all.
+        log_id: The log; empty for a topic.
+        epoch: Its epoch, or 0.
+        position: The position up to which workers have read the log; None for a topic. Events up to
+            there are finished, or stored in the registry with their status.
+        updated_at: When the cursor was moved last.
+    """
+
+    handler: str
+    source: str
+    tenant_id: str
+    log_id: str = ""
+    epoch: int = 0
+    position: int | None = None
+    updated_at: str
+
+
 def format_stop_reason(tenant_id: str, event_id: str, error: str = "") -> str:
     """Format the reason of a stopped handler; without `error` it is the prefix to compare with."""
     return f"event {event_id} of tenant {tenant_id}: {error}"

@@ -44,6 +44,7 @@ from seriatim.delivery.entries import (
     DeclaredHandler,
     Entry,
     EntryFilter,
+    HandlerCursor,
     HandlerLog,
     StatusCount,
     format_stop_reason,
@@ -56,7 +57,7 @@ from seriatim.delivery.registry_database import (
     identity_changed_error,
     is_record,
 )
-from seriatim.delivery.reset import ResetReport, reset_handler
+from seriatim.delivery.reset import ResetReport
 from seriatim.log.base import BaseLog
 from seriatim.store.engine import Engine, EngineSession
 
@@ -78,9 +79,9 @@ class Registry:
         engine: The database.
         settings: Leases, heartbeats and the outage policy.
         origin: The log whose records are handled, if the registry was opened with one.
+        journal: The log in which the actions of operators are recorded, if it was.
         outage: Retries operations while the database is unreachable.
         sql: The statements by name.
-
     """
 
     def __init__(
@@ -88,13 +89,15 @@ class Registry:
         engine: Engine,
         settings: RegistrySettings | None = None,
         origin: LogOrigin | None = None,
+        journal: BaseLog | None = None,
     ) -> None:
         """Open the registry, and create missing tables; users call `open_registry`."""
         self._database = RegistryDatabase(engine, settings)
-        self._admin = RegistryAdmin(self._database)
+        self._admin = RegistryAdmin(self._database, journal)
         self._declared: set[tuple[str, str]] = set()
         self.engine = engine
         self.origin = origin
+        self.journal = journal
         self.settings = self._database.settings
         self.outage = self._database.outage
         self.sql = self._database.sql
@@ -114,7 +117,7 @@ class Registry:
         settings = msgspec.structs.replace(
             self.settings, on_outage=on_outage or self.settings.on_outage
         )
-        return Registry(self.engine.open_another(), settings, self.origin)
+        return Registry(self.engine.open_another(), settings, self.origin, self.journal)
 
     def close(self) -> None:
         """Close the database connection, and stop waiting for an unreachable database."""
@@ -131,7 +134,6 @@ class Registry:
 
         Raises:
             Conflict: The handler is declared differently.
-
         """
         declaration = handler.declaration
         values = {"handler": handler.name, "declaration": declaration, "replace": int(replace)}
@@ -195,7 +197,6 @@ class Registry:
 
         Example:
             log.subscribe("mailer").run(lambda batch: registry.handle(receipts, batch))
-
         """
         return settle(self, handler, self.deliveries(events), wait_s=wait_s)
 
@@ -222,7 +223,6 @@ class Registry:
             with registry.claim(handler, event) as claim:
                 if claim:
                     send_receipt(event, idempotency_key=claim.key)
-
         """
         [delivery] = self.deliveries(event)
         return ClaimContext(self, handler, delivery, unsettled=unsettled)
@@ -234,7 +234,6 @@ class Registry:
 
         Raises:
             InvalidArgument: An item is neither, or the log of a record is not known.
-
         """
         items: list[Any] = [events] if isinstance(events, EventRecord | Delivery) else list(events)
         for item in items:
@@ -253,7 +252,6 @@ class Registry:
         Raises:
             InvalidArgument: A record does not name its log, and the registry has none; or a tenant
                 id is invalid.
-
         """
         items = list(deliveries)
         for tenant_id in {delivery.tenant_id for delivery in items}:
@@ -275,7 +273,6 @@ class Registry:
 
         Raises:
             LogIdentityChanged: Events come from another log or epoch than earlier ones.
-
         """
         columns = encode_origins(deliveries)
         values = {"handler": handler.name}
@@ -329,7 +326,6 @@ class Registry:
         Raises:
             LogIdentityChanged: Events come from another log or epoch than earlier ones. Nothing
                 is claimed then.
-
         """
         if not deliveries:
             return []
@@ -450,7 +446,6 @@ class Registry:
 
         Raises:
             LeaseLost: Another consumer holds one of the claims, or it was ended.
-
         """
         # again=1: after a lost response the statement is repeated, and its claims are done already.
         values = self._database.handler_values(handler) | {"again": 1}
@@ -486,7 +481,6 @@ class Registry:
 
         Raises:
             LeaseLost: Another consumer holds the claim, or it was ended.
-
         """
         if pause_s is None:
             self._end_attempts(handler, [claim], ["dead"], error)
@@ -573,7 +567,6 @@ class Registry:
 
         Raises:
             LogIdentityChanged: They come from another log than earlier events.
-
         """
         deliveries = self.add_log_identity(deliveries)
         streams: dict[StreamKey, list[Delivery]] = {}
@@ -610,7 +603,6 @@ class Registry:
 
         Returns:
             The streams that advanced.
-
         """
         if not ranges:
             return set()
@@ -673,6 +665,13 @@ class Registry:
         """Return the log that each handler is bound to, by tenant."""
         return self._admin.logs()
 
+    def cursors(self) -> list[HandlerCursor]:
+        """Return how far the workers of each handler have come, by source.
+
+        Consumers of your own have no cursor here: they keep it in their subscription or offsets.
+        """
+        return self._admin.cursors()
+
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
         """Count events by handler and status; counting finished ones takes longer."""
         return self._admin.counts(finished=finished, tenant_id=tenant_id)
@@ -685,13 +684,16 @@ class Registry:
         """Return the entries that a filter selects, in the order of the log."""
         return self._admin.entries(entry_filter, limit)
 
-    def retry(self, entry_filter: EntryFilter, *, restart: bool = True) -> int:
+    # -- actions of operators: recorded in the journal of the log, if the registry has one
+
+    def retry(self, entry_filter: EntryFilter, *, restart: bool = True, reason: str = "") -> int:
         """Make failed, dead and unknown events due at once.
 
         Args:
             entry_filter: Selects the events.
             restart: Whether to resume their handlers in any case if they have stopped; otherwise
                 only if one of these events has stopped them.
+            reason: Why, for the operators' journal.
 
         Returns:
             The number of events.
@@ -703,14 +705,14 @@ class Registry:
             registry.retry(EntryFilter(handler="mailer", status="dead"))
 
         """
-        return self._admin.retry(entry_filter, restart=restart)
+        return self._admin.retry(entry_filter, restart=restart, reason=reason)
 
     def skip(self, entry_filter: EntryFilter, reason: str, *, restart: bool = True) -> int:
         """Mark unfinished events as skipped; they count as done.
 
         Args:
             entry_filter: Selects the events.
-            reason: Why; it is stored with them.
+            reason: Why; it is stored with them, and in the operators' journal.
             restart: As for `retry`.
 
         Returns:
@@ -719,7 +721,6 @@ class Registry:
         Raises:
             NotFound: The filter names an event, and there is none to skip.
             InvalidArgument: The reason is empty.
-
         """
         return self._admin.skip(entry_filter, reason, restart=restart)
 
@@ -733,11 +734,18 @@ class Registry:
 
         Raises:
             NotFound: There is no handler of this name.
-
         """
         self._admin.set_status(handler, status, reason)
 
-    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
+    def prune(
+        self,
+        handler: str,
+        older_s: float = 0.0,
+        *,
+        streamless: bool = False,
+        finished_before: str | None = None,
+        reason: str = "",
+    ) -> int:
         """Delete the entries of a handler that were finished more than `older_s` seconds ago.
 
         Args:
@@ -746,14 +754,41 @@ class Registry:
             streamless: Whether to delete entries of events without a stream too. Events of streams
                 are still recognized as handled by their sequence number, these are not.
 
+        Args:
+            handler: The name of the handler.
+            older_s: The age in seconds, by the clock of the registry's database.
+            streamless: Whether to delete events without a stream, too.
+            finished_before: A time in RFC 3339 instead of an age: as many entries match as
+                `count_prunable` has counted with the same time.
+            reason: Why, for the operators' journal.
+
         Returns:
             The number of deleted entries.
 
         Raises:
             NotFound: There is no handler of this name.
-
+            InvalidArgument: `finished_before` is not a time.
         """
-        return self._admin.prune(handler, older_s, streamless=streamless)
+        return self._admin.prune(
+            handler,
+            older_s,
+            streamless=streamless,
+            finished_before=finished_before,
+            reason=reason,
+        )
+
+    def count_prunable(
+        self,
+        handler: str,
+        older_s: float = 0.0,
+        *,
+        streamless: bool = False,
+        finished_before: str | None = None,
+    ) -> int:
+        """Return how many entries `prune` would delete with the same arguments."""
+        return self._admin.count_prunable(
+            handler, older_s, streamless=streamless, finished_before=finished_before
+        )
 
     def reset(
         self,
@@ -786,14 +821,7 @@ class Registry:
         Raises:
             NotFound: There is no handler of this name.
             InvalidArgument: The reason is empty, or the position is wrong or required.
-
         """
-        return reset_handler(
-            self._database,
-            handler,
-            log,
-            reason=reason,
-            tenant_id=tenant_id,
-            position=position,
-            dry_run=dry_run,
+        return self._admin.reset(
+            handler, log, reason=reason, tenant_id=tenant_id, position=position, dry_run=dry_run
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -55,6 +55,11 @@ class ResetReport(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     forgotten: dict[str, int]
     streams: int
+
+
+def count_forgotten(reports: Iterable[ResetReport]) -> int:
+    """Return the number of deleted entries of all tenants."""
+    return sum(sum(one.forgotten.values()) for one in reports)
 
 
 def reset_handler(

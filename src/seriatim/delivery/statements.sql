@@ -489,14 +489,20 @@ returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, st
 
 -- name: delete_finished_entries
 -- Delete old finished rows. Of events in streams, last_seq still tells that they are settled.
-delete from {at}seriatim_handled as e
-where e.handler = :handler and e.updated_us <= {now} - :older_us
+delete from {at}seriatim_handled as e where {filters}
+returning event_id;
+
+-- name: count_prunable
+select count(*) from {at}seriatim_handled as e where {filters};
+
+-- name: match_prunable
+-- The condition of both; a time takes precedence over an age.
+e.handler = :handler and e.updated_us <= coalesce(:before_us, {now} - :older_us)
   and (e.status in ('done', 'stale') and (:streamless = 1 or e.stream_seq is not null)
        or e.status in ('passed', 'skipped') and e.stream_seq <= coalesce((
            select t.last_seq from {at}seriatim_streams t
            where t.handler = e.handler and t.tenant_id = e.tenant_id
-             and t.stream_type = e.stream_type and t.stream_id = e.stream_id), -1))
-returning event_id;
+             and t.stream_type = e.stream_type and t.stream_id = e.stream_id), -1));
 
 -- name: list_tenants
 select tenant_id from {at}seriatim_logs where handler = :handler
@@ -512,6 +518,9 @@ order by position desc limit :limit;
 
 -- name: list_source_cursors
 select source, cursor from {at}seriatim_sources where handler = :handler order by source;
+
+-- name: list_cursors
+select handler, source, cursor, updated_us from {at}seriatim_sources order by handler, source;
 
 -- name: list_streams
 select stream_type, stream_id, last_seq from {at}seriatim_streams

@@ -72,15 +72,26 @@ def read_subscription_statuses(
 def _make_status(store: ServiceStore, state: SubscriptionState, head: int) -> SubscriptionStatus:
     query = Query.from_mapping(decode_stored_json(state.query)) if state.query else Query()
     after = max(state.position, query.min_position or 0)
-    pending = store.select(state.tenant_id, query, after, head, 1) if after < head else []
-    events, seconds = 0, 0.0
-    if pending:
-        recorded_us = parse_us(pending[0].recorded_at) or 0
-        events = head - pending[0].position + 1
-        seconds = max(0.0, time.time() - recorded_us / 1_000_000)
+    events, seconds = measure_lag(store, state.tenant_id, query, after, head)
     return SubscriptionStatus(
         **msgspec.structs.asdict(state), head=head, lag_events=events, lag_seconds=seconds
     )
+
+
+def measure_lag(
+    store: Store, tenant_id: str, query: Query, after: int, head: int
+) -> tuple[int, float]:
+    """Return the lag of a cursor in positions and in seconds, both 0 if no event is pending.
+
+    The positions are counted from the first pending event to the head, so there are at most as
+    many pending events. The seconds are the age of that event.
+    """
+    pending = store.select(tenant_id, query, after, head, 1) if after < head else []
+    if not pending:
+        return 0, 0.0
+    recorded_us = parse_us(pending[0].recorded_at) or 0
+    seconds = max(0.0, time.time() - recorded_us / 1_000_000)
+    return head - pending[0].position + 1, seconds
 
 
 logger = logging.getLogger("seriatim")

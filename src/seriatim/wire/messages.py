@@ -423,6 +423,23 @@ class DoctorResponse(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
 
+class LastReconciliation(msgspec.Struct, frozen=True, kw_only=True):
+    """The last comparison of a publisher's topics with the log, up to the position `until`.
+
+    `findings` counts the findings of each kind. Only duplicates are no difference.
+    """
+
+    target: str
+    log_id: str
+    epoch: int
+    until: int
+    finished_at: str
+    equal: bool
+    events: int
+    messages: int
+    findings: dict[str, int]
+
+
 class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last checkpoint of a publisher; `problem` says why there is none."""
 
@@ -433,6 +450,7 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     epoch: int = 0
     written_at: str = ""
     problem: str = ""
+    reconciliation: LastReconciliation | None = None
 
 
 class SealedSegment(msgspec.Struct, frozen=True, kw_only=True):

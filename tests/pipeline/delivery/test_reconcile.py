@@ -15,6 +15,7 @@ from seriatim import NewEvent
 from seriatim.pipeline.kafka.address import Target, parse_target
 from seriatim.pipeline.kafka.client import create_topics
 from seriatim.pipeline.publish.reconciliation import ReconciliationReport, reconcile
+from seriatim.pipeline.publish.storage_report import read_storage
 from tests.fixtures.kafka_broker import KafkaBroker
 from tests.pipeline.delivery.support import (
     append_events,
@@ -90,19 +91,28 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 
-def test_each_difference_is_reported(spark: SparkSession, postgres_url: str, topic: Topic) -> None:
-    """H5: each kind of difference is counted under its name."""
+def test_each_difference_is_reported(
+    spark: SparkSession, postgres_url: str, topic: Topic, tmp_path: Path
+) -> None:
+    """H5: each kind of difference is counted under its name, and the last result is kept."""
+    place = str(tmp_path / "c")
     expected: dict[str, int] = {}
-    before = reconcile(spark, postgres_url, topic.target)
+    before = reconcile(spark, postgres_url, topic.target, checkpoints=place)
     assert (finding_counts(before), before.equal) == ({}, True)
+    [status] = read_storage([place], []).publishers
+    assert status.reconciliation is not None
+    assert (status.reconciliation.equal, status.reconciliation.target) == (True, status.target)
     for changed, more in CASES.values():
         topic.send(**changed)
         for name, count in more.items():
             expected[name] = expected.get(name, 0) + count
-    report = reconcile(spark, postgres_url, topic.target)
+    report = reconcile(spark, postgres_url, topic.target, checkpoints=place)
 
     assert finding_counts(report) == expected
     assert not report.equal
+    [status] = read_storage([place], []).publishers
+    assert status.reconciliation is not None
+    assert (status.reconciliation.equal, status.reconciliation.findings) == (False, expected)
 
 
 @pytest.mark.parametrize("case", ["phantom", "epoch", "null", "key", "type"])

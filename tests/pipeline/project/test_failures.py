@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from seriatim import EventRecord, Log, NewEvent, ProjectionFailed, projection
+from seriatim import EventRecord, InvalidArgument, Log, NewEvent, ProjectionFailed, projection
 from seriatim.core.projection import Projection
+from seriatim.log.operator_journal import read_journal
 from seriatim.pipeline.project.projector import Projector
 from tests.pipeline.project.support import fill, rows_of, stored_digest
 
@@ -62,6 +63,31 @@ def test_policy_stop_halts_before_the_event(start: Start, log: Log, fold_locatio
     assert sum(row["n"] for row in rows_of(fixed).values()) == 30
     assert fixed.verify().equal
     assert fixed.failures() == []
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_actions_of_operators_are_recorded(start: Start, log: Log) -> None:
+    """N4: a projector that is given its log records in its journal; without one, nothing."""
+    position = append_poison(log)
+    job = start(declare_count(count_or_raise, on_failure="park"), journal=log)
+    job.run()
+    job.pause(reason="deploying")
+    job.resume()
+    assert job.retry(reason="the guest exists") == 1
+    job.skip(position, reason="sold twice")
+    with pytest.raises(InvalidArgument, match="reason"):
+        job.pause(reason="x" * 501)
+    assert job.rebuild(accept=True, reason="as every week").switched
+    start(declare_count(count_or_raise, on_failure="park")).pause()
+
+    entries = [(entry.action, entry.reason, entry.interface) for entry in read_journal(log)]
+    assert entries[::-1] == [
+        ("projection_paused", "deploying", "python"),
+        ("projection_resumed", "", "python"),
+        ("projection_failures_retried", "the guest exists", "python"),
+        ("projection_failure_skipped", "sold twice", "python"),
+        ("projection_rebuilt", "as every week", "python"),
+    ]
 
 
 def test_an_event_skipped_after_a_stop_stays_skipped(start: Start, log: Log) -> None:

@@ -15,6 +15,7 @@ from seriatim.core.fold import Failure
 from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.factory import absolute_url, open_read_model, open_store, read_model_url
+from seriatim.log.base import BaseLog
 from seriatim.log.cursors import find_cursor_problem
 from seriatim.pipeline.job_loop import ProgressCallback
 from seriatim.pipeline.project import dataframes, key_partitions
@@ -46,6 +47,7 @@ class ProjectionJob:
         archive: str | None = None,
         batch_events: int = BATCH_EVENTS,
         on_progress: ProgressCallback | None = None,
+        journal: BaseLog | None = None,
     ) -> None:
         """Open the log and the read model.
 
@@ -58,6 +60,8 @@ class ProjectionJob:
             archive: An archive of the log, from which sealed events are read.
             batch_events: How many events a batch has at most.
             on_progress: Called with a `RunReport` after each batch.
+            journal: The log in which the actions of operators are recorded: rebuild, retry, skip,
+                pause and resume. None records nothing: a job needs only to read its log.
 
         Raises:
             InvalidArgument: The projection cannot be sent to Spark's tasks.
@@ -66,6 +70,7 @@ class ProjectionJob:
         self.task_projection = prepare_for_tasks(projection)
         self.spark = create_job_session(spark)
         self.projection = projection
+        self.journal = journal
         self.url = absolute_url(url)  # tasks may run in another working directory
         self.tenant_id = tenant_id
         self.target = absolute_url(target or read_model_url(url, tenant_id))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from seriatim.core.operation import ActionName, OperatorAction
+from seriatim.log.operator_journal import check_reason, local_operator, record_action
 from seriatim.pipeline.project import rebuild
 from seriatim.pipeline.project.job import ProjectionJob
 from seriatim.pipeline.project.rebuild import Proof
@@ -54,11 +57,12 @@ class Projector(ProjectionJob):
         runner = Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s, until=ends)
         return runner.run()
 
-    def rebuild(self, *, accept: bool = False) -> Proof:
+    def rebuild(self, *, accept: bool = False, reason: str = "") -> Proof:
         """Fold the whole log into shadow tables, compare them with the live ones, and switch.
 
         Args:
             accept: Whether to switch although the tables differ.
+            reason: Why, for the operators' journal.
 
         Returns:
             The digests of both tables, and the first difference if there is one.
@@ -69,8 +73,11 @@ class Projector(ProjectionJob):
             BackendFailure: The log was not read completely; nothing was switched.
 
         """
+        self._check_reason(reason)
         with translate_spark_errors():
-            return rebuild.rebuild(self, accept=accept)
+            proof = rebuild.rebuild(self, accept=accept)
+        self._record("projection_rebuilt", reason, accept=accept)
+        return proof
 
     def verify(self) -> Proof:
         """Compare the read model with a fold of the whole log; change nothing.
@@ -95,31 +102,65 @@ class Projector(ProjectionJob):
         """Return the events that the projection could not process."""
         return operations.find_failures(self.model, self.projection.name)
 
-    def retry(self, position: int | None = None) -> int:
+    # -- actions of operators, recorded if there is a journal
+
+    def retry(self, position: int | None = None, *, reason: str = "") -> int:
         """Retry failed events in the next run.
 
         Args:
             position: The position of the event; None retries all failed events.
+            reason: Why, for the operators' journal.
 
         Returns:
             The number of events that will be retried.
 
         """
-        return operations.retry(self.model, self.projection.name, position)
+        self._check_reason(reason)
+        count = operations.retry(self.model, self.projection.name, position)
+        if count:
+            self._record("projection_failures_retried", reason, count, position=position)
+        return count
 
-    def skip(self, position: int) -> None:
+    def skip(self, position: int, *, reason: str = "") -> None:
         """Skip a failed event, now and in every rebuild.
 
         Args:
             position: The position of the event.
+            reason: Why, for the operators' journal.
 
         """
+        self._check_reason(reason)
         operations.skip(self.model, self.projection.name, position)
+        self._record("projection_failure_skipped", reason, position=position)
 
-    def pause(self) -> None:
+    def pause(self, *, reason: str = "") -> None:
         """Stop the projection at its current position until it is resumed."""
+        self._check_reason(reason)
         operations.pause(self.model, self.projection.name)
+        self._record("projection_paused", reason)
 
-    def resume(self) -> None:
+    def resume(self, *, reason: str = "") -> None:
         """Continue a paused projection."""
+        self._check_reason(reason)
         operations.resume(self.model, self.projection.name)
+        self._record("projection_resumed", reason)
+
+    def _check_reason(self, reason: str) -> None:
+        """Check a reason before the action, so that the journal does not refuse it afterwards."""
+        if self.journal is not None:
+            check_reason(reason)
+
+    def _record(self, action: ActionName, reason: str, count: int = 1, **target: Any) -> None:
+        """Record an action that has succeeded; a failure to record does not undo it."""
+        if self.journal is None:
+            return
+        named = {"projection": self.projection.name, **target}
+        entry = OperatorAction(
+            action=action,
+            operator=local_operator(),
+            tenant_id=self.tenant_id,
+            target={name: value for name, value in named.items() if value is not None},
+            count=count,
+            reason=reason,
+        )
+        record_action(self.journal, entry)

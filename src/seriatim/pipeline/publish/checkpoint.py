@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,7 @@ from seriatim.core.errors import Conflict, LogIdentityChanged, NotFound
 from seriatim.core.event import LogIdentity
 from seriatim.pipeline.object_storage import ObjectStorage
 
+T = TypeVar("T")
 CHECKPOINT_FOLDER = "checkpoints"
 _NAME = re.compile(rf"{CHECKPOINT_FOLDER}/(\d{{20}})-[0-9a-f]{{16}}\.json")
 _KEPT = 2  # the last one, and its predecessor in case the last one is incomplete
@@ -39,16 +41,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def encoded(self) -> bytes:
-        """The stored form: canonical JSON, and its digest to detect an incomplete write."""
-        body = canonical_text(msgspec.to_builtins(self))
-        return f"{body}\n{sha256(body.encode()).hexdigest()}\n".encode()
+        """The stored form."""
+        return encode_object(self)
 
     @property
     def object_name(self) -> str:
         """The object name; different checkpoints of one position have different names."""
-        return (
-            f"{CHECKPOINT_FOLDER}/{self.position:020d}-{sha256(self.encoded).hexdigest()[:16]}.json"
-        )
+        return f"{CHECKPOINT_FOLDER}/{self.position:020d}-{digest_of(self.encoded)}.json"
 
 
 class CheckpointStore:
@@ -138,10 +137,26 @@ class CheckpointStore:
 
 def parse_checkpoint(data: bytes) -> Checkpoint | None:
     """Parse a stored checkpoint; return None if it is incomplete."""
+    return decode_object(data, Checkpoint)
+
+
+def encode_object(value: msgspec.Struct) -> bytes:
+    """Return canonical JSON, and its digest to detect an incomplete write."""
+    body = canonical_text(msgspec.to_builtins(value))
+    return f"{body}\n{sha256(body.encode()).hexdigest()}\n".encode()
+
+
+def decode_object(data: bytes, kind: type[T]) -> T | None:
+    """Parse a stored object; return None if it is incomplete."""
     body, _, digest = data.partition(b"\n")
     if sha256(body).hexdigest().encode() != digest.strip():
         return None
     try:
-        return msgspec.json.decode(body, type=Checkpoint)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError:
         return None
+
+
+def digest_of(data: bytes) -> str:
+    """Return the digest in the name of a stored object."""
+    return sha256(data).hexdigest()[:16]

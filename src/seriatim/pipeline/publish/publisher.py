@@ -40,6 +40,7 @@ from seriatim.pipeline.project.stream_partitions import (
     run_partitions,
 )
 from seriatim.pipeline.publish.checkpoint import Checkpoint, CheckpointStore
+from seriatim.pipeline.publish.reconciliation_record import name_target
 from seriatim.pipeline.source.dataframe import events
 from seriatim.pipeline.source.partition_reader import freeze_imports
 from seriatim.pipeline.spark_errors import translate_spark_errors
@@ -261,7 +262,7 @@ class Publisher:
         self._lease_s = lease_s
         self._progress = ProgressReporter("publisher", on_progress)
         self._store = open_store(url, Settings(), create=False)
-        self._target_name = f"{target} of {'every tenant' if tenant_id is None else tenant_id}"
+        self._target_name = name_target(target, tenant_id)
         self._checkpoints = CheckpointStore(open_storage(checkpoints), self._target_name)
         self._lookback = Lookback(self._store, self._settings, tenant_id)
         self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"

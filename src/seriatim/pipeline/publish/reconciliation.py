@@ -25,7 +25,9 @@ from seriatim.pipeline.kafka.messages import (
     encode_value,
     format_own_headers,
 )
+from seriatim.pipeline.object_storage import ObjectStorage
 from seriatim.pipeline.project.stream_partitions import find_zero_based_kinds
+from seriatim.pipeline.publish.reconciliation_record import keep_record, name_target
 from seriatim.pipeline.record_batches import decode_records
 from seriatim.pipeline.scan.scanner import read_log_state
 from seriatim.pipeline.source.data_source import register
@@ -78,6 +80,7 @@ def reconcile(
     *,
     tenant_id: str | None = None,
     until: int | None = None,
+    checkpoints: str | ObjectStorage | None = None,
 ) -> ReconciliationReport:
     """Compare the messages of topics with the events of a log.
 
@@ -87,6 +90,8 @@ def reconcile(
         target: The Kafka servers and the topic, or the template of topics.
         tenant_id: Compare only this tenant; None compares all tenants.
         until: The last position to compare; by default the present head.
+        checkpoints: Where the publisher stores its checkpoints: the result is kept beside them, and
+            displayed by a service that shows them.
 
     Returns:
         Counts and examples of every kind of difference.
@@ -119,10 +124,22 @@ def reconcile(
         # meanwhile, so none of them is reported as beyond the end of the log.
         count = messages.count()
         head = read_log_state(log_url).head
-        return _compare(log, messages, state.identity, end, max(head, state.head), count)
+        report = _compare(log, messages, state.identity, end, max(head, state.head), count)
     finally:
         log.unpersist()
         messages.unpersist()
+    if checkpoints is not None:
+        keep_record(
+            checkpoints,
+            name_target(target, tenant_id),
+            state.identity,
+            end,
+            equal=report.equal,
+            events=report.events,
+            messages=report.messages,
+            findings={name: found.count for name, found in report.findings.items()},
+        )
+    return report
 
 
 def _read_log(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from seriatim.core.errors import SeriatimError
 from seriatim.factory import redact_url
 from seriatim.pipeline.archive.manifest import HEADER_NAME, decode_header, decode_segment
 from seriatim.pipeline.object_storage import open_storage
 from seriatim.pipeline.publish.checkpoint import CheckpointStore
+from seriatim.pipeline.publish.reconciliation_record import load_record
 from seriatim.wire.messages import (
     ArchiveStatus,
+    LastReconciliation,
     PublisherStatus,
     SealedSegment,
     StorageResponse,
@@ -21,7 +25,7 @@ _SEALS = "seals"
 
 
 def read_storage(checkpoints: Sequence[str], archives: Sequence[str]) -> StorageResponse:
-    """Read the last checkpoint of each publisher, and the latest seals of each archive.
+    """Read what each publisher stored last, and the latest seals of each archive.
 
     Args:
         checkpoints: The places of checkpoints: folders or buckets.
@@ -36,11 +40,19 @@ def read_storage(checkpoints: Sequence[str], archives: Sequence[str]) -> Storage
 def _read_publisher(place: str) -> PublisherStatus:
     name = redact_url(place)
     try:
-        checkpoint = CheckpointStore(open_storage(place), "").load_last()
+        storage = open_storage(place)
+        checkpoint = CheckpointStore(storage, "").load_last()
+        record = load_record(storage)
     except SeriatimError as error:
         return PublisherStatus(place=name, problem=error.message)
+    reconciliation = (
+        None
+        if record is None
+        else msgspec.convert(record, LastReconciliation, from_attributes=True)
+    )
     if checkpoint is None:
-        return PublisherStatus(place=name, problem="there is no checkpoint yet")
+        problem = "there is no checkpoint yet"
+        return PublisherStatus(place=name, problem=problem, reconciliation=reconciliation)
     return PublisherStatus(
         place=name,
         target=checkpoint.target,
@@ -48,6 +60,7 @@ def _read_publisher(place: str) -> PublisherStatus:
         log_id=checkpoint.log_id,
         epoch=checkpoint.epoch,
         written_at=checkpoint.written_at,
+        reconciliation=reconciliation,
     )
 
 

@@ -175,6 +175,44 @@ def encode_claims(claims: Sequence[Claim]) -> list[list[Any]]:
     ]
 
 
+def encode_bodies(deliveries: Sequence[Delivery]) -> list[Any]:
+    """Return the events themselves as a column, for entries that are delivered again."""
+    return [delivery.event_json for delivery in deliveries]
+
+
+def encode_dead(deliveries: Sequence[Delivery], error: str) -> list[list[Any]]:
+    """Return the columns of `DEAD_TYPES`."""
+    return [
+        [delivery.tenant_id for delivery in deliveries],
+        [delivery.event_id for delivery in deliveries],
+        [error] * len(deliveries),
+        encode_bodies(deliveries),
+    ]
+
+
+def encode_ended(
+    claims: Sequence[Claim], statuses: list[str], error: str, pause_us: int, unspent: int
+) -> list[list[Any]]:
+    """Return the columns of `ENDED_TYPES`."""
+    return [
+        *encode_claims(claims),
+        statuses,
+        [error] * len(claims),
+        encode_bodies([claim.delivery for claim in claims]),
+        [pause_us] * len(claims),
+        [unspent] * len(claims),
+    ]
+
+
+def group_by_stream(deliveries: Iterable[Delivery]) -> dict[StreamKey, list[Delivery]]:
+    """Return the deliveries of each stream whose order matters."""
+    streams: dict[StreamKey, list[Delivery]] = {}
+    for delivery in deliveries:
+        if delivery.ordered_stream:
+            streams.setdefault(delivery.ordered_stream, []).append(delivery)
+    return streams
+
+
 def encode_ranges(ranges: Sequence[PassedRange]) -> list[list[Any]]:
     """Convert passed ranges to the columns of `RANGE_TYPES`."""
     rows = [(*item.stream_key, item.first_seq, item.from_seq, item.to_seq) for item in ranges]

@@ -31,14 +31,18 @@ from seriatim.delivery.claims import (
     StreamKey,
     check_held,
     decode_deferred,
+    encode_bodies,
     encode_candidates,
     encode_claims,
+    encode_dead,
     encode_deliveries,
+    encode_ended,
     encode_origins,
     encode_ranges,
     find_first_run,
     find_stuck_streams,
     follows_stuck_event,
+    group_by_stream,
 )
 from seriatim.delivery.entries import (
     DeclaredHandler,
@@ -506,15 +510,7 @@ class Registry:
         pause_s: float = 0.0,
         unspent: int = 0,
     ) -> None:
-        count = len(claims)
-        columns: list[list[Any]] = [
-            *encode_claims(claims),
-            statuses,
-            [error] * count,
-            [claim.delivery.event_json for claim in claims],
-            [int(pause_s * 1_000_000)] * count,
-            [unspent] * count,
-        ]
+        columns = encode_ended(claims, statuses, error, int(pause_s * 1_000_000), unspent)
         # A released event of a stream waits for its predecessors; an ended one may be settled.
         then = "mark_waiting_streams" if unspent else "advance_streams"
         values = self._database.handler_values(handler)
@@ -523,23 +519,15 @@ class Registry:
 
     def mark_dead(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
         """Turn events whose claims expired too often into dead letters."""
-        columns: list[list[Any]] = [
-            [delivery.tenant_id for delivery in deliveries],
-            [delivery.event_id for delivery in deliveries],
-            [error] * len(deliveries),
-            [delivery.event_json for delivery in deliveries],
-        ]
-        values = self._database.handler_values(handler)
-        self._database.run_rows(
-            "mark_claims_dead", DEAD_TYPES, columns, values, then="advance_streams"
-        )
+        dead = encode_dead(deliveries, error)
+        values, then = self._database.handler_values(handler), "advance_streams"
+        self._database.run_rows("mark_claims_dead", DEAD_TYPES, dead, values, then=then)
         self._stop_if_poisoned(handler, deliveries[0], error)
 
     def reject_invalid(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Store messages that are not events as dead letters, with the reason."""
         flaws = [delivery.flaw for delivery in deliveries]
-        bodies = [delivery.event_json for delivery in deliveries]
-        columns = [*encode_deliveries(deliveries), flaws, bodies]
+        columns = [*encode_deliveries(deliveries), flaws, encode_bodies(deliveries)]
         values = self._database.handler_values(handler)
         self._database.run_rows("insert_invalid_messages", INVALID_TYPES, columns, values)
 
@@ -555,8 +543,7 @@ class Registry:
     def defer(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Store events that cannot be handled yet, so that their consumer may continue reading."""
         if deliveries:
-            bodies = [delivery.event_json for delivery in deliveries]
-            columns = [*encode_deliveries(deliveries), bodies]
+            columns = [*encode_deliveries(deliveries), encode_bodies(deliveries)]
             values = self._database.handler_values(handler)
             self._database.run_rows(
                 "defer_events", DEFERRED_TYPES, columns, values, then="mark_waiting_streams"
@@ -569,25 +556,18 @@ class Registry:
             LogIdentityChanged: They come from another log than earlier events.
         """
         deliveries = self.add_log_identity(deliveries)
-        streams: dict[StreamKey, list[Delivery]] = {}
-        for delivery in deliveries:
-            if delivery.ordered_stream:
-                streams.setdefault(delivery.ordered_stream, []).append(delivery)
+        streams = group_by_stream(deliveries)
         if not streams or handler.mode != "strict":
             return
         self.check_log_identity(handler, deliveries)
-        first_runs = {
-            stream_key: find_first_run(stream_key, excluded)
-            for stream_key, excluded in streams.items()
-        }
+        first_runs = {key: find_first_run(key, excluded) for key, excluded in streams.items()}
         advanced = self.pass_ranges(handler, list(first_runs.values()))
         # Events that do not follow the settled ones yet are stored until they do.
         ahead = [
             delivery
-            for stream_key, excluded in streams.items()
+            for key, excluded in streams.items()
             for delivery in excluded
-            if stream_key not in advanced
-            or (delivery.stream_seq or 0) > first_runs[stream_key].to_seq
+            if key not in advanced or (delivery.stream_seq or 0) > first_runs[key].to_seq
         ]
         if ahead:
             values = self._database.handler_values(handler)
@@ -746,24 +726,16 @@ class Registry:
         finished_before: str | None = None,
         reason: str = "",
     ) -> int:
-        """Delete the entries of a handler that were finished more than `older_s` seconds ago.
-
-        Args:
-            handler: The name of the handler.
-            older_s: The age of the entries in seconds.
-            streamless: Whether to delete entries of events without a stream too. Events of streams
-                are still recognized as handled by their sequence number, these are not.
+        """Delete entries finished more than `older_s` seconds ago; return their number.
 
         Args:
             handler: The name of the handler.
             older_s: The age in seconds, by the clock of the registry's database.
-            streamless: Whether to delete events without a stream, too.
+            streamless: Whether to delete entries of events without a stream too. Events of streams
+                are still recognized as handled by their sequence number, these are not.
             finished_before: A time in RFC 3339 instead of an age: as many entries match as
                 `count_prunable` has counted with the same time.
             reason: Why, for the operators' journal.
-
-        Returns:
-            The number of deleted entries.
 
         Raises:
             NotFound: There is no handler of this name.

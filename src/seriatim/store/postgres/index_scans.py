@@ -102,9 +102,7 @@ def _match_fields(spec: ReadSpec) -> Iterator[Condition]:
         if (value := getattr(spec, name)) is None:
             continue
         if name == indexed:
-            # As a range, the id is part of the order, which the index on the id alone has.
-            # Otherwise a planner may walk along all events of the tenant, and the id's may be far.
-            yield f"e.{name} >= %({name})s and e.{name} <= %({name})s", {name: value}
+            yield _match_indexed_id(name), {name: value}
         else:
             # An actor may have more events than a stream: an expression hides the actor's index.
             column = f"e.{name} || ''" if name == "actor_id" else f"e.{name}"
@@ -126,6 +124,15 @@ def _find_indexed_id(spec: ReadSpec) -> str | None:
         return None
     names = _INDEXED_IDS if spec.stream is None else _INDEXED_IDS[:2]
     return next((name for name in names if getattr(spec, name) is not None), None)
+
+
+def _match_indexed_id(name: str) -> str:
+    """Return the condition on the id whose index answers a read.
+
+    As a range, the id is part of the requested order, which only the index on the id has. With an
+    equality a planner may walk along all events of the tenant, among which the id's may be rare.
+    """
+    return f"e.{name} >= %({name})s and e.{name} <= %({name})s"
 
 
 def _build_seq_range(schema: str, *, lower: bool, upper: bool) -> list[str]:
@@ -230,6 +237,12 @@ def _is_one_stream(route: AccessPath) -> bool:
     )
 
 
+def _get_indexed_id(route: AccessPath) -> str | None:
+    """Return the id whose index answers a route, None if another index does."""
+    indexed = route.index in ("correlation", "causation", "actor")
+    return f"{route.index}_id" if indexed else None
+
+
 def _are_expanded(names: NameFilter | None) -> bool:
     """Return whether a read has a branch for each type."""
     return names is not None and not names.prefixes and len(names.values) <= EXPANDED_TYPES_MAX
@@ -249,6 +262,9 @@ def _build_range_scan(
     matches would otherwise test and sort the whole range, even if the first few events match.
     """
     column = "e.stream_seq" if _is_one_stream(route) else "e.position"
+    if (indexed := _get_indexed_id(route)) is not None:
+        direction, *_ = order.split()
+        column = f"e.{indexed} {direction}, {column}"
     inner = f"{source} order by {column} {order}"
     if route.filter.payload is None:
         return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
@@ -323,11 +339,14 @@ def _build_conditions(
 def _build_id_conditions(schema: str, route: AccessPath, parameters: Parameters) -> list[str]:
     """Return the conditions on ids, and on tags that are not followed by their keys."""
     parameters.update(route.filter.ids)
-    conditions = [f"e.{name} = %({name})s" for name in route.filter.ids if name != "actor_id"]
-    if route.filter.actor_id is not None:
-        # Other indexes find fewer events than that of an actor, which an expression hides.
-        actor = "e.actor_id" if route.index == "actor" else "e.actor_id || ''"
-        conditions.append(f"{actor} = %(actor_id)s")
+    conditions: list[str] = []
+    for name in route.filter.ids:
+        if name == _get_indexed_id(route):
+            conditions.append(_match_indexed_id(name))
+        else:
+            # An actor may have more events than other indexes find: an expression hides its index.
+            column = f"e.{name} || ''" if name == "actor_id" else f"e.{name}"
+            conditions.append(f"{column} = %({name})s")
     for number, key in enumerate(route.tag_keys):
         parameters[f"tag_{number}"] = uuid.UUID(bytes=key)
         # A scalar subquery is a look-up for each event; a join might read all events of the tag.

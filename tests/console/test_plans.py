@@ -22,11 +22,13 @@ import pytest
 from bench.console.loading import load_log
 from bench.console.pages import MeasuredPage, list_pages
 from seriatim.factory import sqlite_path
+from seriatim.store.port import EVENT_COUNT_MAX, EVENT_TYPES_MAX
 from tests.console.console_service import Visitor, run_console
 from tests.fixtures.postgres_server import PostgresServer
 
 EVENTS = 60_000
 ROWS_MAX = 1000  # of events and their keys, read by one statement
+INDEX_ENTRIES_MAX = EVENT_TYPES_MAX * (EVENT_COUNT_MAX + 2)  # read from an index alone, by counts
 PAGE_BYTES_MAX = 256 * 1024
 PAGES = list_pages(EVENTS)
 
@@ -85,8 +87,11 @@ def list_plan_problems(plan: dict[str, Any]) -> list[str]:
         for node in _list_nodes(plan)
         if "Sort" in node["Node Type"] and _reads_unlimited(node)
     ]
-    rows = sum(map(_count_rows, scans))
-    return [*problems, f"{rows} rows"] if rows > ROWS_MAX else problems
+    for only_index, most in ((False, ROWS_MAX), (True, INDEX_ENTRIES_MAX)):
+        kind = [node for node in scans if (node["Node Type"] == "Index Only Scan") is only_index]
+        rows = sum(map(_count_rows, kind))
+        problems += [f"{rows} rows"] if rows > most else []
+    return problems
 
 
 def _reads_unlimited(node: dict[str, Any]) -> bool:
@@ -133,6 +138,7 @@ def explained_sqlite(folder: Path) -> Iterator[tuple[str, Plans]]:
         pytest.MonkeyPatch.context() as patch,
     ):
         connection.create_function("payload_matches", 2, lambda *_: True, deterministic=True)
+        connection.create_function("count_read", 1, lambda _: True)
         patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=RecordedConnection))
 
         def check() -> dict[str, list[str]]:

@@ -499,7 +499,7 @@ def types(
     tenant: TenantOption = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """List event types with their number of events, counted up to 10,000, and last position."""
+    """List event types with their number of events, counted up to 1,000, and last position."""
     with (
         command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
         command.open() as log,

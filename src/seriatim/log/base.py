@@ -467,7 +467,7 @@ class BaseLog:
     def event_types(
         self, prefix: str = "", *, after: str = "", limit: int = EVENT_TYPES_MAX
     ) -> list[EventTypeCount]:
-        """List event types by name, with how many events each has, counted up to 10,000.
+        """List event types by name, with how many events each has, counted up to 1,000.
 
         Args:
             prefix: Only types that begin with this text.

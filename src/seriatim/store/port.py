@@ -184,7 +184,7 @@ class StreamSummary(msgspec.Struct, frozen=True):
 
 
 EVENT_TYPES_MAX = 100  # in one listing
-EVENT_COUNT_MAX = 10_000  # events counted of one type
+EVENT_COUNT_MAX = 1_000  # events counted of one type
 
 
 class EventTypeCount(msgspec.Struct, frozen=True):

@@ -145,7 +145,7 @@ async def create_token(service: Service, request: HttpRequest, body: TokenBody) 
         raise invalid_argument("note", f"must be a text of at most {_NOTE_MAX} characters")
 
     def create() -> CreatedToken:
-        text, token = service.access.create(
+        secret, token = service.access.create(
             subject=body.subject,
             tenant_id=body.tenant_id,
             rights=body.rights,
@@ -154,7 +154,7 @@ async def create_token(service: Service, request: HttpRequest, body: TokenBody) 
             note=body.note,
         )
         recorded = _record(service, request, "token_created", token, body.reason)
-        return CreatedToken(text, token, recorded)
+        return CreatedToken(secret, token, recorded)
 
     return await service.run(create)
 
@@ -193,9 +193,11 @@ async def list_quotas(
     _check_limit(params.limit)
     after = "" if params.after is None else check_name("after", params.after)
     quotas = await service.run_access(service.access.quotas)
-    page = sorted((one for one in quotas if one.tenant_id > after), key=lambda one: one.tenant_id)
+    page = sorted(
+        (quota for quota in quotas if quota.tenant_id > after), key=lambda quota: quota.tenant_id
+    )
     return QuotasResponse(
-        service.meter.default, [_describe_use(service, one) for one in page[: params.limit]]
+        service.meter.default, [_describe_use(service, quota) for quota in page[: params.limit]]
     )
 
 

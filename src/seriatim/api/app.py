@@ -274,12 +274,12 @@ class App:
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             previous = signal.getsignal(signal_number)
 
-            def handle_signal(got: int, frame: Any, previous: Any = previous) -> None:
+            def handle_signal(signum: int, frame: Any, previous: Any = previous) -> None:
                 if deadline is not None:
                     deadline.begin()
                 loop.call_soon_threadsafe(self.service.hub.stop)
                 if callable(previous):
-                    previous(got, frame)
+                    previous(signum, frame)
 
             signal.signal(signal_number, handle_signal)
 
@@ -287,7 +287,7 @@ class App:
 
     async def _serve(self, request: HttpRequest, send: Send) -> None:
         started = time.perf_counter()
-        request.request_id = _requested_id(request) or next(self._ids)
+        request.request_id = _find_request_id(request) or next(self._ids)
         route = self._routes.get((request.route_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
         request.route = request.path if request.path in self._methods else ""
@@ -306,7 +306,7 @@ class App:
             if request.connection is not None:
                 request.connection.on_lost = None
         elapsed = time.perf_counter() - started
-        self.observer.record_response(request, _status(response), elapsed, size)
+        self.observer.record_response(request, _status_of(response), elapsed, size)
 
     async def _respond_with_span(
         self, request: HttpRequest, route: Route | None
@@ -315,7 +315,7 @@ class App:
             return await self._respond(request, route)
         with start_request_span(request) as span:
             response = await self._respond(request, route)
-            span.set({"http.response.status_code": _status(response)})
+            span.set({"http.response.status_code": _status_of(response)})
         return response
 
     async def _deliver(
@@ -349,18 +349,18 @@ class App:
         body, accepted = response.body, request.headers.get(b"accept-encoding", b"")
         if not is_compressible(response.content_type, len(body)):
             return response
-        varied = msgspec.structs.replace(response, headers=(*response.headers, _VARY))
+        uncompressed = msgspec.structs.replace(response, headers=(*response.headers, _VARY))
         if not accepted or not accepts_gzip(accepted):
-            return varied
+            return uncompressed
         try:
             if len(body) <= LARGE_BODY_BYTES or not request.identified:
                 compressed = compress(body)
             else:
                 compressed = await self.service.run_for_tenant(request.tenant_id, compress, body)
         except SeriatimError:
-            return varied  # the tenant's threads are busy: send it uncompressed
-        headers = (*varied.headers, (b"content-encoding", b"gzip"))
-        return msgspec.structs.replace(varied, body=compressed, headers=headers)
+            return uncompressed  # the tenant's threads are busy: send it uncompressed
+        headers = (*uncompressed.headers, (b"content-encoding", b"gzip"))
+        return msgspec.structs.replace(uncompressed, body=compressed, headers=headers)
 
     async def _respond(
         self, request: HttpRequest, route: Route | None
@@ -439,7 +439,7 @@ class App:
         service = self.service
         if route.params is not None:
             params = request.params(route.params)
-            return _response(route, await route.handler(service, request, params))
+            return _make_response(route, await route.handler(service, request, params))
         raw = await self._read_body(route, request)
         if not _is_json(request.headers.get(b"content-type", b"")):
             msg = "the body must be JSON: send Content-Type: application/json"
@@ -447,14 +447,14 @@ class App:
         if route.raw:
             response: HttpResponse = await route.handler(service, request, raw)
             return response
-        read = partial(self._parsers[route.endpoint], raw)
-        body = await service.run_sized(request.tenant_id, len(raw), read)
+        parse = partial(self._parsers[route.endpoint], raw)
+        body = await service.run_sized(request.tenant_id, len(raw), parse)
         if route.stream:
             stream: HttpStream = await route.handler(service, request, body)
             return stream
 
         async def run() -> HttpResponse:
-            result = _response(route, await route.handler(service, request, body))
+            result = _make_response(route, await route.handler(service, request, body))
             assert isinstance(result, HttpResponse)  # noqa: S101 - streams were returned above
             return result
 
@@ -484,17 +484,17 @@ class App:
             return raw
         expected = min(bound, _GZIP_RATIO * len(raw))
         service.hold(request, expected)
-        plain = await service.run_for_tenant(request.tenant_id, decompress, raw, bound)
-        service.hold(request, max(0, len(plain) - expected))
-        accounting.charge(max(0, len(plain) - len(raw)))
-        return plain
+        decompressed = await service.run_for_tenant(request.tenant_id, decompress, raw, bound)
+        service.hold(request, max(0, len(decompressed) - expected))
+        accounting.charge(max(0, len(decompressed) - len(raw)))
+        return decompressed
 
     # -- paths other than routes of the log
 
     async def _handle_other_path(self, request: HttpRequest) -> HttpResponse | HttpStream:
-        reads = request.route_method == "GET"
+        is_read = request.route_method == "GET"
         if request.path in self._public_paths:
-            if not reads:
+            if not is_read:
                 raise self._method_error(request)
             return await self._public_paths[request.path]()
         if self._mount is not None and self._mount.has_path(request.path):
@@ -504,7 +504,7 @@ class App:
         request.caller = await self.service.authenticate(request.headers)
         if request.connection is not None:
             request.connection.mark_authenticated()
-        if request.path in self._token_paths and reads:
+        if request.path in self._token_paths and is_read:
             return await self._token_paths[request.path](request)
         if request.path in self._methods:
             raise self._method_error(request)
@@ -670,12 +670,10 @@ class BodyAccounting:
             self._account(extra)
 
     def _account(self, size: int) -> None:
-        own, self._request.charged_bytes = (
-            self._request.charged_bytes,
-            self._request.charged_bytes + size,
-        )
+        charged_before = self._request.charged_bytes
+        self._request.charged_bytes += size
         self.charge(size)
-        if self._metered and own:
+        if self._metered and charged_before:
             self._check_quota()
         self._service.hold(self._request, size)
 
@@ -697,10 +695,10 @@ class BodyAccounting:
             self.charge(-not_received)
 
 
-def _response(route: Route, found: Any) -> HttpResponse | HttpStream:
-    if isinstance(found, HttpResponse | HttpStream):
-        return found
-    return HttpResponse(route.status, _encode(found))
+def _make_response(route: Route, result: Any) -> HttpResponse | HttpStream:
+    if isinstance(result, HttpResponse | HttpStream):
+        return result
+    return HttpResponse(route.status, _encode(result))
 
 
 def _check_rights(route: Route, request: HttpRequest) -> None:
@@ -718,14 +716,14 @@ def _require_all_tenants(request: HttpRequest) -> None:
         raise Forbidden("this operation concerns the whole log: it needs a token for all tenants")
 
 
-def _status(response: HttpResponse | HttpStream) -> int:
+def _status_of(response: HttpResponse | HttpStream) -> int:
     return 200 if isinstance(response, HttpStream) else response.status
 
 
-def _requested_id(request: HttpRequest) -> str | None:
-    given = request.headers.get(b"x-request-id", b"")
-    if given and len(given) <= _REQUEST_ID_MAX and given.isascii():
-        text = given.decode()
+def _find_request_id(request: HttpRequest) -> str | None:
+    value = request.headers.get(b"x-request-id", b"")
+    if value and len(value) <= _REQUEST_ID_MAX and value.isascii():
+        text = value.decode()
         if text.isprintable() and text == text.strip():
             return text
     return None

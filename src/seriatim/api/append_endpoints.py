@@ -137,7 +137,7 @@ def _reserve_memory(
     """Reserve memory for a large append while it is parsed, checked and stored."""
     if len(raw) <= LARGE_BODY_BYTES:
         return nullcontext()
-    seconds = _timeout(service, request)
+    seconds = _find_timeout(service, request)
     return service.memory.reserve_work(request.tenant_id, _PARSED_RATIO * len(raw), seconds)
 
 
@@ -152,8 +152,8 @@ async def _parse_and_append(
     )
     result, added = await _append(service, request, parsed, value)
     # Duplicates of a command receive exactly the response of the first.
-    whole = result.replayed and b"idempotency-key" not in request.headers
-    respond = partial(_receipt_response, result, added, whole=whole)
+    with_records = result.replayed and b"idempotency-key" not in request.headers
+    respond = partial(_make_receipt_response, result, added, with_records=with_records)
     return await service.run_sized(request.tenant_id, len(raw), respond)
 
 
@@ -241,8 +241,10 @@ async def _parse_and_append_several(
     outcomes = await asyncio.gather(
         *(_append_part(service, request, part, index) for index, part in enumerate(parts))
     )
-    retryable = any(one.problem is not None and one.problem.retryable for one in outcomes)
-    stored = any(one.receipt is not None for one in outcomes)
+    retryable = any(
+        outcome.problem is not None and outcome.problem.retryable for outcome in outcomes
+    )
+    stored = any(outcome.receipt is not None for outcome in outcomes)
     return HttpResponse(
         200, _encode(AppendOutcomes(list(outcomes))), storable=stored and not retryable
     )
@@ -253,26 +255,26 @@ def _parse_parts(raw: bytes, limits: Limits, *, with_values: bool) -> list[_Part
     if not isinstance(value, dict) or not isinstance(value.get("appends"), list):
         msg = "the body must be an object with a list of appends"
         raise InvalidArgument(msg, details={"argument": "appends"})
-    given: list[Any] = value["appends"]
-    lists = [one.get("events") for one in given if isinstance(one, dict)]
-    events = sum(len(one) for one in lists if isinstance(one, list))
-    limits.check("append_events", max(events, len(given)))
-    body = _appends_parser.match(value)
-    if body is not None:
-        given = body.appends
-    parts = [_parse_part(one, limits, with_value=with_values) for one in given]
+    appends: list[Any] = value["appends"]
+    event_lists = [body.get("events") for body in appends if isinstance(body, dict)]
+    event_count = sum(len(events) for events in event_lists if isinstance(events, list))
+    limits.check("append_events", max(event_count, len(appends)))
+    typed = _appends_parser.match(value)
+    if typed is not None:
+        appends = typed.appends
+    parts = [_parse_part(body, limits, with_value=with_values) for body in appends]
     if len(raw) > LARGE_BODY_BYTES:
         return parts
-    return [replace(part, given=one) for part, one in zip(parts, given, strict=True)]
+    return [replace(part, given=body) for part, body in zip(parts, appends, strict=True)]
 
 
-def _parse_part(given: Any, limits: Limits, *, with_value: bool) -> _Part:
+def _parse_part(body: Any, limits: Limits, *, with_value: bool) -> _Part:
     try:
-        whole = isinstance(given, AppendBody)
-        parsed = convert_append(given, limits) if whole else convert_append_strictly(given, limits)
+        convert = convert_append if isinstance(body, AppendBody) else convert_append_strictly
+        parsed = convert(body, limits)
     except SeriatimError as error:
         return _Part(error)
-    return _Part(parsed, msgspec.to_builtins(given) if with_value else None)
+    return _Part(parsed, msgspec.to_builtins(body) if with_value else None)
 
 
 async def _append_part(
@@ -283,14 +285,16 @@ async def _append_part(
             raise part.parsed
         result, added = await _append(service, request, part.parsed, part.value, f"/{index}")
     except SeriatimError as error:
-        _note_refused_part(service, request, part, error)
+        _keep_refused_part(service, request, part, error)
         return AppendOutcome(problem=service.problem(error, request.request_id))
     # Duplicates of a command receive exactly the response of the first.
-    whole = result.replayed and b"idempotency-key" not in request.headers
-    return AppendOutcome(make_receipt(result, added, whole=whole), replayed=whole)
+    with_records = result.replayed and b"idempotency-key" not in request.headers
+    return AppendOutcome(
+        make_receipt(result, added, with_records=with_records), replayed=with_records
+    )
 
 
-def _note_refused_part(
+def _keep_refused_part(
     service: Service, request: HttpRequest, part: _Part, error: SeriatimError
 ) -> None:
     """Keep one of several appends that was refused."""
@@ -306,8 +310,8 @@ async def list_refusals(
     Without the right `read`, only those of the same subject.
     """
     del params
-    found = service.refusals.list_for(request.caller, request.tenant_id)
-    return RefusalsResponse(found, service.settings.processes)
+    refused = service.refusals.list_for(request.caller, request.tenant_id)
+    return RefusalsResponse(refused, service.settings.processes)
 
 
 # -- each
@@ -331,11 +335,11 @@ async def _append(
     caller, tenant_id = request.caller, request.tenant_id
     now = asyncio.get_running_loop().time
     draft, events, added = _make_draft(service, request, parsed, value, part)
-    seconds, began = _timeout(service, request), now()
+    seconds, started = _find_timeout(service, request), now()
     try:
         async with service.append_limiter.slot(tenant_id, seconds):
-            left = max(_TIMEOUT_MIN_S, seconds - (now() - began))
-            result = await service.aio(tenant_id).append_draft(draft, timeout=left)
+            remaining_s = max(_TIMEOUT_MIN_S, seconds - (now() - started))
+            result = await service.aio(tenant_id).append_draft(draft, timeout=remaining_s)
     except IdempotencyConflict as error:
         raise redact_conflict(caller, error) from None
     if result.id_mismatch or (result.replayed and parsed.command is not None):
@@ -366,7 +370,7 @@ def _make_draft(
         tenant_id=tenant_id,
         profile_rules=parsed.profile_rules,
         events=events,
-        condition=[confine_condition(caller, one) for one in parsed.conditions] or None,
+        condition=[confine_condition(caller, condition) for condition in parsed.conditions] or None,
         idempotency_key=parsed.idempotency_key,
         command=make_command(request, parsed.command, value, part, endpoint),
         on_id_mismatch=parsed.on_id_mismatch,
@@ -392,7 +396,7 @@ def _add_trace_fields(
     return added
 
 
-def _timeout(service: Service, request: HttpRequest) -> float:
+def _find_timeout(service: Service, request: HttpRequest) -> float:
     """Return the timeout of an append: what the caller requests, at most the configured one."""
     header = request.headers.get(b"seriatim-timeout-s")
     bound = service.settings.request_timeout_s
@@ -408,23 +412,25 @@ def _timeout(service: Service, request: HttpRequest) -> float:
     return min(seconds, bound)
 
 
-def _receipt_response(
-    result: AppendResult, added: AddedFields | None, *, whole: bool
+def _make_receipt_response(
+    result: AppendResult, added: AddedFields | None, *, with_records: bool
 ) -> HttpResponse:
     headers = (REPLAYED_HEADER,) if result.replayed else ()
-    return HttpResponse(201, _encode(make_receipt(result, added, whole=whole)), headers=headers)
+    return HttpResponse(
+        201, _encode(make_receipt(result, added, with_records=with_records)), headers=headers
+    )
 
 
-def make_receipt(result: AppendResult, added: AddedFields | None, *, whole: bool) -> Receipt:
-    """Make the receipt of an append; `whole` includes the records."""
+def make_receipt(result: AppendResult, added: AddedFields | None, *, with_records: bool) -> Receipt:
+    """Make the receipt of an append; `with_records` includes the records."""
     records = result.records
     return Receipt(
         result.first_position,
         result.last_position,
         records[0].recorded_at,
-        [EventPosition(one.position, one.event_id, one.stream_seq) for one in records],
+        [EventPosition(record.position, record.event_id, record.stream_seq) for record in records],
         result.response,
         list(result.id_mismatch),
         added,
-        to_wire_records(records) if whole else None,
+        to_wire_records(records) if with_records else None,
     )

@@ -59,39 +59,41 @@ class UnauthenticatedConnections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, one: HttpConnection) -> None:
+    def add(self, connection: HttpConnection) -> None:
         """Count a new connection."""
-        self._open[one] = 0
+        self._open[connection] = 0
         if len(self._open) > self._count:
             self._close_oldest("unauthenticated_connections")
 
-    def add_bytes(self, one: HttpConnection, size: int) -> None:
+    def add_bytes(self, connection: HttpConnection, size: int) -> None:
         """Count bytes received before a valid token."""
-        if one not in self._open:
+        if connection not in self._open:
             return
-        self._open[one] += size
+        self._open[connection] += size
         self.bytes += size
         while self.bytes > self._size and self._open:
             self._close_oldest("unauthenticated_bytes")
 
-    def reset_bytes(self, one: HttpConnection) -> None:
+    def reset_bytes(self, connection: HttpConnection) -> None:
         """Stop counting the bytes of a connection after the response to its request."""
-        if one in self._open:
-            self.bytes -= self._open[one]
-            self._open[one] = 0
+        if connection in self._open:
+            self.bytes -= self._open[connection]
+            self._open[connection] = 0
 
-    def remove(self, one: HttpConnection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         """Stop counting a connection that has presented a token, or has ended."""
-        self.bytes -= self._open.pop(one, 0)
+        self.bytes -= self._open.pop(connection, 0)
 
     def _close_oldest(self, limit: str) -> None:
         with_bytes = limit == "unauthenticated_bytes"
-        found = next((one for one, size in self._open.items() if size or not with_bytes), None)
-        if found is None:
+        oldest = next(
+            (connection for connection, size in self._open.items() if size or not with_bytes), None
+        )
+        if oldest is None:
             return
-        self.remove(found)
+        self.remove(oldest)
         self._report(limit)
-        found.transport.abort()
+        oldest.transport.abort()
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -337,8 +339,8 @@ class HttpConnection(HttpToolsProtocol):
 
 def connection_from_scope(scope: Any) -> HttpConnection | None:
     """Return the connection of a request; None if another server runs the application."""
-    found: HttpConnection | None = scope.get(_CONNECTION)
-    return found
+    connection: HttpConnection | None = scope.get(_CONNECTION)
+    return connection
 
 
 def _too_long_error(part: str, bound: int) -> LimitExceeded:

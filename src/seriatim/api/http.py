@@ -172,10 +172,10 @@ class HttpRequest:
     async def _read_rest(
         self, first: bytes, at_most: int, seconds: float, on_chunk: OnChunk
     ) -> bytes:
-        until = asyncio.get_running_loop().time() + seconds
+        deadline = asyncio.get_running_loop().time() + seconds
         parts, size, more = [first], len(first), True
         while more:
-            message = await self._next_message(until - asyncio.get_running_loop().time())
+            message = await self._next_message(deadline - asyncio.get_running_loop().time())
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > at_most:
@@ -231,8 +231,8 @@ async def _receive_in_time(message: Awaitable[AsgiMessage], seconds: float) -> A
     try:
         awaited = next(step)
     except StopIteration as stop:
-        found: AsgiMessage = stop.value
-        return found
+        received: AsgiMessage = stop.value
+        return received
     try:
         async with asyncio.timeout(seconds):
             return await _StartedAwaitable(step, awaited)
@@ -246,22 +246,22 @@ class _StartedAwaitable:
 
     def __init__(self, step: Generator[Any, Any, AsgiMessage], awaited: Any) -> None:
         self._step = step
-        self._waits_for = awaited
+        self._awaited = awaited
 
     def __await__(self) -> Generator[Any, Any, AsgiMessage]:
-        sent = yield self._waits_for
+        sent = yield self._awaited
         while True:
             try:
                 awaited = self._step.send(sent)
             except StopIteration as stop:
-                found: AsgiMessage = stop.value
-                return found
+                message: AsgiMessage = stop.value
+                return message
             sent = yield awaited
 
 
 def _group_pairs(pairs: list[tuple[str, str]], struct_type: type[Any]) -> dict[str, Any]:
     lists = _list_fields(struct_type)
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
         if name not in struct_type.__struct_fields__:
             msg = f"unknown parameter {name!r:.80}"
@@ -270,13 +270,13 @@ def _group_pairs(pairs: list[tuple[str, str]], struct_type: type[Any]) -> dict[s
             msg = f"the parameter {name} is null: leave it out instead"
             raise InvalidArgument(msg, details={"argument": name})
         if name in lists:
-            given.setdefault(name, []).append(value)
-        elif name in given:
+            values.setdefault(name, []).append(value)
+        elif name in values:
             msg = f"the parameter {name} is given twice"
             raise InvalidArgument(msg, details={"argument": name})
         else:
-            given[name] = value
-    return given
+            values[name] = value
+    return values
 
 
 def _list_fields(struct_type: type[Any]) -> frozenset[str]:
@@ -304,17 +304,18 @@ _TEXT_FIELDS: dict[type[Any], frozenset[str]] = {}
 
 def _is_text(field_type: Any) -> bool:
     texts = (msgspec.inspect.StrType, msgspec.inspect.LiteralType, msgspec.inspect.ListType)
-    return any(isinstance(one, texts) for one in getattr(field_type, "types", (field_type,)))
+    alternatives = getattr(field_type, "types", (field_type,))
+    return any(isinstance(alternative, texts) for alternative in alternatives)
 
 
 def _is_list(field_type: Any) -> bool:
-    inner = getattr(field_type, "types", (field_type,))
-    return any(isinstance(one, msgspec.inspect.ListType) for one in inner)
+    alternatives = getattr(field_type, "types", (field_type,))
+    return any(isinstance(alternative, msgspec.inspect.ListType) for alternative in alternatives)
 
 
-def _convert(given: dict[str, Any], struct_type: type[Any]) -> Any:
+def _convert(values: dict[str, Any], struct_type: type[Any]) -> Any:
     try:
-        return msgspec.convert(given, struct_type, strict=False)
+        return msgspec.convert(values, struct_type, strict=False)
     except msgspec.ValidationError as error:
         raise invalid_shape_error(error, "the query string") from None
 
@@ -387,10 +388,10 @@ _COMPRESSIBLE = (JSON, b"application/problem+json", b"text/plain", b"application
 
 def _check_transfer_coding(request: HttpRequest) -> None:
     """Refuse transfer codings other than chunked."""
-    given = request.headers.get(b"transfer-encoding", b"").strip().lower()
-    if given in (b"", b"chunked"):
+    coding = request.headers.get(b"transfer-encoding", b"").strip().lower()
+    if coding in (b"", b"chunked"):
         return
-    name = given.decode("latin-1")[:40]
+    name = coding.decode("latin-1")[:40]
     error = InvalidArgument(
         f"the transfer encoding {name!r} is not supported: send content-encoding: gzip, or none",
         details={"argument": "transfer-encoding"},
@@ -405,12 +406,12 @@ def is_gzipped(request: HttpRequest) -> bool:
         StatusError: The body has another coding: 415, or 501 for a transfer coding.
     """
     _check_transfer_coding(request)
-    given = request.headers.get(b"content-encoding", b"").strip().lower()
-    if given in (b"", b"identity"):
+    coding = request.headers.get(b"content-encoding", b"").strip().lower()
+    if coding in (b"", b"identity"):
         return False
-    if given in (b"gzip", b"x-gzip"):
+    if coding in (b"gzip", b"x-gzip"):
         return True
-    name = given.decode("latin-1")[:40]
+    name = coding.decode("latin-1")[:40]
     error = InvalidArgument(
         f"the content encoding {name!r} is not supported: send gzip, or none",
         details={"argument": "content-encoding"},
@@ -432,7 +433,7 @@ def decompress(body: bytes, max_bytes: int) -> bytes:
             members += 1
             if members > MEMBERS_MAX:
                 raise limit_error("gzip_members", MEMBERS_MAX, members)
-            for part in reader.member():
+            for part in reader.read_member():
                 size += len(part)
                 if size > max_bytes:
                     raise too_large_error(size, max_bytes)
@@ -458,19 +459,19 @@ class _GzipReader:
         """Whether input remains."""
         return self._at < len(self._body)
 
-    def member(self) -> Iterator[bytes]:
+    def read_member(self) -> Iterator[bytes]:
         """Yield the decompressed next member in parts."""
         member = zlib.decompressobj(_GZIP)
         while True:
-            fed = self._body[self._at : self._at + _FEED]
-            part = member.decompress(fed, _STEP)
+            chunk = self._body[self._at : self._at + _FEED]
+            part = member.decompress(chunk, _STEP)
             # After the last member, both attributes may hold the remaining input.
             unread = member.unused_data if member.eof else member.unconsumed_tail
-            self._at += len(fed) - len(unread)
+            self._at += len(chunk) - len(unread)
             yield part
             if member.eof:
                 return
-            if not part and not fed:
+            if not part and not chunk:
                 raise _invalid_gzip_error()
 
 
@@ -482,12 +483,12 @@ def _invalid_gzip_error() -> InvalidArgument:
 def accepts_gzip(accepted: bytes) -> bool:
     """Return whether the header Accept-Encoding accepts gzip."""
     qualities: dict[bytes, bool] = {}
-    for one in accepted.lower().split(b","):
-        name, _, quality = one.partition(b";")
+    for item in accepted.lower().split(b","):
+        name, _, quality = item.partition(b";")
         _, _, weight = quality.partition(b"=")
         qualities[name.strip()] = not weight or weight.strip().strip(b"0.") != b""
-    found = [qualities[name] for name in (b"gzip", b"x-gzip", b"*") if name in qualities]
-    return bool(found) and found[0]
+    applicable = [qualities[name] for name in (b"gzip", b"x-gzip", b"*") if name in qualities]
+    return bool(applicable) and applicable[0]
 
 
 def is_compressible(content_type: bytes, size: int) -> bool:

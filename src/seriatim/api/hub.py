@@ -274,9 +274,9 @@ class Hub:
         self, tenant_id: str, channel: _Channel, appends: list[Batch]
     ) -> None:
         """Deliver appends to the tails that they match; tails may join meanwhile."""
-        handled: set[TailBuffer] = set()
-        while new_members := channel.members - handled:
-            handled |= new_members
+        matched: set[TailBuffer] = set()
+        while new_members := channel.members - matched:
+            matched |= new_members
             matcher = TailMatcher(appends, new_members, tenant_id, self._memory)
             while not matcher.done and not self.stopped:
                 for tail, chunk in await self._run(matcher.run):

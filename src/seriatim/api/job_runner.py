@@ -31,7 +31,7 @@ _PROGRESS_LINES = 20
 _LINE_BYTES = 400
 _UPDATE_S = 2.0
 _TERMINATE_S = 2.0  # from SIGTERM to SIGKILL
-_FOUND_PROBLEMS = 1  # the exit code of a verification that finds a difference
+_EXIT_DIFFERENCE = 1  # the exit code of a verification that finds a difference
 
 
 class JobRunner:
@@ -173,7 +173,7 @@ class JobRunner:
             return None, "the service was stopped"
         result = _parse_line(output.finish())
         code = process.returncode
-        if result is not None and code in (0, _FOUND_PROBLEMS):
+        if result is not None and code in (0, _EXIT_DIFFERENCE):
             return result, ""
         problem = _parse_line(log.finish())
         message = problem.get("message") if problem is not None else None

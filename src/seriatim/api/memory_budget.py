@@ -33,8 +33,8 @@ class MemoryBudget:
 
     def used(self, tenant_id: str) -> int:
         """Return the bytes of bodies and unsent responses that a tenant holds."""
-        found = self._tenants.get(tenant_id)
-        return 0 if found is None else found.held.used
+        usage = self._tenants.get(tenant_id)
+        return 0 if usage is None else usage.held.used
 
     def acquire(self, tenant_id: str, size: int) -> None:
         """Count bytes.
@@ -91,13 +91,13 @@ class MemoryBudget:
             TimedOut: Other work of the tenant left too little memory for `seconds`.
         """
         usage = self._usage(tenant_id)
-        taken = min(size, self._work)
+        reserved = min(size, self._work)
         try:
-            await usage.work.acquire_bytes(taken, seconds)
+            await usage.work.acquire_bytes(reserved, seconds)
             try:
                 yield
             finally:
-                usage.work.release_bytes(taken)
+                usage.work.release_bytes(reserved)
         except TimeoutError:
             msg = "timed out while large requests of this tenant used its memory; nothing was done"
             raise TimedOut(msg) from None
@@ -110,14 +110,14 @@ class MemoryBudget:
         Raises:
             LimitExceeded: It could not.
         """
-        if (held := self.used(tenant_id)) + size > max(self.bound, size):
-            raise _memory_error(self.bound, held + size)
+        if (used := self.used(tenant_id)) + size > max(self.bound, size):
+            raise _memory_error(self.bound, used + size)
 
     def _usage(self, tenant_id: str) -> _Usage:
-        found = self._tenants.get(tenant_id)
-        if found is None:
-            found = self._tenants[tenant_id] = _Usage(self.bound, self._work)
-        return found
+        usage = self._tenants.get(tenant_id)
+        if usage is None:
+            usage = self._tenants[tenant_id] = _Usage(self.bound, self._work)
+        return usage
 
     def _remove_if_idle(self, tenant_id: str, usage: _Usage) -> None:
         if usage.held.idle and usage.work.idle:

@@ -80,13 +80,13 @@ class RequestQueue:
 
     def used(self, tenant_id: str) -> float:
         """Return the processor time that a tenant has used lately, in seconds."""
-        seconds, at = self._used.get(tenant_id, (0.0, 0.0))
-        return seconds * 0.5 ** ((self._clock() - at) / HALF_LIFE_S) if seconds else 0.0
+        seconds, charged_at = self._used.get(tenant_id, (0.0, 0.0))
+        return seconds * 0.5 ** ((self._clock() - charged_at) / HALF_LIFE_S) if seconds else 0.0
 
     def _iteration_s(self) -> float:
         """Return the time in which one iteration may start requests."""
-        alone = self._clock() - self._recent[1] >= NEIGHBOUR_S
-        return self._start_s * (ALONE if alone else 1)
+        is_alone = self._clock() - self._recent[1] >= NEIGHBOUR_S
+        return self._start_s * (ALONE if is_alone else 1)
 
     def _schedule(self) -> None:
         self._scheduled = True
@@ -135,8 +135,8 @@ class RequestQueue:
             if now - since < YIELD_S:
                 break
             del self._running[oldest]
-        own = self.used(tenant_id)
+        used_s = self.used(tenant_id)
         for other, since in self._running.values():
-            if other != tenant_id and self.used(other) < own:
+            if other != tenant_id and self.used(other) < used_s:
                 return since + YIELD_S - now
         return 0.0

@@ -1,4 +1,4 @@
-"""Who is calling, and what that caller may do."""
+"""Authentication of callers, and the rules that their rights impose on appends."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class Authenticator:
                 self._look_up(token, find, self._cache)
             )
             lookup.add_done_callback(lambda _: self._lookups.pop(token))
+        # Requests with the same token share a lookup: one that is cancelled must not end it.
         return await asyncio.shield(lookup)
 
     async def authenticate_session(self, token_id: str) -> Caller:
@@ -115,6 +116,7 @@ class Authenticator:
         find: Callable[[], tuple[Caller, int | None]],
         cache: dict[str, tuple[Caller, float]],
     ) -> Caller:
+        """Look up a token or session, and cache the result for at most `TOKEN_CACHE_S`."""
         try:
             caller, remaining_us = await self._run(find)
         except Unauthorized:

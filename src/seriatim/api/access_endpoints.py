@@ -76,7 +76,7 @@ class QuotaParams(msgspec.Struct, frozen=True):
 
 
 class QuotaUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The quota of a tenant, and what this process would accept of it at once.
+    """The quota of a tenant, and the part of it that is left in this process.
 
     `events_left` and `bytes_left` are null without a limit, and negative while a large append is
     being worked off. Each process of the service grants an equal part of a quota.
@@ -188,7 +188,7 @@ def _record(
 async def list_quotas(
     service: Service, request: HttpRequest, params: QuotaParams
 ) -> QuotasResponse:
-    """List the quotas of tenants, and how much of each is left in this process."""
+    """List the quotas of tenants, with the part of each that is left in this process."""
     del request
     _check_limit(params.limit)
     after = "" if params.after is None else check_name("after", params.after)
@@ -213,7 +213,7 @@ def _describe_use(service: Service, quota: Quota) -> QuotaUse:
 
 
 async def set_quota(service: Service, request: HttpRequest, body: QuotaBody) -> CountResponse:
-    """Set how much a tenant may append; all processes apply it within two seconds."""
+    """Set the quota of a tenant; all processes apply it within two seconds."""
     check_reason(body.reason)
     quota = Quota(
         tenant_id=body.tenant_id, events_per_s=body.events_per_s, bytes_per_s=body.bytes_per_s

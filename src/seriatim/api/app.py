@@ -63,9 +63,24 @@ from seriatim.telemetry.log_metrics import LogMetrics
 from seriatim.telemetry.metrics import LABEL_VALUES_MAX, Metrics, ServiceMetrics
 from seriatim.wire.problems import TOO_MANY_REQUESTS
 
+logger = logging.getLogger("seriatim.api")
+
 UNKNOWN_ROUTE = "other"  # unknown paths would make the number of labels unbounded
 GAUGE_CACHE_S = 10.0  # the lag of all tenants' consumers takes many reads
 _SERVER_ERROR = 500
+STALLED_CLIENT_S = 60.0  # a connection is aborted if its client accepts nothing for this long
+SEND_BYTES = 64 * 1024  # per message: a connection's write buffer is outside the memory budget
+QUOTA_LIMITS = ("events_per_s", "bytes_per_s")
+_START, _BODY = "http.response.start", "http.response.body"
+_VARY = (b"vary", b"accept-encoding")
+_METHOD_NOT_ALLOWED = 405
+_GZIP_RATIO = 4  # typical of text; the rest of a denser body is counted after decompression
+_REQUEST_ID_MAX = 128
+_CORS_HEADERS = (
+    b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, "
+    b"seriatim-timeout-s, traceparent, tracestate, x-request-id"
+)
+_encode = msgspec.json.Encoder().encode
 
 
 class RequestObserver:
@@ -142,23 +157,6 @@ def start_request_span(request: HttpRequest) -> AbstractContextManager[Any]:
         },
         parent=tracing.extract(headers),
     )
-
-
-logger = logging.getLogger("seriatim.api")
-
-STALLED_CLIENT_S = 60.0  # a connection is aborted if its client accepts nothing for this long
-SEND_BYTES = 64 * 1024  # per message: a connection's write buffer is outside the memory budget
-QUOTA_LIMITS = ("events_per_s", "bytes_per_s")
-_START, _BODY = "http.response.start", "http.response.body"
-_VARY = (b"vary", b"accept-encoding")
-_METHOD_NOT_ALLOWED = 405
-_GZIP_RATIO = 4  # typical of text; the rest of a denser body is counted after decompression
-_REQUEST_ID_MAX = 128
-_CORS_HEADERS = (
-    b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, "
-    b"seriatim-timeout-s, traceparent, tracestate, x-request-id"
-)
-_encode = msgspec.json.Encoder().encode
 
 
 class Mount(Protocol):
@@ -251,6 +249,7 @@ class App:
             if self._mount is not None:
                 self._mount.start(self)
         except SeriatimError as error:
+            # The server then ends with this message; an exception would add a traceback.
             await send({"type": "lifespan.startup.failed", "message": error.message})
             return
         await send({"type": "lifespan.startup.complete"})
@@ -286,6 +285,7 @@ class App:
     # -- one request
 
     async def _serve(self, request: HttpRequest, send: Send) -> None:
+        """Respond to a request, cancel its work when it ends, and record its telemetry."""
         started = time.perf_counter()
         request.request_id = _find_request_id(request) or next(self._ids)
         route = self._routes.get((request.route_method, request.path))
@@ -297,6 +297,7 @@ class App:
         if request.connection is not None:
             request.connection.start_request(work.cancel)
         try:
+            # The threads of this request find `work` in its context, and stop their reads with it.
             with cancellable(work):
                 response = await self._respond_with_span(request, route)
                 size = await self._deliver(request, response, send)
@@ -330,7 +331,7 @@ class App:
                 )
                 await self._send_message(request, send, {"type": _BODY, "body": b""})
                 return 0
-            self.service.release(request)
+            self.service.release(request)  # a tail may last for hours: its body is not needed
             with self.observer.track_tail():
                 return await self._stream(request, response, send)
         response = await self._compress(request, response)
@@ -340,6 +341,7 @@ class App:
 
     def _hold_response(self, request: HttpRequest, size: int) -> None:
         """Count a response in the tenant's memory, in place of the request body."""
+        # A response with records is counted already, with up to a third for its encoding.
         if request.identified and not size <= request.held_bytes <= size + size // 3:
             self.service.release(request)
             self.service.memory.add(request.tenant_id, size)
@@ -349,6 +351,7 @@ class App:
         body, accepted = response.body, request.headers.get(b"accept-encoding", b"")
         if not is_compressible(response.content_type, len(body)):
             return response
+        # Both forms have this header: a cache must not send one client the form of another.
         uncompressed = msgspec.structs.replace(response, headers=(*response.headers, _VARY))
         if not accepted or not accepts_gzip(accepted):
             return uncompressed
@@ -374,9 +377,8 @@ class App:
             return self._error_response(refusal.error, request, refusal.status, refusal.headers)
         except ClientDisconnected:
             return HttpResponse(499)
-        except (
-            asyncio.CancelledError
-        ):  # the grace period is over: this is the last chance to respond
+        except asyncio.CancelledError:
+            # The grace period is over: this is the last chance to respond.
             msg = "the service stopped while processing this request, which may have succeeded"
             return self._error_response(BackendFailure(msg, details={"ambiguous": True}), request)
         except Exception as error:
@@ -405,6 +407,7 @@ class App:
     async def _dispatch(
         self, request: HttpRequest, route: Route | None
     ) -> HttpResponse | HttpStream:
+        """Identify the caller and tenant, check the rights of the caller, and run the route."""
         if route is None:
             return await self._handle_other_path(request)
         caller = await self.service.authenticate(request.headers)
@@ -415,6 +418,7 @@ class App:
         request.identified = True
         _check_rights(route, request)
         handle = partial(self._handle, route, request)
+        # Other paths are not queued: health checks respond even if tenants fill the event loop.
         return await self.service.queue.run(request.tenant_id, handle)
 
     async def call(self, request: HttpRequest) -> HttpResponse | HttpStream:
@@ -436,6 +440,7 @@ class App:
             self.service.release(request)
 
     async def _handle(self, route: Route, request: HttpRequest) -> HttpResponse | HttpStream:
+        """Parse the parameters or the body of a request, and call the endpoint of its route."""
         service = self.service
         if route.params is not None:
             params = request.params(route.params)
@@ -444,7 +449,7 @@ class App:
         if not _is_json(request.headers.get(b"content-type", b"")):
             msg = "the body must be JSON: send Content-Type: application/json"
             raise InvalidArgument(msg, details={"argument": "content-type"})
-        if route.raw:
+        if route.raw:  # appends, which handle idempotency keys themselves
             response: HttpResponse = await route.handler(service, request, raw)
             return response
         parse = partial(self._parsers[route.endpoint], raw)
@@ -482,6 +487,7 @@ class App:
             accounting.end()
         if not gzipped:
             return raw
+        # The size is known only after decompression: count an estimate first, then the difference.
         expected = min(bound, _GZIP_RATIO * len(raw))
         service.hold(request, expected)
         decompressed = await service.run_for_tenant(request.tenant_id, decompress, raw, bound)
@@ -492,6 +498,12 @@ class App:
     # -- paths other than routes of the log
 
     async def _handle_other_path(self, request: HttpRequest) -> HttpResponse | HttpStream:
+        """Respond for health checks, the mount, CORS, metrics and the OpenAPI document.
+
+        Raises:
+            StatusError: The path does not accept the method.
+            NotFound: There is no such path.
+        """
         is_read = request.route_method == "GET"
         if request.path in self._public_paths:
             if not is_read:
@@ -607,8 +619,9 @@ class App:
         """Send chunks until they end, or the client disconnects or stalls."""
         headers = self._headers(request, response.content_type, response.headers)
         await self._send_message(request, send, {"type": _START, "status": 200, "headers": headers})
-        sizes = [0]
+        sizes = [0]  # a list, so that the size is known even if the task is cancelled
         sending = asyncio.create_task(self._send_chunks(request, response, send, sizes))
+        # A tail may send nothing for a long time: only reading reports that its client is gone.
         disconnect = asyncio.create_task(request.wait_for_disconnect())
         try:
             await asyncio.wait((sending, disconnect), return_when=asyncio.FIRST_COMPLETED)
@@ -638,13 +651,24 @@ class App:
                 request, send, {"type": _BODY, "body": b"", "more_body": False}
             )
         finally:
+            # `async for` does not close a generator that it leaves early: close it now, since it
+            # holds the tail's buffer and memory.
             aclose = getattr(chunks, "aclose", None)
             if aclose is not None:
                 await aclose()
 
 
 class BodyAccounting:
-    """Counts a body as it arrives, in the memory and, for an append, the quota of its tenant."""
+    """Count a body as it arrives, in the memory and, for an append, the quota of its tenant.
+
+    Args:
+        service: The service.
+        request: The request, whose tenant is known.
+        metered: Count the bytes against the quota too.
+
+    Raises:
+        LimitExceeded: The tenant has used up its quota, so its body is not read.
+    """
 
     def __init__(self, service: Service, request: HttpRequest, *, metered: bool) -> None:
         self._service = service
@@ -673,6 +697,7 @@ class BodyAccounting:
         charged_before = self._request.charged_bytes
         self._request.charged_bytes += size
         self.charge(size)
+        # Other requests of the tenant may have used up the quota since the first part was checked.
         if self._metered and charged_before:
             self._check_quota()
         self._service.hold(self._request, size)
@@ -702,6 +727,11 @@ def _make_response(route: Route, result: Any) -> HttpResponse | HttpStream:
 
 
 def _check_rights(route: Route, request: HttpRequest) -> None:
+    """Check that the caller has the right, tenant and event types that a route requires.
+
+    Raises:
+        Forbidden: The caller has not.
+    """
     caller = request.caller
     if route.right is not None:
         caller.require(route.right, service=route.service)

@@ -77,7 +77,10 @@ def _parse_append(raw: bytes, limits: Limits) -> _ParsedBody:
 
 
 def _match(parser: BodyParser, value: Any, limits: Limits) -> Any:
-    """Convert a body to its type, unless it has too many events, which is reported strictly."""
+    """Convert a body to its type; return None if it does not match or has too many events.
+
+    The number is checked first, since converting a million small events takes seconds.
+    """
     events = value.get("events") if isinstance(value, dict) else None
     if isinstance(events, list) and len(events) > limits.append_events:
         return None
@@ -119,11 +122,21 @@ async def _append_one(
     parse: Callable[[bytes, Limits], _ParsedBody],
     convert: Callable[[Any], dict[str, Any]],
 ) -> HttpResponse:
+    """Make one append, and keep it for `list_refusals` if it is refused.
+
+    Args:
+        service: The service.
+        request: The request.
+        raw: The body.
+        parse: Parses the body.
+        convert: Converts the parsed body to that of a general append.
+    """
     try:
         async with _reserve_memory(service, request, raw):
             return await _parse_and_append(service, request, raw, parse)
     except SeriatimError as error:
         value = None
+        # Parsed again, which only a refused append costs, and only a small one.
         if len(raw) <= REFUSAL_BYTES:
             with suppress(SeriatimError, TypeError, ValueError):
                 value = convert(parse_json_body(raw))
@@ -147,6 +160,7 @@ async def _parse_and_append(
     raw: bytes,
     parse: Callable[[bytes, Limits], _ParsedBody],
 ) -> HttpResponse:
+    """Parse a body, append its events, and encode the receipt; large ones in a thread."""
     parsed, value = await service.run_sized(
         request.tenant_id, len(raw), partial(parse, raw, service.limits)
     )
@@ -158,7 +172,7 @@ async def _parse_and_append(
 
 
 async def explain(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
-    """Return what an append with this body would do now, and why; nothing is stored."""
+    """Report whether an append would be accepted, replayed or refused, and why; store nothing."""
     async with _reserve_memory(service, request, raw):
         response = await _explain(service, request, raw)
         return HttpResponse(
@@ -251,6 +265,12 @@ async def _parse_and_append_several(
 
 
 def _parse_parts(raw: bytes, limits: Limits, *, with_values: bool) -> list[_Part]:
+    """Parse several appends, each to its own result or error.
+
+    Raises:
+        InvalidArgument: The body is not an object with a list of appends.
+        LimitExceeded: It has too many appends, or too many events in all.
+    """
     value = parse_json_body(raw)
     if not isinstance(value, dict) or not isinstance(value.get("appends"), list):
         msg = "the body must be an object with a list of appends"
@@ -305,9 +325,9 @@ def _keep_refused_part(
 async def list_refusals(
     service: Service, request: HttpRequest, params: NoParams
 ) -> RefusalsResponse:
-    """List the last refused appends of the tenant, in the process that answers.
+    """List the last appends of the tenant that the responding process refused.
 
-    Without the right `read`, only those of the same subject.
+    A token without the right `read` sees only those of its own subject.
     """
     del params
     refused = service.refusals.list_for(request.caller, request.tenant_id)
@@ -338,10 +358,12 @@ async def _append(
     seconds, started = _find_timeout(service, request), now()
     try:
         async with service.append_limiter.slot(tenant_id, seconds):
+            # The wait for a slot is part of the append's timeout.
             remaining_s = max(_TIMEOUT_MIN_S, seconds - (now() - started))
             result = await service.aio(tenant_id).append_draft(draft, timeout=remaining_s)
     except IdempotencyConflict as error:
         raise redact_conflict(caller, error) from None
+    # These replays may return other events than the caller has sent.
     if result.id_mismatch or (result.replayed and parsed.command is not None):
         check_readable(caller, events, result.records)
     return result, _add_trace_fields(added, events, result)
@@ -363,6 +385,7 @@ def _make_draft(
     """
     caller, tenant_id = request.caller, request.tenant_id
     now = asyncio.get_running_loop().time()
+    # Quotas come first: a tenant over its quota must not cause further work.
     service.meter.charge(tenant_id, len(parsed.events), 0, now, charged_bytes=request.charged_bytes)
     caller.require_types(event.event_type for event in parsed.events)
     events, added = set_actor(caller, parsed.events)

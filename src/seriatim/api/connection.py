@@ -93,7 +93,7 @@ class UnauthenticatedConnections:
             return
         self.remove(oldest)
         self._report(limit)
-        oldest.transport.abort()
+        oldest.transport.abort()  # closing would wait for a peer that does not read
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -204,6 +204,7 @@ class HttpConnection(HttpToolsProtocol):
         super().data_received(data)
         self._data = b""
         scope: Any = self.scope  # none before the first request
+        # The cycle has the scope of the last head as soon as that head is complete.
         if scope is not None and getattr(self.cycle, "scope", None) is scope:
             self._end_head_timer()
             self._check_trailers()
@@ -247,6 +248,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
         if self._unauthenticated is not None:
             self._unauthenticated.add_bytes(self, size)
+            # Without a valid token no body is read: it stays in the kernel until authentication.
             if any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers):
                 self.flow.pause_reading()
 
@@ -284,6 +286,7 @@ class HttpConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse data that is not HTTP, or has a method that the parser does not know."""
         del msg
+        # The parser stops at an unknown method: the path, for the header Allow, is in the raw data.
         unknown_method = isinstance(sys.exception(), HttpParserInvalidMethodError)
         line = _REQUEST_LINE.match(self._data) if unknown_method else None
         if line is None:
@@ -315,6 +318,7 @@ class HttpConnection(HttpToolsProtocol):
         self.loop.call_later(LINGER_S, self.transport.close)
 
     def _discard(self, size: int) -> None:
+        """Count discarded bytes, and abort the connection when they exceed their bound."""
         self._discarded += size
         if self.on_discard is not None:
             self.on_discard(size)

@@ -193,7 +193,7 @@ async def list_subscriptions(
 
 
 async def record_failure(service: Service, request: HttpRequest, body: FailureBody) -> DoneResponse:
-    """Store the last error of a subscription; needs the lease of its owner."""
+    """Store the last error of a subscription whose lease the caller holds."""
     check_name("name", body.name)
     if not 1 <= body.failures <= _EPOCH_MAX:
         raise invalid_argument("failures", "must be a whole number from 1")
@@ -236,6 +236,7 @@ async def release_lease(service: Service, request: HttpRequest, body: ReleaseBod
 
 
 def _check_lease(request: HttpRequest, lease: Lease) -> Lease:
+    # A lease comes back from its client, so its fields are not trusted.
     check_position("lease.token", lease.token)
     if lease.tenant_id != request.tenant_id:
         raise Forbidden("this lease belongs to another tenant")
@@ -327,7 +328,7 @@ async def wait_for_projection(
 async def list_projection_failures(
     service: Service, request: HttpRequest, params: ProjectionFailureParams
 ) -> FailuresResponse:
-    """List the events that a projection could not process, and how each was resolved.
+    """List the events that a projection could not process, with their resolutions.
 
     They are in order of position; the next page has `after` = the last position.
     """

@@ -172,6 +172,8 @@ class HttpRequest:
     async def _read_rest(
         self, first: bytes, at_most: int, seconds: float, on_chunk: OnChunk
     ) -> bytes:
+        """Read the chunks after the first one, and return the whole body."""
+        # One deadline for all chunks: otherwise a client could send a byte per timeout.
         deadline = asyncio.get_running_loop().time() + seconds
         parts, size, more = [first], len(first), True
         while more:
@@ -260,12 +262,18 @@ class _StartedAwaitable:
 
 
 def _group_pairs(pairs: list[tuple[str, str]], struct_type: type[Any]) -> dict[str, Any]:
+    """Collect the parameters of a query string by name, with lists where the type has lists.
+
+    Raises:
+        InvalidArgument: A parameter is unknown, null, or repeated without being a list.
+    """
     lists = _list_fields(struct_type)
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name not in struct_type.__struct_fields__:
             msg = f"unknown parameter {name!r:.80}"
             raise InvalidArgument(msg, details={"argument": name[:80]})
+        # Lax conversion would turn this text into None.
         if value.lower() == "null" and name not in _text_fields(struct_type):
             msg = f"the parameter {name} is null: leave it out instead"
             raise InvalidArgument(msg, details={"argument": name})
@@ -298,6 +306,7 @@ def _text_fields(struct_type: type[Any]) -> frozenset[str]:
     return names
 
 
+# Each type of parameters is inspected once, not with each request.
 _LISTS: dict[type[Any], frozenset[str]] = {}
 _TEXT_FIELDS: dict[type[Any], frozenset[str]] = {}
 
@@ -374,6 +383,8 @@ def too_large_error(actual: int, bound: int) -> LimitExceeded:
     details = {"limit": "request_bytes", "bound": bound, "actual": actual}
     return LimitExceeded(msg, details=details)
 
+
+# -- compression
 
 COMPRESS_MIN_BYTES = 1024  # a smaller response fits into one packet anyway
 _LEVEL = 4

@@ -20,7 +20,7 @@ from seriatim.core.ids import hash_key, key_problem
 from seriatim.core.request import limits_around_payloads
 
 REPLAYED_HEADER = (b"seriatim-replayed", b"true")
-_POLL_S = 0.05
+_POLL_S = 0.05  # the request that holds a key may run in another process
 
 
 async def run_once(
@@ -54,7 +54,7 @@ async def run_once(
         )
     try:
         response = await run()
-    except BaseException:
+    except BaseException:  # a cancelled request too must not block its duplicates
         await _release(service, command, reservation)
         raise
     if response.storable and len(response.body) <= service.settings.answer_bytes:
@@ -77,6 +77,7 @@ async def _hash_body(service: Service, request: HttpRequest, raw: bytes) -> str:
         except ValidationError as error:
             msg = f"the body cannot be stored: {error.location}: {error.message}"
             raise InvalidArgument(msg, details={"argument": "the body"}) from None
+        # The canonical text, so that blanks and the order of keys make no difference.
         return hash_text(canonical_text(value))
 
     return await service.run_for_tenant(request.tenant_id, compute)

@@ -77,6 +77,7 @@ class MemoryBudget:
         """
         usage = self._usage(tenant_id)
         try:
+            # More than the bound would never fit.
             await usage.held.acquire_bytes(min(size, self.bound), seconds)
         except TimeoutError:
             raise _memory_error(self.bound, usage.held.used + size) from None
@@ -120,6 +121,7 @@ class MemoryBudget:
         return usage
 
     def _remove_if_idle(self, tenant_id: str, usage: _Usage) -> None:
+        # Idle tenants have no entry: their number must not fill the memory.
         if usage.held.idle and usage.work.idle:
             self._tenants.pop(tenant_id, None)
 
@@ -149,6 +151,8 @@ class _ByteQueue:
         return not self.used and not self._queue
 
     async def acquire_bytes(self, size: int, seconds: float) -> None:
+        """Wait until bytes fit, and count them; raises `TimeoutError` after `seconds`."""
+        # First come, first served: small requests must not keep a large one waiting forever.
         if not self._queue and self.used + size <= self._bound:
             self.used += size
             return

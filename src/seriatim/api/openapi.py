@@ -59,7 +59,7 @@ def _make_document(paths: dict[str, Any], components: dict[str, Any]) -> dict[st
         "info": {
             "title": "Seriatim",
             "version": VERSION,
-            "description": "An ordered, idempotent, replayable event log over HTTP.",
+            "description": "This API appends to and reads an ordered, idempotent, replayable log.",
         },
         "paths": paths,
         "components": {
@@ -97,7 +97,8 @@ def _make_operation(route: Route, limits: Limits, serving: ServiceSettings) -> d
         schema = _make_components()[0][route.body]
         bound = serving.request_bytes if route.raw else min(serving.request_bytes, SMALL_BODY_BYTES)
         operation["requestBody"] = {
-            "description": f"At most {bound} bytes after decompression (Content-Encoding: gzip).",
+            "description": f"The body has at most {bound} bytes after decompression. "
+            "It may be compressed with gzip, as `Content-Encoding` states.",
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
@@ -157,7 +158,7 @@ def _add_parameter_bounds(
     parameter_bounds = bounds.get(name, {})
     kind = {"minLength": "string", "maxItems": "array"}.get(next(iter(parameter_bounds), ""))
     numeric = schema.get("type") in ("integer", "number")
-    # A default of -1 stands for the start, before position 0: the minimum does not apply to it.
+    # A default of -1 includes entries at position 0: the minimum of positions does not apply.
     if kind == schema.get("type") or (kind is None and numeric and schema.get("default") != -1):
         return {**schema, **parameter_bounds}
     return schema
@@ -176,16 +177,23 @@ def _remove_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _make_header_parameters(route: Route) -> list[dict[str, Any]]:
     headers = [
-        _make_header_parameter("seriatim-tenant", "The tenant, for tokens of all tenants."),
+        _make_header_parameter(
+            "seriatim-tenant",
+            "The tenant of the request, which only a token for all tenants chooses.",
+        ),
     ]
     if route.writes:
         headers.append(
             _make_header_parameter(
-                "idempotency-key", "Requests with the same key and body run once.", 200
+                "idempotency-key",
+                "Requests with the same key and body run once and receive the same response.",
+                200,
             )
         )
     if route.stream:
-        headers.append(_make_header_parameter("last-event-id", "The position to continue from."))
+        headers.append(
+            _make_header_parameter("last-event-id", "The tail continues after this position.")
+        )
     return headers
 
 

@@ -60,7 +60,7 @@ class RegistryParams(msgspec.Struct, frozen=True):
 
 
 class HandlerProgress(HandlerCursor, frozen=True, kw_only=True):
-    """How far the workers of a handler have come, and how much is left.
+    """The cursor of a handler's workers, and its lag.
 
     `lag_events` is the number of positions from the tenant's first event after the cursor to the
     head, `lag_seconds` the age of that event; both are null for a topic. The cursor of a worker
@@ -125,7 +125,7 @@ class StatusParams(CountParams, frozen=True):
 class EntryCountResponse(msgspec.Struct, frozen=True):
     """The number of events that match, in all and by handler and status.
 
-    `retryable` is how many of them a retry affects: those that are failed, dead or unknown.
+    `retryable` is the number that a retry affects: those that are failed, dead or unknown.
     """
 
     count: int
@@ -387,6 +387,7 @@ def _select_unfinished(
 def _make_filter(
     request: HttpRequest, body: RetryBody | SkipBody, statuses: tuple[str, ...]
 ) -> EntryFilter:
+    """Make the filter of an action; all matching events need an expected count and a reason."""
     if (body.event_id is None) == (not body.all):
         raise invalid_argument("event_id", "name one event, or set all to true")
     if body.all and body.expected_count is None:
@@ -453,6 +454,7 @@ async def _apply(
             actual = sum(entry_count.count for entry_count in registry.count_entries(selection))
             check_expected_count(body.expected_count, actual)
         count = operation(registry)
+        # An action that affected nothing is not recorded, which counts as success.
         recorded = not count or record_request(
             service, request, action, selection.describe(), count=count, reason=body.reason
         )
@@ -512,7 +514,7 @@ async def raise_epoch(service: Service, request: HttpRequest, body: NoParams) ->
 
 
 async def purge_commands(service: Service, request: HttpRequest, body: PurgeBody) -> CountResponse:
-    """Delete command records older than this, at least a day."""
+    """Delete command records that are older than a number of hours, at least 24."""
     del request
     if body.older_than_hours > _HOURS_MAX:
         raise invalid_argument("older_than_hours", f"must be at most {_HOURS_MAX:g}")
@@ -532,15 +534,15 @@ async def run_doctor(service: Service, request: HttpRequest, params: NoParams) -
 async def get_storage(service: Service, request: HttpRequest, params: NoParams) -> StorageResponse:
     """List publishers with their last checkpoints, and archives with their latest segments.
 
-    Only of the places that `seriatim serve` was started with (`--checkpoints`, `--archive`). The
-    result may be half a minute old.
+    Only the places that `seriatim serve` was started with are listed (`--checkpoints`,
+    `--archive`). The result may be half a minute old.
     """
     del params
     return await service.run_for_tenant(request.tenant_id, service.inspect_storage)
 
 
 async def get_log_size(service: Service, request: HttpRequest, params: NoParams) -> LogSizeResponse:
-    """Return the space that the log takes, of all tenants, from the catalogue of its database."""
+    """Return the size of the log, of all tenants, from the catalogue of its database."""
     del params
     size = await service.run_for_tenant(request.tenant_id, service.store.size)
     return LogSizeResponse(size.bytes, size.index_bytes)

@@ -53,6 +53,7 @@ class Readiness:
         raise BackendFailure("the log's store does not respond")
 
     def _current_probe(self) -> asyncio.Future[object]:
+        """Return the probe in progress, or a new one if there is none or it hangs."""
         self._probes = [entry for entry in self._probes if not entry[0].done()]
         now = time.monotonic()
         if self._probes and (

@@ -128,7 +128,10 @@ class EventTypesParams(msgspec.Struct, frozen=True):
 
 
 async def get_log_info(service: Service, request: HttpRequest, params: HeadWaitParams) -> LogInfo:
-    """Return identity and head of the log; with `after`, wait until the head is after it."""
+    """Return the identity and the head of the log.
+
+    With `after` and `wait_s`, wait until the head is after that position.
+    """
     _check_wait(service, params.wait_s)
     head = await service.run_for_tenant(request.tenant_id, service.log.head)
     if params.after is not None and params.wait_s:
@@ -208,13 +211,12 @@ async def _build_response(
     """
     tenant_id, memory = request.tenant_id, service.memory
     seconds = service.settings.request_timeout_s
-    service.release(request)
+    service.release(request)  # the body of the request is not needed any more
     async with memory.reserve_work(tenant_id, READ_BYTES, seconds):
         memory.check_response(tenant_id, RESPONSE_BYTES)
         result = await service.run_for_tenant(tenant_id, build)
-        service.hold(
-            request, len(result.body) + len(result.body) // 3
-        )  # with the overhead of encoding
+        size = len(result.body)
+        service.hold(request, size + size // 3)  # with the overhead of encoding
     return result
 
 
@@ -394,7 +396,7 @@ async def list_streams(
 async def list_event_types(
     service: Service, request: HttpRequest, params: EventTypesParams
 ) -> EventTypesResponse:
-    """List event types by name, with how many events each has, counted up to a bound."""
+    """List event types by name, with their numbers of events, counted up to a bound."""
     log = service.view(request.tenant_id)
 
     def read_types() -> EventTypesResponse:
@@ -472,6 +474,7 @@ def _run_encoded_query(
             if available > 0
             else ()
         )
+        # The result may end at its limit or its size: only another event tells whether it is cut.
         more = bool(read(records[-1].position, 1, 1))
     last = records[-1].position if records else None
     version, head = first.context_version, first.head

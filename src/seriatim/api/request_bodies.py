@@ -230,6 +230,7 @@ def _convert_event(value: Any, index: int, rules: ProfileRules) -> NewEvent:
 
 
 def _convert_condition(condition: WireCondition) -> Condition:
+    """Convert a condition; raises `InvalidArgument` unless its fields belong together."""
     if (condition.stream is None) == (condition.query is None):
         raise _body_error("a condition must name either a stream or a query", "conditions")
     if condition.stream is not None:

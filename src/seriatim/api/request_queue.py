@@ -101,6 +101,7 @@ class RequestQueue:
         self._scheduled = False
         self._charge_iteration()
         left_s, count, wait_s = self._iteration_s(), 0, 0.0
+        # At least one per iteration: a costly request must not stop the queue.
         while self._queues and (not count or left_s > 0):
             tenant_id = min(self._queues, key=self.used)
             if wait_s := self._wait_s(tenant_id):
@@ -121,6 +122,7 @@ class RequestQueue:
     def _charge_iteration(self) -> None:
         """Charge the iteration to the tenants whose requests it started."""
         if self._started:
+            # Requests interleave within an iteration, so its time is divided among them.
             seconds = (self._busy_s() - self._began) / len(self._started)
             for tenant_id in self._started:
                 self.charge(tenant_id, seconds)

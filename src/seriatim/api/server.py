@@ -200,7 +200,7 @@ def make_config(
         loop="auto",
         lifespan="on",
         access_log=False,
-        proxy_headers=False,
+        proxy_headers=False,  # any client could forge them
         log_config=None,
         server_header=False,
         date_header=False,

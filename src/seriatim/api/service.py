@@ -127,6 +127,7 @@ class LimitReporter:
             self.count(limit, tenant_id)
         key = limit, tenant_id
         now = time.monotonic()
+        # Without a lock: two threads at once lose at most a count in a log line.
         logged_at, unlogged = self._logged.get(key, (float("-inf"), 0))
         if now - logged_at < LOG_EVERY_S:
             self._logged[key] = logged_at, unlogged + 1
@@ -240,7 +241,7 @@ class Service:
         await asyncio.to_thread(self.jobs.stop)
         with suppress(SeriatimError):
             await self._authenticator.write_uses(all_tokens=True)
-        await asyncio.to_thread(self.log.close)
+        await asyncio.to_thread(self.log.close)  # wakes the hub's watcher, so that it can end
         await asyncio.to_thread(self.hub.join)
         self._threads.stop()
         self.access.close()

@@ -110,6 +110,7 @@ class TailBuffer:
         """Add an append to the buffer; return False if it is full, and the tail lags."""
         if self.lagging:
             return False
+        # The size is checked before adding: an append is delivered whole, however large it is.
         full = len(self._chunks) >= self._capacity or self._bytes > BUFFER_BYTES
         if full or not chunk.acquire():
             self.mark_lagging()

@@ -75,14 +75,14 @@ class TailBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def follow_with_body(service: Service, request: HttpRequest, body: TailBody) -> HttpStream:
-    """Follow the log as with GET, for queries that are too long for a URL."""
+    """Follow the log as `GET /v1/tail` does, with a query that is too long for a URL."""
     return await follow(service, request, body)
 
 
 async def follow(
     service: Service, request: HttpRequest, params: TailParams | TailBody
 ) -> HttpStream:
-    """Follow the log: stored events after a position, then new ones, until the client leaves.
+    """Follow the log until the client disconnects: stored events after a position, then new ones.
 
     Each message is one committed append. The header `Last-Event-ID` is the position to continue
     from, and takes precedence over `after`.

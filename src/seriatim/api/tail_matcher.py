@@ -93,7 +93,9 @@ class TailMatcher:
         documents: list[PayloadDocument],
         chunks: dict[tuple[int, ...], TailChunk],
     ) -> TailOffer | None:
+        """Return a tail with the events of an append that it has to send; None without any."""
         min_position = tail.query.min_position or 0  # `Matcher` does not check it
+        # Processor time: waiting for the interpreter lock must not count against the tail.
         started = time.thread_time()
         try:
             matching = [
@@ -106,6 +108,7 @@ class TailMatcher:
             return None
         finally:
             _charge_tail(tail, time.thread_time() - started)
+        # The tail has read earlier appends itself, before it joined the channel.
         if not matching or matching[-1].position <= tail.position:
             return None
         key = tuple(record.position for record in matching)

@@ -115,7 +115,7 @@ class ThreadPools:
             await self._reads.acquire(tenant_id, self._seconds)
             try:
                 await self._processor.acquire(tenant_id)
-            except BaseException:
+            except BaseException:  # cancelled, or timed out, while another thread computes
                 self._reads.release(tenant_id)
                 raise
             return await self._run_in_slot(tenant_id, self._release_both, call, args)
@@ -127,6 +127,7 @@ class ThreadPools:
     async def _run_in_slot(
         self, tenant_id: str, release: Callable[[str], None], call: Callable[..., T], args: Any
     ) -> T:
+        """Run a call in a thread, and release its slot when the thread has ended."""
         processor_s: list[float] = []
         try:
             work = _submit(self._log, _measure, (processor_s, call, *args))

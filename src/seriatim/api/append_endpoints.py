@@ -222,7 +222,7 @@ def _make_explanation(
     )
 
 
-# -- several
+# -- several appends in one request
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -334,7 +334,7 @@ async def list_refusals(
     return RefusalsResponse(refused, service.settings.processes)
 
 
-# -- each
+# -- a single append
 
 
 async def _append(

@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -26,6 +26,7 @@ from seriatim.core.errors import InvalidArgument, LimitExceeded, SeriatimError, 
 from seriatim.core.limits import limit_error
 from seriatim.wire.problems import CONTENT_TYPE, Problem
 
+T = TypeVar("T")
 AsgiScope = MutableMapping[str, Any]
 AsgiMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[AsgiMessage]]
@@ -197,7 +198,7 @@ class HttpRequest:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    def params(self, struct_type: type[Any]) -> Any:
+    def params(self, struct_type: type[T]) -> T:
         """Convert the query string to a struct whose fields are the parameters.
 
         Raises:
@@ -322,7 +323,7 @@ def _is_list(field_type: Any) -> bool:
     return any(isinstance(alternative, msgspec.inspect.ListType) for alternative in alternatives)
 
 
-def _convert(values: dict[str, Any], struct_type: type[Any]) -> Any:
+def _convert(values: dict[str, Any], struct_type: type[T]) -> T:
     try:
         return msgspec.convert(values, struct_type, strict=False)
     except msgspec.ValidationError as error:
@@ -471,7 +472,7 @@ class _GzipReader:
         return self._at < len(self._body)
 
     def read_member(self) -> Iterator[bytes]:
-        """Yield the decompressed next member in parts."""
+        """Yield the next member, decompressed in parts."""
         member = zlib.decompressobj(_GZIP)
         while True:
             chunk = self._body[self._at : self._at + _FEED]

@@ -1,4 +1,4 @@
-"""The appends that this process refused lately, for people who look for the reason.
+"""The last appends that this process refused, so that users can look up the reason.
 
 They are in memory, with bounds on their number, the bytes of each, and the tenants. A request that
 a guard rejects is never kept, whatever refused it: schemas are checked before the guard.

@@ -1,4 +1,4 @@
-"""Who is calling, and what that caller may do."""
+"""Authentication of callers, and the rules that their rights impose on appends."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class Authenticator:
                 self._look_up(token, find, self._cache)
             )
             lookup.add_done_callback(lambda _: self._lookups.pop(token))
+        # Requests with the same token share a lookup: one that is cancelled must not end it.
         return await asyncio.shield(lookup)
 
     async def authenticate_session(self, token_id: str) -> Caller:
@@ -106,7 +107,8 @@ class Authenticator:
         if len(self._written) >= _CACHE_MAX:
             self._written = {}
         self._written |= dict.fromkeys(due, now)
-        await self._run(self._access.mark_used, {one: now - used for one, used in due.items()})
+        ages = {token_id: now - used for token_id, used in due.items()}
+        await self._run(self._access.mark_used, ages)
 
     async def _look_up(
         self,
@@ -114,6 +116,7 @@ class Authenticator:
         find: Callable[[], tuple[Caller, int | None]],
         cache: dict[str, tuple[Caller, float]],
     ) -> Caller:
+        """Look up a token or session, and cache the result for at most `TOKEN_CACHE_S`."""
         try:
             caller, remaining_us = await self._run(find)
         except Unauthorized:
@@ -152,21 +155,21 @@ def set_actor(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], A
     """
     if caller.subject == ANONYMOUS:
         return events, None
-    made: list[NewEvent] = []
+    updated: list[NewEvent] = []
     added = None
     for event in events:
         if event.actor_type is None and event.actor_id is None:
             actor_type = _choose_actor_type(event.stream)
             added = AddedFields(actor_type, caller.subject)
-            made.append(
+            updated.append(
                 msgspec.structs.replace(event, actor_type=actor_type, actor_id=caller.subject)
             )
             continue
-        own = event.actor_id == caller.subject and event.actor_type in _SERVICE_ACTOR_TYPES
-        if not own and "act_as" not in caller.rights:
+        is_own = event.actor_id == caller.subject and event.actor_type in _SERVICE_ACTOR_TYPES
+        if not is_own and "act_as" not in caller.rights:
             raise _act_as_error()
-        made.append(event)
-    return made, added
+        updated.append(event)
+    return updated, added
 
 
 def _choose_actor_type(stream: Any) -> str:
@@ -193,7 +196,7 @@ def confine_condition(caller: Caller, condition: Any) -> Any:
 
 def make_command(
     request: HttpRequest,
-    given: WireCommand | None,
+    wire_command: WireCommand | None,
     value: Any,
     part: str,
     endpoint: str | None = None,
@@ -202,7 +205,7 @@ def make_command(
 
     Args:
         request: The request.
-        given: The command in the body.
+        wire_command: The command in the body.
         value: The JSON value that duplicates must repeat.
         part: Distinguishes several appends under one header.
         endpoint: The endpoint of the command; None is that of the request.
@@ -212,13 +215,13 @@ def make_command(
         Forbidden: The command names another actor without the right `act_as`.
     """
     key = request.header(b"idempotency-key")
-    if given is not None:
+    if wire_command is not None:
         if key is not None:
             msg = "send the header Idempotency-Key or a command, not both"
             raise InvalidArgument(msg, details={"argument": "command"})
-        if given.actor != request.caller.subject and "act_as" not in request.caller.rights:
+        if wire_command.actor != request.caller.subject and "act_as" not in request.caller.rights:
             raise _act_as_error()
-        return Command(**msgspec.structs.asdict(given))
+        return Command(**msgspec.structs.asdict(wire_command))
     if key is None:
         return None
     return Command(
@@ -247,8 +250,8 @@ def check_readable(
 
 
 def _has_same_contents(record: EventRecord, event: NewEvent) -> bool:
-    text = hash_text(canonical_text(event.payload))
-    return record.event_type == event.event_type and record.payload_hash == text
+    payload_hash = hash_text(canonical_text(event.payload))
+    return record.event_type == event.event_type and record.payload_hash == payload_hash
 
 
 def redact_conflict(caller: Caller, error: IdempotencyConflict) -> IdempotencyConflict:

@@ -76,7 +76,7 @@ class QuotaParams(msgspec.Struct, frozen=True):
 
 
 class QuotaUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The quota of a tenant, and what this process would accept of it at once.
+    """The quota of a tenant, and the part of it that is left in this process.
 
     `events_left` and `bytes_left` are null without a limit, and negative while a large append is
     being worked off. Each process of the service grants an equal part of a quota.
@@ -145,7 +145,7 @@ async def create_token(service: Service, request: HttpRequest, body: TokenBody) 
         raise invalid_argument("note", f"must be a text of at most {_NOTE_MAX} characters")
 
     def create() -> CreatedToken:
-        text, token = service.access.create(
+        secret, token = service.access.create(
             subject=body.subject,
             tenant_id=body.tenant_id,
             rights=body.rights,
@@ -154,7 +154,7 @@ async def create_token(service: Service, request: HttpRequest, body: TokenBody) 
             note=body.note,
         )
         recorded = _record(service, request, "token_created", token, body.reason)
-        return CreatedToken(text, token, recorded)
+        return CreatedToken(secret, token, recorded)
 
     return await service.run(create)
 
@@ -188,14 +188,16 @@ def _record(
 async def list_quotas(
     service: Service, request: HttpRequest, params: QuotaParams
 ) -> QuotasResponse:
-    """List the quotas of tenants, and how much of each is left in this process."""
+    """List the quotas of tenants, with the part of each that is left in this process."""
     del request
     _check_limit(params.limit)
     after = "" if params.after is None else check_name("after", params.after)
     quotas = await service.run_access(service.access.quotas)
-    page = sorted((one for one in quotas if one.tenant_id > after), key=lambda one: one.tenant_id)
+    page = sorted(
+        (quota for quota in quotas if quota.tenant_id > after), key=lambda quota: quota.tenant_id
+    )
     return QuotasResponse(
-        service.meter.default, [_describe_use(service, one) for one in page[: params.limit]]
+        service.meter.default, [_describe_use(service, quota) for quota in page[: params.limit]]
     )
 
 
@@ -211,7 +213,7 @@ def _describe_use(service: Service, quota: Quota) -> QuotaUse:
 
 
 async def set_quota(service: Service, request: HttpRequest, body: QuotaBody) -> CountResponse:
-    """Set how much a tenant may append; all processes apply it within two seconds."""
+    """Set the quota of a tenant; all processes apply it within two seconds."""
     check_reason(body.reason)
     quota = Quota(
         tenant_id=body.tenant_id, events_per_s=body.events_per_s, bytes_per_s=body.bytes_per_s

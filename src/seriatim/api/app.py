@@ -63,9 +63,24 @@ from seriatim.telemetry.log_metrics import LogMetrics
 from seriatim.telemetry.metrics import LABEL_VALUES_MAX, Metrics, ServiceMetrics
 from seriatim.wire.problems import TOO_MANY_REQUESTS
 
+logger = logging.getLogger("seriatim.api")
+
 UNKNOWN_ROUTE = "other"  # unknown paths would make the number of labels unbounded
 GAUGE_CACHE_S = 10.0  # the lag of all tenants' consumers takes many reads
 _SERVER_ERROR = 500
+STALLED_CLIENT_S = 60.0  # a connection is aborted if its client accepts nothing for this long
+SEND_BYTES = 64 * 1024  # per message: a connection's write buffer is outside the memory budget
+QUOTA_LIMITS = ("events_per_s", "bytes_per_s")
+_START, _BODY = "http.response.start", "http.response.body"
+_VARY = (b"vary", b"accept-encoding")
+_METHOD_NOT_ALLOWED = 405
+_GZIP_RATIO = 4  # typical of text; the rest of a denser body is counted after decompression
+_REQUEST_ID_MAX = 128
+_CORS_HEADERS = (
+    b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, "
+    b"seriatim-timeout-s, traceparent, tracestate, x-request-id"
+)
+_encode = msgspec.json.Encoder().encode
 
 
 class RequestObserver:
@@ -142,23 +157,6 @@ def start_request_span(request: HttpRequest) -> AbstractContextManager[Any]:
         },
         parent=tracing.extract(headers),
     )
-
-
-logger = logging.getLogger("seriatim.api")
-
-STALLED_CLIENT_S = 60.0  # a connection is aborted if its client accepts nothing for this long
-SEND_BYTES = 64 * 1024  # per message: a connection's write buffer is outside the memory budget
-QUOTA_LIMITS = ("events_per_s", "bytes_per_s")
-_START, _BODY = "http.response.start", "http.response.body"
-_VARY = (b"vary", b"accept-encoding")
-_METHOD_NOT_ALLOWED = 405
-_GZIP_RATIO = 4  # typical of text; the rest of a denser body is counted after decompression
-_REQUEST_ID_MAX = 128
-_CORS_HEADERS = (
-    b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, "
-    b"seriatim-timeout-s, traceparent, tracestate, x-request-id"
-)
-_encode = msgspec.json.Encoder().encode
 
 
 class Mount(Protocol):
@@ -251,6 +249,7 @@ class App:
             if self._mount is not None:
                 self._mount.start(self)
         except SeriatimError as error:
+            # The server then ends with this message; an exception would add a traceback.
             await send({"type": "lifespan.startup.failed", "message": error.message})
             return
         await send({"type": "lifespan.startup.complete"})
@@ -274,20 +273,21 @@ class App:
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             previous = signal.getsignal(signal_number)
 
-            def handle_signal(got: int, frame: Any, previous: Any = previous) -> None:
+            def handle_signal(signum: int, frame: Any, previous: Any = previous) -> None:
                 if deadline is not None:
                     deadline.begin()
                 loop.call_soon_threadsafe(self.service.hub.stop)
                 if callable(previous):
-                    previous(got, frame)
+                    previous(signum, frame)
 
             signal.signal(signal_number, handle_signal)
 
     # -- one request
 
     async def _serve(self, request: HttpRequest, send: Send) -> None:
+        """Respond to a request, cancel its work when it ends, and record its telemetry."""
         started = time.perf_counter()
-        request.request_id = _requested_id(request) or next(self._ids)
+        request.request_id = _find_request_id(request) or next(self._ids)
         route = self._routes.get((request.route_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
         request.route = request.path if request.path in self._methods else ""
@@ -297,6 +297,7 @@ class App:
         if request.connection is not None:
             request.connection.start_request(work.cancel)
         try:
+            # The threads of this request find `work` in its context, and stop their reads with it.
             with cancellable(work):
                 response = await self._respond_with_span(request, route)
                 size = await self._deliver(request, response, send)
@@ -306,7 +307,7 @@ class App:
             if request.connection is not None:
                 request.connection.on_lost = None
         elapsed = time.perf_counter() - started
-        self.observer.record_response(request, _status(response), elapsed, size)
+        self.observer.record_response(request, _status_of(response), elapsed, size)
 
     async def _respond_with_span(
         self, request: HttpRequest, route: Route | None
@@ -315,7 +316,7 @@ class App:
             return await self._respond(request, route)
         with start_request_span(request) as span:
             response = await self._respond(request, route)
-            span.set({"http.response.status_code": _status(response)})
+            span.set({"http.response.status_code": _status_of(response)})
         return response
 
     async def _deliver(
@@ -330,7 +331,7 @@ class App:
                 )
                 await self._send_message(request, send, {"type": _BODY, "body": b""})
                 return 0
-            self.service.release(request)
+            self.service.release(request)  # a tail may last for hours: its body is not needed
             with self.observer.track_tail():
                 return await self._stream(request, response, send)
         response = await self._compress(request, response)
@@ -340,6 +341,7 @@ class App:
 
     def _hold_response(self, request: HttpRequest, size: int) -> None:
         """Count a response in the tenant's memory, in place of the request body."""
+        # A response with records is counted already, with up to a third for its encoding.
         if request.identified and not size <= request.held_bytes <= size + size // 3:
             self.service.release(request)
             self.service.memory.add(request.tenant_id, size)
@@ -349,18 +351,19 @@ class App:
         body, accepted = response.body, request.headers.get(b"accept-encoding", b"")
         if not is_compressible(response.content_type, len(body)):
             return response
-        varied = msgspec.structs.replace(response, headers=(*response.headers, _VARY))
+        # Both forms have this header: a cache must not send one client the form of another.
+        uncompressed = msgspec.structs.replace(response, headers=(*response.headers, _VARY))
         if not accepted or not accepts_gzip(accepted):
-            return varied
+            return uncompressed
         try:
             if len(body) <= LARGE_BODY_BYTES or not request.identified:
                 compressed = compress(body)
             else:
                 compressed = await self.service.run_for_tenant(request.tenant_id, compress, body)
         except SeriatimError:
-            return varied  # the tenant's threads are busy: send it uncompressed
-        headers = (*varied.headers, (b"content-encoding", b"gzip"))
-        return msgspec.structs.replace(varied, body=compressed, headers=headers)
+            return uncompressed  # the tenant's threads are busy: send it uncompressed
+        headers = (*uncompressed.headers, (b"content-encoding", b"gzip"))
+        return msgspec.structs.replace(uncompressed, body=compressed, headers=headers)
 
     async def _respond(
         self, request: HttpRequest, route: Route | None
@@ -374,9 +377,8 @@ class App:
             return self._error_response(refusal.error, request, refusal.status, refusal.headers)
         except ClientDisconnected:
             return HttpResponse(499)
-        except (
-            asyncio.CancelledError
-        ):  # the grace period is over: this is the last chance to respond
+        except asyncio.CancelledError:
+            # The grace period is over: this is the last chance to respond.
             msg = "the service stopped while processing this request, which may have succeeded"
             return self._error_response(BackendFailure(msg, details={"ambiguous": True}), request)
         except Exception as error:
@@ -405,6 +407,7 @@ class App:
     async def _dispatch(
         self, request: HttpRequest, route: Route | None
     ) -> HttpResponse | HttpStream:
+        """Identify the caller and tenant, check the rights of the caller, and run the route."""
         if route is None:
             return await self._handle_other_path(request)
         caller = await self.service.authenticate(request.headers)
@@ -415,6 +418,7 @@ class App:
         request.identified = True
         _check_rights(route, request)
         handle = partial(self._handle, route, request)
+        # Other paths are not queued: health checks respond even if tenants fill the event loop.
         return await self.service.queue.run(request.tenant_id, handle)
 
     async def call(self, request: HttpRequest) -> HttpResponse | HttpStream:
@@ -436,25 +440,26 @@ class App:
             self.service.release(request)
 
     async def _handle(self, route: Route, request: HttpRequest) -> HttpResponse | HttpStream:
+        """Parse the parameters or the body of a request, and call the endpoint of its route."""
         service = self.service
         if route.params is not None:
             params = request.params(route.params)
-            return _response(route, await route.handler(service, request, params))
+            return _make_response(route, await route.handler(service, request, params))
         raw = await self._read_body(route, request)
         if not _is_json(request.headers.get(b"content-type", b"")):
             msg = "the body must be JSON: send Content-Type: application/json"
             raise InvalidArgument(msg, details={"argument": "content-type"})
-        if route.raw:
+        if route.raw:  # appends, which handle idempotency keys themselves
             response: HttpResponse = await route.handler(service, request, raw)
             return response
-        read = partial(self._parsers[route.endpoint], raw)
-        body = await service.run_sized(request.tenant_id, len(raw), read)
+        parse = partial(self._parsers[route.endpoint], raw)
+        body = await service.run_sized(request.tenant_id, len(raw), parse)
         if route.stream:
             stream: HttpStream = await route.handler(service, request, body)
             return stream
 
         async def run() -> HttpResponse:
-            result = _response(route, await route.handler(service, request, body))
+            result = _make_response(route, await route.handler(service, request, body))
             assert isinstance(result, HttpResponse)  # noqa: S101 - streams were returned above
             return result
 
@@ -482,19 +487,26 @@ class App:
             accounting.end()
         if not gzipped:
             return raw
+        # The size is known only after decompression: count an estimate first, then the difference.
         expected = min(bound, _GZIP_RATIO * len(raw))
         service.hold(request, expected)
-        plain = await service.run_for_tenant(request.tenant_id, decompress, raw, bound)
-        service.hold(request, max(0, len(plain) - expected))
-        accounting.charge(max(0, len(plain) - len(raw)))
-        return plain
+        decompressed = await service.run_for_tenant(request.tenant_id, decompress, raw, bound)
+        service.hold(request, max(0, len(decompressed) - expected))
+        accounting.charge(max(0, len(decompressed) - len(raw)))
+        return decompressed
 
     # -- paths other than routes of the log
 
     async def _handle_other_path(self, request: HttpRequest) -> HttpResponse | HttpStream:
-        reads = request.route_method == "GET"
+        """Respond for health checks, the mount, CORS, metrics and the OpenAPI document.
+
+        Raises:
+            StatusError: The path does not accept the method.
+            NotFound: There is no such path.
+        """
+        is_read = request.route_method == "GET"
         if request.path in self._public_paths:
-            if not reads:
+            if not is_read:
                 raise self._method_error(request)
             return await self._public_paths[request.path]()
         if self._mount is not None and self._mount.has_path(request.path):
@@ -504,7 +516,7 @@ class App:
         request.caller = await self.service.authenticate(request.headers)
         if request.connection is not None:
             request.connection.mark_authenticated()
-        if request.path in self._token_paths and reads:
+        if request.path in self._token_paths and is_read:
             return await self._token_paths[request.path](request)
         if request.path in self._methods:
             raise self._method_error(request)
@@ -607,8 +619,9 @@ class App:
         """Send chunks until they end, or the client disconnects or stalls."""
         headers = self._headers(request, response.content_type, response.headers)
         await self._send_message(request, send, {"type": _START, "status": 200, "headers": headers})
-        sizes = [0]
+        sizes = [0]  # a list, so that the size is known even if the task is cancelled
         sending = asyncio.create_task(self._send_chunks(request, response, send, sizes))
+        # A tail may send nothing for a long time: only reading reports that its client is gone.
         disconnect = asyncio.create_task(request.wait_for_disconnect())
         try:
             await asyncio.wait((sending, disconnect), return_when=asyncio.FIRST_COMPLETED)
@@ -638,13 +651,24 @@ class App:
                 request, send, {"type": _BODY, "body": b"", "more_body": False}
             )
         finally:
+            # `async for` does not close a generator that it leaves early: close it now, since it
+            # holds the tail's buffer and memory.
             aclose = getattr(chunks, "aclose", None)
             if aclose is not None:
                 await aclose()
 
 
 class BodyAccounting:
-    """Counts a body as it arrives, in the memory and, for an append, the quota of its tenant."""
+    """Count a body as it arrives, in the memory and, for an append, the quota of its tenant.
+
+    Args:
+        service: The service.
+        request: The request, whose tenant is known.
+        metered: Count the bytes against the quota too.
+
+    Raises:
+        LimitExceeded: The tenant has used up its quota, so its body is not read.
+    """
 
     def __init__(self, service: Service, request: HttpRequest, *, metered: bool) -> None:
         self._service = service
@@ -670,12 +694,11 @@ class BodyAccounting:
             self._account(extra)
 
     def _account(self, size: int) -> None:
-        own, self._request.charged_bytes = (
-            self._request.charged_bytes,
-            self._request.charged_bytes + size,
-        )
+        charged_before = self._request.charged_bytes
+        self._request.charged_bytes += size
         self.charge(size)
-        if self._metered and own:
+        # Other requests of the tenant may have used up the quota since the first part was checked.
+        if self._metered and charged_before:
             self._check_quota()
         self._service.hold(self._request, size)
 
@@ -697,13 +720,18 @@ class BodyAccounting:
             self.charge(-not_received)
 
 
-def _response(route: Route, found: Any) -> HttpResponse | HttpStream:
-    if isinstance(found, HttpResponse | HttpStream):
-        return found
-    return HttpResponse(route.status, _encode(found))
+def _make_response(route: Route, result: Any) -> HttpResponse | HttpStream:
+    if isinstance(result, HttpResponse | HttpStream):
+        return result
+    return HttpResponse(route.status, _encode(result))
 
 
 def _check_rights(route: Route, request: HttpRequest) -> None:
+    """Check that the caller has the right, tenant and event types that a route requires.
+
+    Raises:
+        Forbidden: The caller has not.
+    """
     caller = request.caller
     if route.right is not None:
         caller.require(route.right, service=route.service)
@@ -718,14 +746,14 @@ def _require_all_tenants(request: HttpRequest) -> None:
         raise Forbidden("this operation concerns the whole log: it needs a token for all tenants")
 
 
-def _status(response: HttpResponse | HttpStream) -> int:
+def _status_of(response: HttpResponse | HttpStream) -> int:
     return 200 if isinstance(response, HttpStream) else response.status
 
 
-def _requested_id(request: HttpRequest) -> str | None:
-    given = request.headers.get(b"x-request-id", b"")
-    if given and len(given) <= _REQUEST_ID_MAX and given.isascii():
-        text = given.decode()
+def _find_request_id(request: HttpRequest) -> str | None:
+    value = request.headers.get(b"x-request-id", b"")
+    if value and len(value) <= _REQUEST_ID_MAX and value.isascii():
+        text = value.decode()
         if text.isprintable() and text == text.strip():
             return text
     return None

@@ -77,7 +77,10 @@ def _parse_append(raw: bytes, limits: Limits) -> _ParsedBody:
 
 
 def _match(parser: BodyParser, value: Any, limits: Limits) -> Any:
-    """Convert a body to its type, unless it has too many events, which is reported strictly."""
+    """Convert a body to its type; return None if it does not match or has too many events.
+
+    The number is checked first, since converting a million small events takes seconds.
+    """
     events = value.get("events") if isinstance(value, dict) else None
     if isinstance(events, list) and len(events) > limits.append_events:
         return None
@@ -119,11 +122,21 @@ async def _append_one(
     parse: Callable[[bytes, Limits], _ParsedBody],
     convert: Callable[[Any], dict[str, Any]],
 ) -> HttpResponse:
+    """Make one append, and keep it for `list_refusals` if it is refused.
+
+    Args:
+        service: The service.
+        request: The request.
+        raw: The body.
+        parse: Parses the body.
+        convert: Converts the parsed body to that of a general append.
+    """
     try:
         async with _reserve_memory(service, request, raw):
             return await _parse_and_append(service, request, raw, parse)
     except SeriatimError as error:
         value = None
+        # Parsed again, which only a refused append costs, and only a small one.
         if len(raw) <= REFUSAL_BYTES:
             with suppress(SeriatimError, TypeError, ValueError):
                 value = convert(parse_json_body(raw))
@@ -137,7 +150,7 @@ def _reserve_memory(
     """Reserve memory for a large append while it is parsed, checked and stored."""
     if len(raw) <= LARGE_BODY_BYTES:
         return nullcontext()
-    seconds = _timeout(service, request)
+    seconds = _find_timeout(service, request)
     return service.memory.reserve_work(request.tenant_id, _PARSED_RATIO * len(raw), seconds)
 
 
@@ -147,18 +160,19 @@ async def _parse_and_append(
     raw: bytes,
     parse: Callable[[bytes, Limits], _ParsedBody],
 ) -> HttpResponse:
+    """Parse a body, append its events, and encode the receipt; large ones in a thread."""
     parsed, value = await service.run_sized(
         request.tenant_id, len(raw), partial(parse, raw, service.limits)
     )
     result, added = await _append(service, request, parsed, value)
     # Duplicates of a command receive exactly the response of the first.
-    whole = result.replayed and b"idempotency-key" not in request.headers
-    respond = partial(_receipt_response, result, added, whole=whole)
+    with_records = result.replayed and b"idempotency-key" not in request.headers
+    respond = partial(_make_receipt_response, result, added, with_records=with_records)
     return await service.run_sized(request.tenant_id, len(raw), respond)
 
 
 async def explain(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
-    """Return what an append with this body would do now, and why; nothing is stored."""
+    """Report whether an append would be accepted, replayed or refused, and why; store nothing."""
     async with _reserve_memory(service, request, raw):
         response = await _explain(service, request, raw)
         return HttpResponse(
@@ -208,7 +222,7 @@ def _make_explanation(
     )
 
 
-# -- several
+# -- several appends in one request
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -241,38 +255,46 @@ async def _parse_and_append_several(
     outcomes = await asyncio.gather(
         *(_append_part(service, request, part, index) for index, part in enumerate(parts))
     )
-    retryable = any(one.problem is not None and one.problem.retryable for one in outcomes)
-    stored = any(one.receipt is not None for one in outcomes)
+    retryable = any(
+        outcome.problem is not None and outcome.problem.retryable for outcome in outcomes
+    )
+    stored = any(outcome.receipt is not None for outcome in outcomes)
     return HttpResponse(
         200, _encode(AppendOutcomes(list(outcomes))), storable=stored and not retryable
     )
 
 
 def _parse_parts(raw: bytes, limits: Limits, *, with_values: bool) -> list[_Part]:
+    """Parse several appends, each to its own result or error.
+
+    Raises:
+        InvalidArgument: The body is not an object with a list of appends.
+        LimitExceeded: It has too many appends, or too many events in all.
+    """
     value = parse_json_body(raw)
     if not isinstance(value, dict) or not isinstance(value.get("appends"), list):
         msg = "the body must be an object with a list of appends"
         raise InvalidArgument(msg, details={"argument": "appends"})
-    given: list[Any] = value["appends"]
-    lists = [one.get("events") for one in given if isinstance(one, dict)]
-    events = sum(len(one) for one in lists if isinstance(one, list))
-    limits.check("append_events", max(events, len(given)))
-    body = _appends_parser.match(value)
-    if body is not None:
-        given = body.appends
-    parts = [_parse_part(one, limits, with_value=with_values) for one in given]
+    appends: list[Any] = value["appends"]
+    event_lists = [body.get("events") for body in appends if isinstance(body, dict)]
+    event_count = sum(len(events) for events in event_lists if isinstance(events, list))
+    limits.check("append_events", max(event_count, len(appends)))
+    typed = _appends_parser.match(value)
+    if typed is not None:
+        appends = typed.appends
+    parts = [_parse_part(body, limits, with_value=with_values) for body in appends]
     if len(raw) > LARGE_BODY_BYTES:
         return parts
-    return [replace(part, given=one) for part, one in zip(parts, given, strict=True)]
+    return [replace(part, given=body) for part, body in zip(parts, appends, strict=True)]
 
 
-def _parse_part(given: Any, limits: Limits, *, with_value: bool) -> _Part:
+def _parse_part(body: Any, limits: Limits, *, with_value: bool) -> _Part:
     try:
-        whole = isinstance(given, AppendBody)
-        parsed = convert_append(given, limits) if whole else convert_append_strictly(given, limits)
+        convert = convert_append if isinstance(body, AppendBody) else convert_append_strictly
+        parsed = convert(body, limits)
     except SeriatimError as error:
         return _Part(error)
-    return _Part(parsed, msgspec.to_builtins(given) if with_value else None)
+    return _Part(parsed, msgspec.to_builtins(body) if with_value else None)
 
 
 async def _append_part(
@@ -283,14 +305,16 @@ async def _append_part(
             raise part.parsed
         result, added = await _append(service, request, part.parsed, part.value, f"/{index}")
     except SeriatimError as error:
-        _note_refused_part(service, request, part, error)
+        _keep_refused_part(service, request, part, error)
         return AppendOutcome(problem=service.problem(error, request.request_id))
     # Duplicates of a command receive exactly the response of the first.
-    whole = result.replayed and b"idempotency-key" not in request.headers
-    return AppendOutcome(make_receipt(result, added, whole=whole), replayed=whole)
+    with_records = result.replayed and b"idempotency-key" not in request.headers
+    return AppendOutcome(
+        make_receipt(result, added, with_records=with_records), replayed=with_records
+    )
 
 
-def _note_refused_part(
+def _keep_refused_part(
     service: Service, request: HttpRequest, part: _Part, error: SeriatimError
 ) -> None:
     """Keep one of several appends that was refused."""
@@ -301,16 +325,16 @@ def _note_refused_part(
 async def list_refusals(
     service: Service, request: HttpRequest, params: NoParams
 ) -> RefusalsResponse:
-    """List the last refused appends of the tenant, in the process that answers.
+    """List the last appends of the tenant that the responding process refused.
 
-    Without the right `read`, only those of the same subject.
+    A token without the right `read` sees only those of its own subject.
     """
     del params
-    found = service.refusals.list_for(request.caller, request.tenant_id)
-    return RefusalsResponse(found, service.settings.processes)
+    refused = service.refusals.list_for(request.caller, request.tenant_id)
+    return RefusalsResponse(refused, service.settings.processes)
 
 
-# -- each
+# -- a single append
 
 
 async def _append(
@@ -331,13 +355,15 @@ async def _append(
     caller, tenant_id = request.caller, request.tenant_id
     now = asyncio.get_running_loop().time
     draft, events, added = _make_draft(service, request, parsed, value, part)
-    seconds, began = _timeout(service, request), now()
+    seconds, started = _find_timeout(service, request), now()
     try:
         async with service.append_limiter.slot(tenant_id, seconds):
-            left = max(_TIMEOUT_MIN_S, seconds - (now() - began))
-            result = await service.aio(tenant_id).append_draft(draft, timeout=left)
+            # The wait for a slot is part of the append's timeout.
+            remaining_s = max(_TIMEOUT_MIN_S, seconds - (now() - started))
+            result = await service.aio(tenant_id).append_draft(draft, timeout=remaining_s)
     except IdempotencyConflict as error:
         raise redact_conflict(caller, error) from None
+    # These replays may return other events than the caller has sent.
     if result.id_mismatch or (result.replayed and parsed.command is not None):
         check_readable(caller, events, result.records)
     return result, _add_trace_fields(added, events, result)
@@ -359,6 +385,7 @@ def _make_draft(
     """
     caller, tenant_id = request.caller, request.tenant_id
     now = asyncio.get_running_loop().time()
+    # Quotas come first: a tenant over its quota must not cause further work.
     service.meter.charge(tenant_id, len(parsed.events), 0, now, charged_bytes=request.charged_bytes)
     caller.require_types(event.event_type for event in parsed.events)
     events, added = set_actor(caller, parsed.events)
@@ -366,7 +393,7 @@ def _make_draft(
         tenant_id=tenant_id,
         profile_rules=parsed.profile_rules,
         events=events,
-        condition=[confine_condition(caller, one) for one in parsed.conditions] or None,
+        condition=[confine_condition(caller, condition) for condition in parsed.conditions] or None,
         idempotency_key=parsed.idempotency_key,
         command=make_command(request, parsed.command, value, part, endpoint),
         on_id_mismatch=parsed.on_id_mismatch,
@@ -392,7 +419,7 @@ def _add_trace_fields(
     return added
 
 
-def _timeout(service: Service, request: HttpRequest) -> float:
+def _find_timeout(service: Service, request: HttpRequest) -> float:
     """Return the timeout of an append: what the caller requests, at most the configured one."""
     header = request.headers.get(b"seriatim-timeout-s")
     bound = service.settings.request_timeout_s
@@ -408,23 +435,25 @@ def _timeout(service: Service, request: HttpRequest) -> float:
     return min(seconds, bound)
 
 
-def _receipt_response(
-    result: AppendResult, added: AddedFields | None, *, whole: bool
+def _make_receipt_response(
+    result: AppendResult, added: AddedFields | None, *, with_records: bool
 ) -> HttpResponse:
     headers = (REPLAYED_HEADER,) if result.replayed else ()
-    return HttpResponse(201, _encode(make_receipt(result, added, whole=whole)), headers=headers)
+    return HttpResponse(
+        201, _encode(make_receipt(result, added, with_records=with_records)), headers=headers
+    )
 
 
-def make_receipt(result: AppendResult, added: AddedFields | None, *, whole: bool) -> Receipt:
-    """Make the receipt of an append; `whole` includes the records."""
+def make_receipt(result: AppendResult, added: AddedFields | None, *, with_records: bool) -> Receipt:
+    """Make the receipt of an append; `with_records` includes the records."""
     records = result.records
     return Receipt(
         result.first_position,
         result.last_position,
         records[0].recorded_at,
-        [EventPosition(one.position, one.event_id, one.stream_seq) for one in records],
+        [EventPosition(record.position, record.event_id, record.stream_seq) for record in records],
         result.response,
         list(result.id_mismatch),
         added,
-        to_wire_records(records) if whole else None,
+        to_wire_records(records) if with_records else None,
     )

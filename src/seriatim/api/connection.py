@@ -59,39 +59,41 @@ class UnauthenticatedConnections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, one: HttpConnection) -> None:
+    def add(self, connection: HttpConnection) -> None:
         """Count a new connection."""
-        self._open[one] = 0
+        self._open[connection] = 0
         if len(self._open) > self._count:
             self._close_oldest("unauthenticated_connections")
 
-    def add_bytes(self, one: HttpConnection, size: int) -> None:
+    def add_bytes(self, connection: HttpConnection, size: int) -> None:
         """Count bytes received before a valid token."""
-        if one not in self._open:
+        if connection not in self._open:
             return
-        self._open[one] += size
+        self._open[connection] += size
         self.bytes += size
         while self.bytes > self._size and self._open:
             self._close_oldest("unauthenticated_bytes")
 
-    def reset_bytes(self, one: HttpConnection) -> None:
+    def reset_bytes(self, connection: HttpConnection) -> None:
         """Stop counting the bytes of a connection after the response to its request."""
-        if one in self._open:
-            self.bytes -= self._open[one]
-            self._open[one] = 0
+        if connection in self._open:
+            self.bytes -= self._open[connection]
+            self._open[connection] = 0
 
-    def remove(self, one: HttpConnection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         """Stop counting a connection that has presented a token, or has ended."""
-        self.bytes -= self._open.pop(one, 0)
+        self.bytes -= self._open.pop(connection, 0)
 
     def _close_oldest(self, limit: str) -> None:
         with_bytes = limit == "unauthenticated_bytes"
-        found = next((one for one, size in self._open.items() if size or not with_bytes), None)
-        if found is None:
+        oldest = next(
+            (connection for connection, size in self._open.items() if size or not with_bytes), None
+        )
+        if oldest is None:
             return
-        self.remove(found)
+        self.remove(oldest)
         self._report(limit)
-        found.transport.abort()
+        oldest.transport.abort()  # closing would wait for a peer that does not read
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -202,6 +204,7 @@ class HttpConnection(HttpToolsProtocol):
         super().data_received(data)
         self._data = b""
         scope: Any = self.scope  # none before the first request
+        # The cycle has the scope of the last head as soon as that head is complete.
         if scope is not None and getattr(self.cycle, "scope", None) is scope:
             self._end_head_timer()
             self._check_trailers()
@@ -245,6 +248,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
         if self._unauthenticated is not None:
             self._unauthenticated.add_bytes(self, size)
+            # Without a valid token no body is read: it stays in the kernel until authentication.
             if any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers):
                 self.flow.pause_reading()
 
@@ -282,6 +286,7 @@ class HttpConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse data that is not HTTP, or has a method that the parser does not know."""
         del msg
+        # The parser stops at an unknown method: the path, for the header Allow, is in the raw data.
         unknown_method = isinstance(sys.exception(), HttpParserInvalidMethodError)
         line = _REQUEST_LINE.match(self._data) if unknown_method else None
         if line is None:
@@ -313,6 +318,7 @@ class HttpConnection(HttpToolsProtocol):
         self.loop.call_later(LINGER_S, self.transport.close)
 
     def _discard(self, size: int) -> None:
+        """Count discarded bytes, and abort the connection when they exceed their bound."""
         self._discarded += size
         if self.on_discard is not None:
             self.on_discard(size)
@@ -337,8 +343,8 @@ class HttpConnection(HttpToolsProtocol):
 
 def connection_from_scope(scope: Any) -> HttpConnection | None:
     """Return the connection of a request; None if another server runs the application."""
-    found: HttpConnection | None = scope.get(_CONNECTION)
-    return found
+    connection: HttpConnection | None = scope.get(_CONNECTION)
+    return connection
 
 
 def _too_long_error(part: str, bound: int) -> LimitExceeded:

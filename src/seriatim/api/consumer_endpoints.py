@@ -70,9 +70,9 @@ async def list_cursors(
         if params.name is None:
             cursors = store.cursors_after(tenant_id, purpose, after, params.limit)
         else:
-            one = store.cursor(tenant_id, purpose, check_name("name", params.name))
-            cursors = [] if one is None else [one]
-        return [_redact(service, request, one) for one in cursors]
+            cursor = store.cursor(tenant_id, purpose, check_name("name", params.name))
+            cursors = [] if cursor is None else [cursor]
+        return [_redact(service, request, cursor) for cursor in cursors]
 
     return CursorsResponse(await service.run_for_tenant(request.tenant_id, read_cursors))
 
@@ -133,14 +133,18 @@ def _resolve_event_id(service: Service, request: HttpRequest, body: CursorBody) 
     Raises:
         InvalidArgument: It is not the value of the event at that position.
     """
-    given, position, tenant_id = body.last_event_id, body.position, request.tenant_id
-    if not given:
+    body_event_id, position, tenant_id = body.last_event_id, body.position, request.tenant_id
+    if not body_event_id:
         return ""
     event_id = service.store.event_id_at(position)
-    if event_id is not None and given == service.opaque_event_id(event_id, tenant_id, position):
+    if event_id is not None and body_event_id == service.opaque_event_id(
+        event_id, tenant_id, position
+    ):
         return event_id
-    if request.caller.tenant_id == ALL_TENANTS or _can_see(service, request, given, position):
-        return given
+    if request.caller.tenant_id == ALL_TENANTS or _can_see(
+        service, request, body_event_id, position
+    ):
+        return body_event_id
     msg = "is not that of the event at this position: the log may have been restored or replaced"
     raise invalid_argument("last_event_id", msg)
 
@@ -158,8 +162,12 @@ def _redact(service: Service, request: HttpRequest, cursor: Cursor) -> Cursor:
 
 def _can_see(service: Service, request: HttpRequest, event_id: str, position: int) -> bool:
     """Return whether an event is the tenant's own, at this position, and readable."""
-    own = service.store.event(request.tenant_id, event_id)
-    return own is not None and own.position == position and request.caller.can_read(own.event_type)
+    record = service.store.event(request.tenant_id, event_id)
+    return (
+        record is not None
+        and record.position == position
+        and request.caller.can_read(record.event_type)
+    )
 
 
 class SubscriptionParams(msgspec.Struct, frozen=True):
@@ -185,15 +193,15 @@ async def list_subscriptions(
 
 
 async def record_failure(service: Service, request: HttpRequest, body: FailureBody) -> DoneResponse:
-    """Store the last error of a subscription; needs the lease of its owner."""
+    """Store the last error of a subscription whose lease the caller holds."""
     check_name("name", body.name)
     if not 1 <= body.failures <= _EPOCH_MAX:
         raise invalid_argument("failures", "must be a whole number from 1")
     lease = _check_lease(request, body.lease)
     if lease.name != make_lease_name(body.name):
         raise invalid_argument("lease", "is not the lease of this subscription")
-    act, error = service.store.record_failure, sanitize_reason(body.error)
-    await service.run_for_tenant(request.tenant_id, act, lease, body.name, body.failures, error)
+    record, error = service.store.record_failure, sanitize_reason(body.error)
+    await service.run_for_tenant(request.tenant_id, record, lease, body.name, body.failures, error)
     return DoneResponse()
 
 
@@ -228,6 +236,7 @@ async def release_lease(service: Service, request: HttpRequest, body: ReleaseBod
 
 
 def _check_lease(request: HttpRequest, lease: Lease) -> Lease:
+    # A lease comes back from its client, so its fields are not trusted.
     check_position("lease.token", lease.token)
     if lease.tenant_id != request.tenant_id:
         raise Forbidden("this lease belongs to another tenant")
@@ -271,9 +280,11 @@ async def list_projections(
     projections, tenant_id = service.view(request.tenant_id).projections, request.tenant_id
 
     def read_standings() -> list[ProjectionStanding]:
-        standings = [one for one in projections.status() if params.name in (None, one.name)]
-        own = [_confine_standing(projections, one, tenant_id) for one in standings]
-        return [one for one in own if one is not None]
+        standings = [
+            standing for standing in projections.status() if params.name in (None, standing.name)
+        ]
+        confined = [_confine_standing(projections, standing, tenant_id) for standing in standings]
+        return [standing for standing in confined if standing is not None]
 
     return ProjectionsResponse(await service.run_for_tenant(tenant_id, read_standings))
 
@@ -317,7 +328,7 @@ async def wait_for_projection(
 async def list_projection_failures(
     service: Service, request: HttpRequest, params: ProjectionFailureParams
 ) -> FailuresResponse:
-    """List the events that a projection could not process, and how each was resolved.
+    """List the events that a projection could not process, with their resolutions.
 
     They are in order of position; the next page has `after` = the last position.
     """
@@ -328,10 +339,10 @@ async def list_projection_failures(
 
     def read_failures() -> FailuresResponse:
         counts = projections.count_failures(params.name, tenant_id)
-        found = projections.list_failures(
+        failures = projections.list_failures(
             params.name, tenant_id, after=params.after, limit=params.limit
         )
-        return FailuresResponse(found, counts.stored, counts.unresolved)
+        return FailuresResponse(failures, counts.stored, counts.unresolved)
 
     try:
         return await service.run_for_tenant(tenant_id, read_failures)
@@ -414,7 +425,7 @@ async def _operate(
     service: Service,
     request: HttpRequest,
     name: str,
-    act: Callable[[Projections, Operator], CountResponse],
+    operation: Callable[[Projections, Operator], CountResponse],
 ) -> CountResponse:
     """Act on a projection of the tenant; one of another tenant is reported as missing."""
     tenant_id, operator = request.tenant_id, make_operator(request)
@@ -425,6 +436,6 @@ async def _operate(
             projections.find(name)
         except (Conflict, NotFound):
             raise _projection_not_found(name) from None
-        return act(projections, operator)
+        return operation(projections, operator)
 
     return await service.run_for_tenant(tenant_id, run)

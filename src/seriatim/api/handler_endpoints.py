@@ -164,21 +164,21 @@ async def reset_handler(service: Service, request: HttpRequest, body: ResetBody)
     def run(registry: Registry) -> ResetResponse:
         options: dict[str, Any] = {"tenant_id": body.tenant_id, "position": body.position}
         log = service.log
-        planned = registry.reset(name, log, reason=reason or "dry run", dry_run=True, **options)
+        plan = registry.reset(name, log, reason=reason or "dry run", dry_run=True, **options)
         if body.expected_count is not None:
-            check_expected_count(body.expected_count, count_forgotten(planned))
+            check_expected_count(body.expected_count, count_forgotten(plan))
         if body.dry_run:
-            return ResetResponse(planned, count_forgotten(planned))
-        found = registry.reset(name, log, reason=reason, **options)
-        recorded = not found or record_request(
+            return ResetResponse(plan, count_forgotten(plan))
+        reports = registry.reset(name, log, reason=reason, **options)
+        recorded = not reports or record_request(
             service,
             request,
             "handler_reset",
             {"handler": name, "position": body.position},
-            count=len(found),
+            count=len(reports),
             reason=reason,
             tenant_id=body.tenant_id or ALL_TENANTS,
         )
-        return ResetResponse(found, count_forgotten(found), recorded)
+        return ResetResponse(reports, count_forgotten(reports), recorded)
 
     return await run_in_registry(service, request, run)

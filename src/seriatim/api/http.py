@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -26,6 +26,7 @@ from seriatim.core.errors import InvalidArgument, LimitExceeded, SeriatimError, 
 from seriatim.core.limits import limit_error
 from seriatim.wire.problems import CONTENT_TYPE, Problem
 
+T = TypeVar("T")
 AsgiScope = MutableMapping[str, Any]
 AsgiMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[AsgiMessage]]
@@ -172,10 +173,12 @@ class HttpRequest:
     async def _read_rest(
         self, first: bytes, at_most: int, seconds: float, on_chunk: OnChunk
     ) -> bytes:
-        until = asyncio.get_running_loop().time() + seconds
+        """Read the chunks after the first one, and return the whole body."""
+        # One deadline for all chunks: otherwise a client could send a byte per timeout.
+        deadline = asyncio.get_running_loop().time() + seconds
         parts, size, more = [first], len(first), True
         while more:
-            message = await self._next_message(until - asyncio.get_running_loop().time())
+            message = await self._next_message(deadline - asyncio.get_running_loop().time())
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > at_most:
@@ -195,7 +198,7 @@ class HttpRequest:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    def params(self, struct_type: type[Any]) -> Any:
+    def params(self, struct_type: type[T]) -> T:
         """Convert the query string to a struct whose fields are the parameters.
 
         Raises:
@@ -231,8 +234,8 @@ async def _receive_in_time(message: Awaitable[AsgiMessage], seconds: float) -> A
     try:
         awaited = next(step)
     except StopIteration as stop:
-        found: AsgiMessage = stop.value
-        return found
+        received: AsgiMessage = stop.value
+        return received
     try:
         async with asyncio.timeout(seconds):
             return await _StartedAwaitable(step, awaited)
@@ -246,37 +249,43 @@ class _StartedAwaitable:
 
     def __init__(self, step: Generator[Any, Any, AsgiMessage], awaited: Any) -> None:
         self._step = step
-        self._waits_for = awaited
+        self._awaited = awaited
 
     def __await__(self) -> Generator[Any, Any, AsgiMessage]:
-        sent = yield self._waits_for
+        sent = yield self._awaited
         while True:
             try:
                 awaited = self._step.send(sent)
             except StopIteration as stop:
-                found: AsgiMessage = stop.value
-                return found
+                message: AsgiMessage = stop.value
+                return message
             sent = yield awaited
 
 
 def _group_pairs(pairs: list[tuple[str, str]], struct_type: type[Any]) -> dict[str, Any]:
+    """Collect the parameters of a query string by name, with lists where the type has lists.
+
+    Raises:
+        InvalidArgument: A parameter is unknown, null, or repeated without being a list.
+    """
     lists = _list_fields(struct_type)
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
         if name not in struct_type.__struct_fields__:
             msg = f"unknown parameter {name!r:.80}"
             raise InvalidArgument(msg, details={"argument": name[:80]})
+        # Lax conversion would turn this text into None.
         if value.lower() == "null" and name not in _text_fields(struct_type):
             msg = f"the parameter {name} is null: leave it out instead"
             raise InvalidArgument(msg, details={"argument": name})
         if name in lists:
-            given.setdefault(name, []).append(value)
-        elif name in given:
+            values.setdefault(name, []).append(value)
+        elif name in values:
             msg = f"the parameter {name} is given twice"
             raise InvalidArgument(msg, details={"argument": name})
         else:
-            given[name] = value
-    return given
+            values[name] = value
+    return values
 
 
 def _list_fields(struct_type: type[Any]) -> frozenset[str]:
@@ -298,23 +307,25 @@ def _text_fields(struct_type: type[Any]) -> frozenset[str]:
     return names
 
 
+# Each type of parameters is inspected once, not with each request.
 _LISTS: dict[type[Any], frozenset[str]] = {}
 _TEXT_FIELDS: dict[type[Any], frozenset[str]] = {}
 
 
 def _is_text(field_type: Any) -> bool:
     texts = (msgspec.inspect.StrType, msgspec.inspect.LiteralType, msgspec.inspect.ListType)
-    return any(isinstance(one, texts) for one in getattr(field_type, "types", (field_type,)))
+    alternatives = getattr(field_type, "types", (field_type,))
+    return any(isinstance(alternative, texts) for alternative in alternatives)
 
 
 def _is_list(field_type: Any) -> bool:
-    inner = getattr(field_type, "types", (field_type,))
-    return any(isinstance(one, msgspec.inspect.ListType) for one in inner)
+    alternatives = getattr(field_type, "types", (field_type,))
+    return any(isinstance(alternative, msgspec.inspect.ListType) for alternative in alternatives)
 
 
-def _convert(given: dict[str, Any], struct_type: type[Any]) -> Any:
+def _convert(values: dict[str, Any], struct_type: type[T]) -> T:
     try:
-        return msgspec.convert(given, struct_type, strict=False)
+        return msgspec.convert(values, struct_type, strict=False)
     except msgspec.ValidationError as error:
         raise invalid_shape_error(error, "the query string") from None
 
@@ -374,6 +385,8 @@ def too_large_error(actual: int, bound: int) -> LimitExceeded:
     return LimitExceeded(msg, details=details)
 
 
+# -- compression
+
 COMPRESS_MIN_BYTES = 1024  # a smaller response fits into one packet anyway
 _LEVEL = 4
 _GZIP = 31  # zlib's `wbits` for a gzip header and trailer
@@ -387,10 +400,10 @@ _COMPRESSIBLE = (JSON, b"application/problem+json", b"text/plain", b"application
 
 def _check_transfer_coding(request: HttpRequest) -> None:
     """Refuse transfer codings other than chunked."""
-    given = request.headers.get(b"transfer-encoding", b"").strip().lower()
-    if given in (b"", b"chunked"):
+    coding = request.headers.get(b"transfer-encoding", b"").strip().lower()
+    if coding in (b"", b"chunked"):
         return
-    name = given.decode("latin-1")[:40]
+    name = coding.decode("latin-1")[:40]
     error = InvalidArgument(
         f"the transfer encoding {name!r} is not supported: send content-encoding: gzip, or none",
         details={"argument": "transfer-encoding"},
@@ -405,12 +418,12 @@ def is_gzipped(request: HttpRequest) -> bool:
         StatusError: The body has another coding: 415, or 501 for a transfer coding.
     """
     _check_transfer_coding(request)
-    given = request.headers.get(b"content-encoding", b"").strip().lower()
-    if given in (b"", b"identity"):
+    coding = request.headers.get(b"content-encoding", b"").strip().lower()
+    if coding in (b"", b"identity"):
         return False
-    if given in (b"gzip", b"x-gzip"):
+    if coding in (b"gzip", b"x-gzip"):
         return True
-    name = given.decode("latin-1")[:40]
+    name = coding.decode("latin-1")[:40]
     error = InvalidArgument(
         f"the content encoding {name!r} is not supported: send gzip, or none",
         details={"argument": "content-encoding"},
@@ -432,7 +445,7 @@ def decompress(body: bytes, max_bytes: int) -> bytes:
             members += 1
             if members > MEMBERS_MAX:
                 raise limit_error("gzip_members", MEMBERS_MAX, members)
-            for part in reader.member():
+            for part in reader.read_member():
                 size += len(part)
                 if size > max_bytes:
                     raise too_large_error(size, max_bytes)
@@ -458,19 +471,19 @@ class _GzipReader:
         """Whether input remains."""
         return self._at < len(self._body)
 
-    def member(self) -> Iterator[bytes]:
-        """Yield the decompressed next member in parts."""
+    def read_member(self) -> Iterator[bytes]:
+        """Yield the next member, decompressed in parts."""
         member = zlib.decompressobj(_GZIP)
         while True:
-            fed = self._body[self._at : self._at + _FEED]
-            part = member.decompress(fed, _STEP)
+            chunk = self._body[self._at : self._at + _FEED]
+            part = member.decompress(chunk, _STEP)
             # After the last member, both attributes may hold the remaining input.
             unread = member.unused_data if member.eof else member.unconsumed_tail
-            self._at += len(fed) - len(unread)
+            self._at += len(chunk) - len(unread)
             yield part
             if member.eof:
                 return
-            if not part and not fed:
+            if not part and not chunk:
                 raise _invalid_gzip_error()
 
 
@@ -482,12 +495,12 @@ def _invalid_gzip_error() -> InvalidArgument:
 def accepts_gzip(accepted: bytes) -> bool:
     """Return whether the header Accept-Encoding accepts gzip."""
     qualities: dict[bytes, bool] = {}
-    for one in accepted.lower().split(b","):
-        name, _, quality = one.partition(b";")
+    for item in accepted.lower().split(b","):
+        name, _, quality = item.partition(b";")
         _, _, weight = quality.partition(b"=")
         qualities[name.strip()] = not weight or weight.strip().strip(b"0.") != b""
-    found = [qualities[name] for name in (b"gzip", b"x-gzip", b"*") if name in qualities]
-    return bool(found) and found[0]
+    applicable = [qualities[name] for name in (b"gzip", b"x-gzip", b"*") if name in qualities]
+    return bool(applicable) and applicable[0]
 
 
 def is_compressible(content_type: bytes, size: int) -> bool:

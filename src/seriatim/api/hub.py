@@ -120,7 +120,7 @@ class Hub:
         store = self._log.store
         head = 0
         while not self._stopped.is_set():
-            self._needed.wait()
+            self._needed.wait()  # without tails and long polls, the database is not polled
             if self._stopped.is_set():
                 return
             try:
@@ -131,6 +131,7 @@ class Hub:
                 continue
             if current != head and not self._stopped.is_set():
                 head = current
+                # Channels and waiters belong to the event loop; this thread only reports the head.
                 with suppress(RuntimeError):  # the event loop has just ended
                     self._loop.call_soon_threadsafe(self._advance, head)
                 self._stopped.wait(BATCH_DELAY_S)
@@ -147,7 +148,8 @@ class Hub:
                 tail.mark_lagging(failure)
 
     def _advance(self, head: int) -> None:
-        if head < self.head:
+        """Wake the long polls and channels that are before a new head."""
+        if head < self.head:  # the log was restored: it is gapless, so its head never falls
             self._end_tails(identity_changed_error(head))
         self.head = head
         for waiter, after in list(self._waiters.items()):
@@ -185,6 +187,7 @@ class Hub:
         Raises:
             BackendFailure: The service is shutting down.
         """
+        # A task of its own: `stop` cancels it, and the request itself can still respond.
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -211,6 +214,7 @@ class Hub:
             False if the channel is ahead of the tail, which then has to catch up first.
         """
         channel = self._channels.get(tail.tenant_id)
+        # A channel starts at its first tail's position: from the head, appends would be skipped.
         if channel is None:
             channel = self._channels[tail.tenant_id] = _Channel(tail.position, self._log.identity())
         elif channel.position > tail.position:
@@ -240,7 +244,9 @@ class Hub:
         return max(tail.position, channel.position)
 
     def _pump(self, tenant_id: str) -> None:
+        """Start the delivery of new events to a channel, unless one is in progress."""
         channel = self._channels.get(tenant_id)
+        # Two deliveries at once would repeat appends, or put them out of order.
         if channel is None or channel.pumping or self.stopped:
             return
         channel.pumping = True
@@ -257,6 +263,7 @@ class Hub:
                     _read_new_appends, self._log, tenant_id, channel, head
                 )
                 await self._deliver_matches(tenant_id, channel, appends)
+                # At the head there may be no event of this tenant, and so no id to compare.
                 if not is_all or (appends and appends[-1][-1].position == head):
                     channel.position, channel.last_event_id = (
                         appends[-1][-1].position,
@@ -274,9 +281,9 @@ class Hub:
         self, tenant_id: str, channel: _Channel, appends: list[Batch]
     ) -> None:
         """Deliver appends to the tails that they match; tails may join meanwhile."""
-        handled: set[TailBuffer] = set()
-        while new_members := channel.members - handled:
-            handled |= new_members
+        matched: set[TailBuffer] = set()
+        while new_members := channel.members - matched:
+            matched |= new_members
             matcher = TailMatcher(appends, new_members, tenant_id, self._memory)
             while not matcher.done and not self.stopped:
                 for tail, chunk in await self._run(matcher.run):
@@ -287,6 +294,7 @@ class Hub:
     def _end_expensive_tails(
         self, tenant_id: str, channel: _Channel, tails: set[TailBuffer]
     ) -> None:
+        """End the tails whose predicates have used up their processor time."""
         for tail in tails & channel.members:
             if error := match_budget_error(tail):
                 self._report_limit(error.details["limit"], tenant_id)

@@ -20,7 +20,7 @@ from seriatim.core.ids import hash_key, key_problem
 from seriatim.core.request import limits_around_payloads
 
 REPLAYED_HEADER = (b"seriatim-replayed", b"true")
-_POLL_S = 0.05
+_POLL_S = 0.05  # the request that holds a key may run in another process
 
 
 async def run_once(
@@ -44,9 +44,9 @@ async def run_once(
     key = request.header(b"idempotency-key")
     if problem := key_problem(key):
         raise InvalidArgument(f"Idempotency-Key {problem}", details={"argument": "idempotency-key"})
-    parts = request.tenant_id, request.caller.subject, request.endpoint, key
+    key_parts = request.tenant_id, request.caller.subject, request.endpoint, key
     request_hash = await _hash_body(service, request, raw)
-    command = IdempotentCommand(request.tenant_id, hash_key(*parts).hex(), request_hash)
+    command = IdempotentCommand(request.tenant_id, hash_key(*key_parts).hex(), request_hash)
     reservation = await _reserve(service, command)
     if isinstance(reservation, StoredResponse):
         return HttpResponse(
@@ -54,7 +54,7 @@ async def run_once(
         )
     try:
         response = await run()
-    except BaseException:
+    except BaseException:  # a cancelled request too must not block its duplicates
         await _release(service, command, reservation)
         raise
     if response.storable and len(response.body) <= service.settings.answer_bytes:
@@ -77,6 +77,7 @@ async def _hash_body(service: Service, request: HttpRequest, raw: bytes) -> str:
         except ValidationError as error:
             msg = f"the body cannot be stored: {error.location}: {error.message}"
             raise InvalidArgument(msg, details={"argument": "the body"}) from None
+        # The canonical text, so that blanks and the order of keys make no difference.
         return hash_text(canonical_text(value))
 
     return await service.run_for_tenant(request.tenant_id, compute)
@@ -84,9 +85,9 @@ async def _hash_body(service: Service, request: HttpRequest, raw: bytes) -> str:
 
 async def _reserve(service: Service, command: IdempotentCommand) -> Reservation | StoredResponse:
     """Reserve the key, or wait for the response of the request that holds it."""
-    until = asyncio.get_running_loop().time() + service.settings.request_timeout_s
+    deadline = asyncio.get_running_loop().time() + service.settings.request_timeout_s
     reserve, at_most = service.access.reserve, service.settings.tenant_answers
-    while asyncio.get_running_loop().time() < until:
+    while asyncio.get_running_loop().time() < deadline:
         reservation = await service.run_for_tenant(command.tenant_id, reserve, command, at_most)
         if reservation is not None:
             return reservation

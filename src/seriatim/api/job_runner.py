@@ -31,14 +31,14 @@ _PROGRESS_LINES = 20
 _LINE_BYTES = 400
 _UPDATE_S = 2.0
 _TERMINATE_S = 2.0  # from SIGTERM to SIGKILL
-_FOUND_PROBLEMS = 1  # the exit code of a verification that finds a difference
+_EXIT_DIFFERENCE = 1  # the exit code of a verification that finds a difference
 
 
 class JobRunner:
     """The jobs that one process of the service runs, at most two at a time.
 
     Args:
-        access: The store beside which the states of jobs are kept.
+        access: The access store, whose database also contains the states of jobs.
         url: The URL of the log, passed to child processes in their environment.
         projections: The projections that may be run, by name, each as the command line takes it.
         timeout_s: The maximum time of a job.
@@ -129,12 +129,13 @@ class JobRunner:
 
     def _run_process(self, job: Job) -> tuple[Any, str]:
         """Run the command of a job; return its result, and its error or an empty text."""
+        # The lock is held until the process is listed, so that `stop` ends it or prevents it.
         with self._lock:
             if self._stopping.is_set():
                 return None, "the service was stopped"
             process = subprocess.Popen(  # noqa: S603 - the arguments are the operator's own
                 self._make_command(job),
-                env=make_child_environment(self._url),
+                env=make_child_environment(self._url),  # the URL may contain a password
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -161,6 +162,7 @@ class JobRunner:
         output, log = _OutputReader(process.stdout), _OutputReader(process.stderr)
         deadline = time.monotonic() + self._timeout_s
         while True:
+            # False: the job counts as lost, and another one may run for its projection.
             if not self.store.update(job.job_id, log.last_lines()):
                 return None, "the job was given up because it was not updated in time"
             with suppress(subprocess.TimeoutExpired):
@@ -173,7 +175,7 @@ class JobRunner:
             return None, "the service was stopped"
         result = _parse_line(output.finish())
         code = process.returncode
-        if result is not None and code in (0, _FOUND_PROBLEMS):
+        if result is not None and code in (0, _EXIT_DIFFERENCE):
             return result, ""
         problem = _parse_line(log.finish())
         message = problem.get("message") if problem is not None else None

@@ -33,8 +33,8 @@ class MemoryBudget:
 
     def used(self, tenant_id: str) -> int:
         """Return the bytes of bodies and unsent responses that a tenant holds."""
-        found = self._tenants.get(tenant_id)
-        return 0 if found is None else found.held.used
+        usage = self._tenants.get(tenant_id)
+        return 0 if usage is None else usage.held.used
 
     def acquire(self, tenant_id: str, size: int) -> None:
         """Count bytes.
@@ -77,6 +77,7 @@ class MemoryBudget:
         """
         usage = self._usage(tenant_id)
         try:
+            # More than the bound would never fit.
             await usage.held.acquire_bytes(min(size, self.bound), seconds)
         except TimeoutError:
             raise _memory_error(self.bound, usage.held.used + size) from None
@@ -91,13 +92,13 @@ class MemoryBudget:
             TimedOut: Other work of the tenant left too little memory for `seconds`.
         """
         usage = self._usage(tenant_id)
-        taken = min(size, self._work)
+        reserved = min(size, self._work)
         try:
-            await usage.work.acquire_bytes(taken, seconds)
+            await usage.work.acquire_bytes(reserved, seconds)
             try:
                 yield
             finally:
-                usage.work.release_bytes(taken)
+                usage.work.release_bytes(reserved)
         except TimeoutError:
             msg = "timed out while large requests of this tenant used its memory; nothing was done"
             raise TimedOut(msg) from None
@@ -110,16 +111,17 @@ class MemoryBudget:
         Raises:
             LimitExceeded: It could not.
         """
-        if (held := self.used(tenant_id)) + size > max(self.bound, size):
-            raise _memory_error(self.bound, held + size)
+        if (used := self.used(tenant_id)) + size > max(self.bound, size):
+            raise _memory_error(self.bound, used + size)
 
     def _usage(self, tenant_id: str) -> _Usage:
-        found = self._tenants.get(tenant_id)
-        if found is None:
-            found = self._tenants[tenant_id] = _Usage(self.bound, self._work)
-        return found
+        usage = self._tenants.get(tenant_id)
+        if usage is None:
+            usage = self._tenants[tenant_id] = _Usage(self.bound, self._work)
+        return usage
 
     def _remove_if_idle(self, tenant_id: str, usage: _Usage) -> None:
+        # Idle tenants have no entry: their number must not fill the memory.
         if usage.held.idle and usage.work.idle:
             self._tenants.pop(tenant_id, None)
 
@@ -149,6 +151,8 @@ class _ByteQueue:
         return not self.used and not self._queue
 
     async def acquire_bytes(self, size: int, seconds: float) -> None:
+        """Wait until bytes fit, and count them; raises `TimeoutError` after `seconds`."""
+        # First come, first served: small requests must not keep a large one waiting forever.
         if not self._queue and self.used + size <= self._bound:
             self.used += size
             return

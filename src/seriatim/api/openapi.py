@@ -42,24 +42,24 @@ def make_openapi(
         limits: The bounds of the log.
         serving: The bounds of the service.
     """
-    components = _add_component_bounds(_components()[1], limits)
+    components = _add_component_bounds(_make_components()[1], limits)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        operation = _operation(route, limits, serving)
+        operation = _make_operation(route, limits, serving)
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     for path in ("/health", "/ready"):
-        paths[path] = {"get": _open_operation(path)}
-    document: dict[str, Any] = _simplify_schema(_document(paths, components))
+        paths[path] = {"get": _make_public_operation(path)}
+    document: dict[str, Any] = _simplify_schema(_make_document(paths, components))
     return document
 
 
-def _document(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _make_document(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Seriatim",
             "version": VERSION,
-            "description": "An ordered, idempotent, replayable event log over HTTP.",
+            "description": "This API appends to and reads an ordered, idempotent, replayable log.",
         },
         "paths": paths,
         "components": {
@@ -71,7 +71,7 @@ def _document(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, An
 
 
 @cache
-def _components() -> tuple[dict[type[Any], Any], dict[str, Any]]:
+def _make_components() -> tuple[dict[type[Any], Any], dict[str, Any]]:
     """Return a reference to the type of each body and response, and their schemas."""
     types: list[type[Any]] = [Problem]
     for route in ROUTES:
@@ -80,45 +80,46 @@ def _components() -> tuple[dict[type[Any], Any], dict[str, Any]]:
     return dict(zip(types, references, strict=True)), components
 
 
-def _operation(route: Route, limits: Limits, serving: ServiceSettings) -> dict[str, Any]:
+def _make_operation(route: Route, limits: Limits, serving: ServiceSettings) -> dict[str, Any]:
     text = inspect.getdoc(route.handler) or ""
     summary, _, rest = text.partition("\n")
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{route.path[4:].replace('/', '_')}",
         "summary": summary,
-        "description": f"{rest.strip()}\n\n{_needs(route)}".strip(),
+        "description": f"{rest.strip()}\n\n{_describe_access(route)}".strip(),
         "parameters": [
-            *_parameters(route, _parameter_bounds(limits, serving)),
-            *_headers(route),
+            *_make_parameters(route, _find_parameter_bounds(limits, serving)),
+            *_make_header_parameters(route),
         ],
-        "responses": _responses(route),
+        "responses": _make_responses(route),
     }
     if route.body is not None:
-        schema = _components()[0][route.body]
+        schema = _make_components()[0][route.body]
         bound = serving.request_bytes if route.raw else min(serving.request_bytes, SMALL_BODY_BYTES)
         operation["requestBody"] = {
-            "description": f"At most {bound} bytes after decompression (Content-Encoding: gzip).",
+            "description": f"The body has at most {bound} bytes after decompression. "
+            "It may be compressed with gzip, as `Content-Encoding` states.",
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
     return operation
 
 
-def _needs(route: Route) -> str:
+def _describe_access(route: Route) -> str:
     """Describe the tokens that a route accepts."""
     if route.right is None:
         return "Accepts any token."
-    needs = [f"the right `{route.right}`"]
+    requirements = [f"the right `{route.right}`"]
     if route.service:
-        needs.append("the token of a service")
+        requirements.append("the token of a service")
     if route.every_tenant:
-        needs.append("a token for all tenants")
+        requirements.append("a token for all tenants")
     if route.all_types:
-        needs.append("a token for all event types")
-    return f"Needs {', '.join(needs)}."
+        requirements.append("a token for all event types")
+    return f"Needs {', '.join(requirements)}."
 
 
-def _open_operation(path: str) -> dict[str, Any]:
+def _make_public_operation(path: str) -> dict[str, Any]:
     description = "the process" if path == "/health" else "the store"
     schema = {"type": "object", "properties": {"status": {"type": "string"}}}
     return {
@@ -127,87 +128,102 @@ def _open_operation(path: str) -> dict[str, Any]:
         "security": [],
         "responses": {
             "200": {"description": "OK", "content": {"application/json": {"schema": schema}}},
-            **({} if path == "/health" else _problems(("backend_failure", "timeout"))),
+            **(
+                {} if path == "/health" else _make_problem_responses(("backend_failure", "timeout"))
+            ),
         },
     }
 
 
-def _parameters(route: Route, bounds: _SchemaBounds) -> list[dict[str, Any]]:
+def _make_parameters(route: Route, bounds: _SchemaBounds) -> list[dict[str, Any]]:
     if route.params is None:
         return []
-    (schema,), components = msgspec.json.schema_components([route.params], ref_template=_REF)
-    del schema
-    known = components[route.params.__name__]
+    _, components = msgspec.json.schema_components([route.params], ref_template=_REF)
+    schema = components[route.params.__name__]
     return [
         {
             "name": name,
             "in": "query",
-            "required": name in known.get("required", ()),
-            "schema": _parameter(name, _without_null(inner), bounds),
+            "required": name in schema.get("required", ()),
+            "schema": _add_parameter_bounds(name, _remove_null(inner), bounds),
         }
-        for name, inner in known.get("properties", {}).items()
+        for name, inner in schema.get("properties", {}).items()
     ]
 
 
-def _parameter(name: str, schema: dict[str, Any], bounds: _SchemaBounds) -> dict[str, Any]:
+def _add_parameter_bounds(
+    name: str, schema: dict[str, Any], bounds: _SchemaBounds
+) -> dict[str, Any]:
     """Add the bounds of a parameter to its schema, if they fit its type."""
-    known = bounds.get(name, {})
-    kind = {"minLength": "string", "maxItems": "array"}.get(next(iter(known), ""))
+    parameter_bounds = bounds.get(name, {})
+    kind = {"minLength": "string", "maxItems": "array"}.get(next(iter(parameter_bounds), ""))
     numeric = schema.get("type") in ("integer", "number")
+    # A default of -1 includes entries at position 0: the minimum of positions does not apply.
     if kind == schema.get("type") or (kind is None and numeric and schema.get("default") != -1):
-        return {**schema, **known}
+        return {**schema, **parameter_bounds}
     return schema
 
 
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+def _remove_null(schema: dict[str, Any]) -> dict[str, Any]:
     """Remove null from the schema of a parameter: an absent parameter is left out."""
-    kept = {name: value for name, value in schema.items() if (name, value) != ("default", None)}
-    if "anyOf" in kept:
-        choices = [one for one in kept.pop("anyOf") if one != {"type": "null"}]
-        return {**kept, **choices[0]} if len(choices) == 1 else {**kept, "anyOf": choices}
-    return kept
+    remaining = {
+        name: value for name, value in schema.items() if (name, value) != ("default", None)
+    }
+    if "anyOf" in remaining:
+        choices = [choice for choice in remaining.pop("anyOf") if choice != {"type": "null"}]
+        return {**remaining, **choices[0]} if len(choices) == 1 else {**remaining, "anyOf": choices}
+    return remaining
 
 
-def _headers(route: Route) -> list[dict[str, Any]]:
+def _make_header_parameters(route: Route) -> list[dict[str, Any]]:
     headers = [
-        _header("seriatim-tenant", "The tenant, for tokens of all tenants."),
+        _make_header_parameter(
+            "seriatim-tenant",
+            "The tenant of the request, which only a token for all tenants chooses.",
+        ),
     ]
     if route.writes:
         headers.append(
-            _header("idempotency-key", "Requests with the same key and body run once.", 200)
+            _make_header_parameter(
+                "idempotency-key",
+                "Requests with the same key and body run once and receive the same response.",
+                200,
+            )
         )
     if route.stream:
-        headers.append(_header("last-event-id", "The position to continue from."))
+        headers.append(
+            _make_header_parameter("last-event-id", "The tail continues after this position.")
+        )
     return headers
 
 
-def _header(name: str, description: str, max_length: int = 512) -> dict[str, Any]:
+def _make_header_parameter(name: str, description: str, max_length: int = 512) -> dict[str, Any]:
     schema = {"type": "string", "minLength": 1, "maxLength": max_length}
     return {"name": name, "in": "header", "description": description, "schema": schema}
 
 
-def _responses(route: Route) -> dict[str, Any]:
-    good: dict[str, Any] = {"description": HTTPStatus(route.status).phrase}
+def _make_responses(route: Route) -> dict[str, Any]:
+    success: dict[str, Any] = {"description": HTTPStatus(route.status).phrase}
     if route.stream:
         text = {"schema": {"type": "string"}}
-        good["content"] = {"text/event-stream": text, "application/x-ndjson": text}
+        success["content"] = {"text/event-stream": text, "application/x-ndjson": text}
     elif route.response is not None:
-        schema = _components()[0][route.response]
-        good["content"] = {"application/json": {"schema": schema}}
+        schema = _make_components()[0][route.response]
+        success["content"] = {"application/json": {"schema": schema}}
     codes = (*_COMMON_ERRORS, *route.problems, "limit_exceeded")
     if route.writes:
         codes = (*codes, "idempotency_key_reuse")
-    headers = {str(route.status): good, **_problems(codes)}
+    responses = {str(route.status): success, **_make_problem_responses(codes)}
     if route.body is not None:
-        schema = _components()[0][Problem]
-        headers["415"] = {
+        schema = _make_components()[0][Problem]
+        responses["415"] = {
             "description": "The content coding of the body is not supported: send gzip, or none.",
             "content": {CONTENT_TYPE: {"schema": schema}},
         }
-    return headers
+    return responses
 
 
-def _problems(codes: tuple[str, ...]) -> dict[str, Any]:
+def _make_problem_responses(codes: tuple[str, ...]) -> dict[str, Any]:
     by_status: dict[int, list[str]] = {}
     for code in codes:
         statuses = (
@@ -218,20 +234,22 @@ def _problems(codes: tuple[str, ...]) -> dict[str, Any]:
         for status in statuses:
             if code not in by_status.setdefault(status, []):
                 by_status[status].append(code)
-    schema = _components()[0][Problem]
+    schema = _make_components()[0][Problem]
     return {
         str(status): {
-            "description": " ".join(f"`{code}`: {_ERROR_DESCRIPTIONS[code]}" for code in headers),
+            "description": " ".join(
+                f"`{code}`: {_ERROR_DESCRIPTIONS[code]}" for code in listed_codes
+            ),
             "content": {CONTENT_TYPE: {"schema": schema}},
         }
-        for status, headers in sorted(by_status.items())
+        for status, listed_codes in sorted(by_status.items())
     }
 
 
 # -- bounds
 
 
-def _parameter_bounds(limits: Limits, serving: ServiceSettings) -> _SchemaBounds:
+def _find_parameter_bounds(limits: Limits, serving: ServiceSettings) -> _SchemaBounds:
     """Return the bounds of query parameters by name."""
     position = {"minimum": 0}
     return {
@@ -246,15 +264,15 @@ def _parameter_bounds(limits: Limits, serving: ServiceSettings) -> _SchemaBounds
         "keep_alive_s": {"minimum": 0.01, "maximum": 60},
         "types": {"maxItems": limits.predicates},
         "tags": {"maxItems": limits.tags},
-        **dict.fromkeys(("event_id", "stream_type", "stream_id"), _text(ID_BYTES_MAX)),
+        **dict.fromkeys(("event_id", "stream_type", "stream_id"), _text_bounds(ID_BYTES_MAX)),
     }
 
 
-def _field_bounds(limits: Limits) -> Mapping[str, _SchemaBounds]:
+def _find_field_bounds(limits: Limits) -> Mapping[str, _SchemaBounds]:
     """Return the bounds of the fields of bodies, by schema and field."""
     page = {"minimum": 1, "maximum": limits.page}
     events = {"minItems": 1, "maxItems": limits.append_events}
-    key = _text(KEY_BYTES_MAX)
+    key = _text_bounds(KEY_BYTES_MAX)
     return {
         "AppendBody": {
             "events": events,
@@ -273,10 +291,10 @@ def _field_bounds(limits: Limits) -> Mapping[str, _SchemaBounds]:
             "tags": {"maxItems": limits.tags},
         },
         "WireEvent": {
-            "event_type": _text(ID_BYTES_MAX),
-            "event_id": _text(ID_BYTES_MAX),
-            "stream_type": _text(ID_BYTES_MAX),
-            "stream_id": _text(ID_BYTES_MAX),
+            "event_type": _text_bounds(ID_BYTES_MAX),
+            "event_id": _text_bounds(ID_BYTES_MAX),
+            "stream_type": _text_bounds(ID_BYTES_MAX),
+            "stream_id": _text_bounds(ID_BYTES_MAX),
             "idempotency_key": key,
             "metadata": {"maxProperties": limits.metadata_entries},
             "tags": {"maxItems": limits.tags},
@@ -284,7 +302,7 @@ def _field_bounds(limits: Limits) -> Mapping[str, _SchemaBounds]:
     }
 
 
-def _text(max_length: int) -> dict[str, Any]:
+def _text_bounds(max_length: int) -> dict[str, Any]:
     return {"minLength": 1, "maxLength": max_length}
 
 
@@ -292,19 +310,21 @@ def _add_bounds(schema: dict[str, Any], bounds: Mapping[str, Any]) -> dict[str, 
     """Add bounds to a schema; of a nullable schema, to the alternative that is not null."""
     if "anyOf" not in schema:
         return {**schema, **bounds}
-    choices = [one if one == {"type": "null"} else {**one, **bounds} for one in schema["anyOf"]]
+    choices = [
+        choice if choice == {"type": "null"} else {**choice, **bounds} for choice in schema["anyOf"]
+    ]
     return {**schema, "anyOf": choices}
 
 
 def _add_component_bounds(components: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Add the bounds of fields to the schemas of bodies."""
-    headers = {name: dict(one) for name, one in components.items()}
-    for schema_name, fields in _field_bounds(limits).items():
-        properties = dict(headers[schema_name]["properties"])
+    schemas = {name: dict(component) for name, component in components.items()}
+    for schema_name, fields in _find_field_bounds(limits).items():
+        properties = dict(schemas[schema_name]["properties"])
         for name, bounds in fields.items():
             properties[name] = _add_bounds(properties[name], bounds)
-        headers[schema_name]["properties"] = properties
-    return headers
+        schemas[schema_name]["properties"] = properties
+    return schemas
 
 
 def _simplify_schema(value: Any) -> Any:
@@ -313,19 +333,19 @@ def _simplify_schema(value: Any) -> Any:
     Few generators know `prefixItems`: a pair of strings becomes an array of two strings.
     """
     if isinstance(value, list):
-        return [_simplify_schema(one) for one in value]
+        return [_simplify_schema(item) for item in value]
     if not isinstance(value, dict):
         return value
-    document = {name: _simplify_schema(inner) for name, inner in value.items()}
-    if "prefixItems" in document:
-        item_schemas = document.pop("prefixItems")
-        same = all(one == item_schemas[0] for one in item_schemas)
-        document["items"] = item_schemas[0] if same else {}
-    if {} in document.get("anyOf", ()):  # anything includes null
-        del document["anyOf"]
-    if "enum" in document and "type" not in document:
-        texts = all(isinstance(one, str) for one in document["enum"])
-        document["type"] = "string" if texts else "integer"
-    if document.get("type") == "integer" and "format" not in document:
-        document["format"] = "int64"
-    return document
+    simplified = {name: _simplify_schema(inner) for name, inner in value.items()}
+    if "prefixItems" in simplified:
+        item_schemas = simplified.pop("prefixItems")
+        same = all(item == item_schemas[0] for item in item_schemas)
+        simplified["items"] = item_schemas[0] if same else {}
+    if {} in simplified.get("anyOf", ()):  # anything includes null
+        del simplified["anyOf"]
+    if "enum" in simplified and "type" not in simplified:
+        texts = all(isinstance(item, str) for item in simplified["enum"])
+        simplified["type"] = "string" if texts else "integer"
+    if simplified.get("type") == "integer" and "format" not in simplified:
+        simplified["format"] = "int64"
+    return simplified

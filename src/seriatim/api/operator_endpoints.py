@@ -60,7 +60,7 @@ class RegistryParams(msgspec.Struct, frozen=True):
 
 
 class HandlerProgress(HandlerCursor, frozen=True, kw_only=True):
-    """How far the workers of a handler have come, and how much is left.
+    """The cursor of a handler's workers, and its lag.
 
     `lag_events` is the number of positions from the tenant's first event after the cursor to the
     head, `lag_seconds` the age of that event; both are null for a topic. The cursor of a worker
@@ -125,7 +125,7 @@ class StatusParams(CountParams, frozen=True):
 class EntryCountResponse(msgspec.Struct, frozen=True):
     """The number of events that match, in all and by handler and status.
 
-    `retryable` is how many of them a retry affects: those that are failed, dead or unknown.
+    `retryable` is the number that a retry affects: those that are failed, dead or unknown.
     """
 
     count: int
@@ -227,7 +227,7 @@ async def list_operations(
 
 
 async def run_in_registry(
-    service: Service, request: HttpRequest, act: Callable[[Registry], T]
+    service: Service, request: HttpRequest, operation: Callable[[Registry], T]
 ) -> T:
     """Act on the registry next to the log, in a thread of the tenant.
 
@@ -237,7 +237,7 @@ async def run_in_registry(
 
     def run() -> T:
         with closing(_open_registry(service)) as registry:
-            return act(registry)
+            return operation(registry)
 
     return await service.run_for_tenant(request.tenant_id, run)
 
@@ -256,8 +256,8 @@ async def get_registry(
 
     def count(registry: Registry) -> RegistryResponse:
         counts = registry.counts(finished=params.finished, tenant_id=request.tenant_id)
-        handlers = [_redact_handler(registry, request, one) for one in registry.handlers()]
-        logs = [one for one in registry.logs() if one.tenant_id == request.tenant_id]
+        handlers = [_redact_handler(registry, request, handler) for handler in registry.handlers()]
+        logs = [log for log in registry.logs() if log.tenant_id == request.tenant_id]
         return RegistryResponse(handlers, counts, logs, _read_progress(service, request, registry))
 
     return await run_in_registry(service, request, count)
@@ -272,17 +272,17 @@ def _read_progress(
     """
     tenant_id = request.tenant_id
     log_id, head = service.log.identity().log_id, service.log.head()
-    found = []
-    for one in registry.cursors():
-        fields = msgspec.structs.asdict(one)
-        if one.log_id == log_id and one.tenant_id in (tenant_id, ALL_TENANTS):
+    progress = []
+    for cursor in registry.cursors():
+        fields = msgspec.structs.asdict(cursor)
+        if cursor.log_id == log_id and cursor.tenant_id in (tenant_id, ALL_TENANTS):
             events, seconds = measure_lag(
-                service.store, tenant_id, Query(), one.position or 0, head
+                service.store, tenant_id, Query(), cursor.position or 0, head
             )
-            found.append(HandlerProgress(**fields, lag_events=events, lag_seconds=seconds))
-        elif not one.log_id and (one.tenant_id == tenant_id or _is_for_all_tenants(request)):
-            found.append(HandlerProgress(**fields))
-    return found
+            progress.append(HandlerProgress(**fields, lag_events=events, lag_seconds=seconds))
+        elif not cursor.log_id and (cursor.tenant_id == tenant_id or _is_for_all_tenants(request)):
+            progress.append(HandlerProgress(**fields))
+    return progress
 
 
 def _redact_handler(
@@ -294,8 +294,8 @@ def _redact_handler(
     """
     if _is_for_all_tenants(request):
         return handler
-    own = handler.status != "stopped" or _is_stopped_by(registry, handler, request.tenant_id)
-    status = handler.status if own else "paused"
+    is_visible = handler.status != "stopped" or _is_stopped_by(registry, handler, request.tenant_id)
+    status = handler.status if is_visible else "paused"
     return msgspec.structs.replace(handler, status=status, reason="")
 
 
@@ -363,8 +363,10 @@ async def count_entries(
     counts = await run_in_registry(
         service, request, lambda registry: registry.count_entries(selection)
     )
-    retryable = sum(one.count for one in counts if one.status in RETRYABLE_STATUSES)
-    return EntryCountResponse(sum(one.count for one in counts), retryable, counts)
+    retryable = sum(
+        entry_count.count for entry_count in counts if entry_count.status in RETRYABLE_STATUSES
+    )
+    return EntryCountResponse(sum(entry_count.count for entry_count in counts), retryable, counts)
 
 
 def _select_unfinished(
@@ -385,6 +387,7 @@ def _select_unfinished(
 def _make_filter(
     request: HttpRequest, body: RetryBody | SkipBody, statuses: tuple[str, ...]
 ) -> EntryFilter:
+    """Make the filter of an action; all matching events need an expected count and a reason."""
     if (body.event_id is None) == (not body.all):
         raise invalid_argument("event_id", "name one event, or set all to true")
     if body.all and body.expected_count is None:
@@ -441,16 +444,17 @@ async def _apply(
     request: HttpRequest,
     body: RetryBody | SkipBody,
     selection: EntryFilter,
-    act: Callable[[Registry], int],
+    operation: Callable[[Registry], int],
 ) -> CountResponse:
     """Check the expected count, act on the selected events, and record the action."""
     action: ActionName = "events_retried" if isinstance(body, RetryBody) else "events_skipped"
 
     def run(registry: Registry) -> CountResponse:
         if body.expected_count is not None:
-            actual = sum(one.count for one in registry.count_entries(selection))
+            actual = sum(entry_count.count for entry_count in registry.count_entries(selection))
             check_expected_count(body.expected_count, actual)
-        count = act(registry)
+        count = operation(registry)
+        # An action that affected nothing is not recorded, which counts as success.
         recorded = not count or record_request(
             service, request, action, selection.describe(), count=count, reason=body.reason
         )
@@ -510,7 +514,7 @@ async def raise_epoch(service: Service, request: HttpRequest, body: NoParams) ->
 
 
 async def purge_commands(service: Service, request: HttpRequest, body: PurgeBody) -> CountResponse:
-    """Delete command records older than this, at least a day."""
+    """Delete command records that are older than a number of hours, at least 24."""
     del request
     if body.older_than_hours > _HOURS_MAX:
         raise invalid_argument("older_than_hours", f"must be at most {_HOURS_MAX:g}")
@@ -530,15 +534,15 @@ async def run_doctor(service: Service, request: HttpRequest, params: NoParams) -
 async def get_storage(service: Service, request: HttpRequest, params: NoParams) -> StorageResponse:
     """List publishers with their last checkpoints, and archives with their latest segments.
 
-    Only of the places that `seriatim serve` was started with (`--checkpoints`, `--archive`). The
-    result may be half a minute old.
+    Only the places that `seriatim serve` was started with are listed (`--checkpoints`,
+    `--archive`). The result may be half a minute old.
     """
     del params
     return await service.run_for_tenant(request.tenant_id, service.inspect_storage)
 
 
 async def get_log_size(service: Service, request: HttpRequest, params: NoParams) -> LogSizeResponse:
-    """Return the space that the log takes, of all tenants, from the catalogue of its database."""
+    """Return the size of the log, of all tenants, from the catalogue of its database."""
     del params
     size = await service.run_for_tenant(request.tenant_id, service.store.size)
     return LogSizeResponse(size.bytes, size.index_bytes)

@@ -53,7 +53,8 @@ class Readiness:
         raise BackendFailure("the log's store does not respond")
 
     def _current_probe(self) -> asyncio.Future[object]:
-        self._probes = [one for one in self._probes if not one[0].done()]
+        """Return the probe in progress, or a new one if there is none or it hangs."""
+        self._probes = [entry for entry in self._probes if not entry[0].done()]
         now = time.monotonic()
         if self._probes and (
             now - self._probes[-1][1] < _PROBE_STUCK_S or len(self._probes) >= _PROBES_MAX
@@ -111,6 +112,6 @@ class ShutdownDeadline:
 
 def kill_all(processes: Iterable[Any]) -> None:
     """Kill the worker processes that are still alive."""
-    for one in processes:
-        if one.process.is_alive():
-            one.process.kill()
+    for worker in processes:
+        if worker.process.is_alive():
+            worker.process.kill()

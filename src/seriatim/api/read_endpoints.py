@@ -128,7 +128,10 @@ class EventTypesParams(msgspec.Struct, frozen=True):
 
 
 async def get_log_info(service: Service, request: HttpRequest, params: HeadWaitParams) -> LogInfo:
-    """Return identity and head of the log; with `after`, wait until the head is after it."""
+    """Return the identity and the head of the log.
+
+    With `after` and `wait_s`, wait until the head is after that position.
+    """
     _check_wait(service, params.wait_s)
     head = await service.run_for_tenant(request.tenant_id, service.log.head)
     if params.after is not None and params.wait_s:
@@ -148,8 +151,8 @@ async def _wait_for_head(
 ) -> int:
     """Wait until the head is after a position, and return the head."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while head <= after and not service.hub.stopped and (remaining := until - loop.time()) > 0:
+    deadline = loop.time() + seconds
+    while head <= after and not service.hub.stopped and (remaining := deadline - loop.time()) > 0:
         await service.hub.wait_for_head(after, remaining)
         await service.authenticate_again(request)  # the token may have been revoked meanwhile
         head = await service.run_for_tenant(request.tenant_id, service.log.head)
@@ -208,13 +211,12 @@ async def _build_response(
     """
     tenant_id, memory = request.tenant_id, service.memory
     seconds = service.settings.request_timeout_s
-    service.release(request)
+    service.release(request)  # the body of the request is not needed any more
     async with memory.reserve_work(tenant_id, READ_BYTES, seconds):
         memory.check_response(tenant_id, RESPONSE_BYTES)
         result = await service.run_for_tenant(tenant_id, build)
-        service.hold(
-            request, len(result.body) + len(result.body) // 3
-        )  # with the overhead of encoding
+        size = len(result.body)
+        service.hold(request, size + size // 3)  # with the overhead of encoding
     return result
 
 
@@ -241,8 +243,10 @@ async def _poll(
     """Poll for events until some match or the time is over, from the last scanned position."""
     log = service.view(request.tenant_id)
     loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while not result.count and not service.hub.stopped and (remaining := until - loop.time()) > 0:
+    deadline = loop.time() + seconds
+    while (
+        not result.count and not service.hub.stopped and (remaining := deadline - loop.time()) > 0
+    ):
         if spec.until is not None and result.scanned >= spec.until:
             break
         await service.hub.wait_for_head(result.scanned, remaining)
@@ -263,12 +267,12 @@ def _read_encoded_page(log: Log, spec: ReadSpec) -> _EncodedPage:
 
     def read(position: int, limit: int, max_bytes: int) -> list[EventRecord]:
         nonlocal scanned
-        bound = {"until": position - 1} if spec.newest_first else {"after": position}
-        part = log.read_page(
-            msgspec.structs.replace(spec, limit=limit, max_bytes=max_bytes, **bound)
+        bounds = {"until": position - 1} if spec.newest_first else {"after": position}
+        page = log.read_page(
+            msgspec.structs.replace(spec, limit=limit, max_bytes=max_bytes, **bounds)
         )
-        scanned = part.last_scanned
-        return part.records
+        scanned = page.last_scanned
+        return page.records
 
     records = read_first_records(read, start, spec.limit, RESPONSE_BYTES)
     count = len(records)
@@ -298,11 +302,13 @@ async def find_receipt(
     service: Service, request: HttpRequest, params: ReceiptParams
 ) -> StoredReceipt:
     """Return the receipt of the append stored under an idempotency key or a command."""
-    find = partial(_find_stored, service.view(request.tenant_id), request.caller.subject, params)
+    find = partial(
+        _find_stored_append, service.view(request.tenant_id), request.caller.subject, params
+    )
     return _make_receipt(request, await service.run_for_tenant(request.tenant_id, find))
 
 
-def _find_stored(log: Log, subject: str, params: ReceiptParams) -> StoredAppend | None:
+def _find_stored_append(log: Log, subject: str, params: ReceiptParams) -> StoredAppend | None:
     if params.idempotency_key is not None:
         for name in ("actor", "endpoint", "key"):
             if getattr(params, name) is not None:
@@ -322,7 +328,9 @@ def _make_receipt(request: HttpRequest, result: StoredAppend | None) -> StoredRe
     Raises:
         NotFound: There is none, or the caller may not read it.
     """
-    if result is None or not all(request.caller.can_read(one.event_type) for one in result.records):
+    if result is None or not all(
+        request.caller.can_read(record.event_type) for record in result.records
+    ):
         msg = "no append is stored under that key"
         raise NotFound(msg)
     first = result.records[0]
@@ -388,7 +396,7 @@ async def list_streams(
 async def list_event_types(
     service: Service, request: HttpRequest, params: EventTypesParams
 ) -> EventTypesResponse:
-    """List event types by name, with how many events each has, counted up to a bound."""
+    """List event types by name, with their numbers of events, counted up to a bound."""
     log = service.view(request.tenant_id)
 
     def read_types() -> EventTypesResponse:
@@ -466,6 +474,7 @@ def _run_encoded_query(
             if available > 0
             else ()
         )
+        # The result may end at its limit or its size: only another event tells whether it is cut.
         more = bool(read(records[-1].position, 1, 1))
     last = records[-1].position if records else None
     version, head = first.context_version, first.head
@@ -539,6 +548,6 @@ async def get_context_version(
     query = request.caller.restrict_query(Query.from_mapping(body.query))
     check_query(query, service.limits)
     check_position("until", body.until)
-    tenant_id, version_of = request.tenant_id, service.log.store.context_version
-    result = await service.run_for_tenant(tenant_id, version_of, tenant_id, query, body.until)
+    tenant_id, read_version = request.tenant_id, service.log.store.context_version
+    result = await service.run_for_tenant(tenant_id, read_version, tenant_id, query, body.until)
     return VersionResponse(result)

@@ -1,4 +1,4 @@
-"""The appends that this process refused lately, for people who look for the reason.
+"""The last appends that this process refused, so that users can look up the reason.
 
 They are in memory, with bounds on their number, the bytes of each, and the tenants. A request that
 a guard rejects is never kept, whatever refused it: schemas are checked before the guard.
@@ -62,11 +62,11 @@ class RefusedAppends:
             format_us(time.time_ns() // 1000),
             error.code,
             subject,
-            [] if text is None else _list_types(value),
+            [] if text is None else _list_event_types(value),
             text,
         )
-        kept = self._tenants.setdefault(tenant_id, deque(maxlen=REFUSALS_PER_TENANT))
-        kept.appendleft(refusal)
+        refused = self._tenants.setdefault(tenant_id, deque(maxlen=REFUSALS_PER_TENANT))
+        refused.appendleft(refusal)
         self._tenants.move_to_end(tenant_id)
         while len(self._tenants) > REFUSAL_TENANTS:
             self._tenants.popitem(last=False)
@@ -76,7 +76,9 @@ class RefusedAppends:
 
         Without the right to read, these are its own; with a scope of types, those of its types.
         """
-        return [one for one in self._tenants.get(tenant_id, ()) if _is_visible(caller, one)]
+        return [
+            refusal for refusal in self._tenants.get(tenant_id, ()) if _is_visible(caller, refusal)
+        ]
 
     def _make_text(self, value: Any) -> str | None:
         """Return the text of a request, or None if it is too large, malformed or rejected."""
@@ -97,19 +99,19 @@ class RefusedAppends:
         """Return the guard of the log, and those of the profiles that a request is for."""
         guards = [self._guard]
         for name, kind in PROFILE_KINDS.items():
-            of_profile = value.get("profile") == kind.profile
-            if of_profile or any(name in _stream_of(one) for one in value["events"]):
+            names_profile = value.get("profile") == kind.profile
+            if names_profile or any(name in _find_stream_types(event) for event in value["events"]):
                 guards.append(kind.guard)
         return guards
 
 
-def _stream_of(event: Any) -> tuple[Any, ...]:
+def _find_stream_types(event: Any) -> tuple[Any, ...]:
     """Return the stream type of an event in JSON, in either form; the event may be malformed."""
     stream = event.get("stream")
     return event.get("stream_type"), stream[0] if isinstance(stream, list) and stream else None
 
 
-def _list_types(value: Any) -> list[str]:
+def _list_event_types(value: Any) -> list[str]:
     return [str(event.get("event_type")) for event in value["events"]]
 
 

@@ -165,7 +165,7 @@ def convert_append(body: AppendBody, limits: Limits) -> ParsedAppend:
     """Convert an append that matches its type."""
     rules = PROFILES[body.profile]
     events = _convert_events(body.events, rules, limits)
-    conditions = [_convert_condition(one) for one in body.conditions]
+    conditions = [_convert_condition(condition) for condition in body.conditions]
     return ParsedAppend(
         events, conditions, body.idempotency_key, body.command, rules, body.on_id_mismatch
     )
@@ -179,10 +179,12 @@ def convert_append_if(body: AppendIfBody, limits: Limits) -> ParsedAppend:
     return ParsedAppend(events, [condition], body.idempotency_key, None, rules, None)
 
 
-def _convert_events(given: list[WireEvent], rules: ProfileRules, limits: Limits) -> list[NewEvent]:
-    limits.check("append_events", len(given))
+def _convert_events(
+    wire_events: list[WireEvent], rules: ProfileRules, limits: Limits
+) -> list[NewEvent]:
+    limits.check("append_events", len(wire_events))
     events: list[NewEvent] = []
-    for index, event in enumerate(given):
+    for index, event in enumerate(wire_events):
         try:
             events.append(from_wire_event(event))
         except ValidationError as error:
@@ -201,13 +203,13 @@ def convert_append_strictly(value: Any, limits: Limits) -> ParsedAppend:
         raise invalid_shape_error(error, BODY_NAME) from None
     except UnicodeEncodeError:
         raise _body_error(f"{BODY_NAME} has a field whose name is not valid text") from None
-    given = value.get("events")
-    if not isinstance(given, list):
+    raw_events = value.get("events")
+    if not isinstance(raw_events, list):
         raise _body_error("events must be a list of events", "events")
-    limits.check("append_events", len(given))
+    limits.check("append_events", len(raw_events))
     rules = PROFILES[body.profile]
-    events = [_convert_event(one, index, rules) for index, one in enumerate(given)]
-    conditions = [_convert_condition(one) for one in body.conditions]
+    events = [_convert_event(event, index, rules) for index, event in enumerate(raw_events)]
+    conditions = [_convert_condition(condition) for condition in body.conditions]
     return ParsedAppend(
         events, conditions, body.idempotency_key, body.command, rules, body.on_id_mismatch
     )
@@ -217,28 +219,29 @@ class _UncheckedAppend(AppendBody, forbid_unknown_fields=True):
     events: list[Any]
 
 
-def _convert_event(given: Any, index: int, rules: ProfileRules) -> NewEvent:
+def _convert_event(value: Any, index: int, rules: ProfileRules) -> NewEvent:
     try:
-        if not isinstance(given, dict):
+        if not isinstance(value, dict):
             raise InvalidEvent("an event must be an object", details={"field": "$"})  # noqa: TRY301
-        return NewEvent.from_mapping(given)
+        return NewEvent.from_mapping(value)
     except InvalidEvent as error:
         problem = ValidationError("envelope", error.details["field"], error.message)
         raise rules.error(problem, index) from None
 
 
-def _convert_condition(given: WireCondition) -> Condition:
-    if (given.stream is None) == (given.query is None):
+def _convert_condition(condition: WireCondition) -> Condition:
+    """Convert a condition; raises `InvalidArgument` unless its fields belong together."""
+    if (condition.stream is None) == (condition.query is None):
         raise _body_error("a condition must name either a stream or a query", "conditions")
-    if given.stream is not None:
-        if given.version not in (None, UNSET) or given.after is not UNSET:
+    if condition.stream is not None:
+        if condition.version not in (None, UNSET) or condition.after is not UNSET:
             raise _body_error(
                 "give seq with a stream, and version or after with a query", "conditions"
             )
-        return ExpectedSeq(given.stream, given.seq)
-    if given.seq is not None:
+        return ExpectedSeq(condition.stream, condition.seq)
+    if condition.seq is not None:
         raise _body_error("give seq with a stream, and version or after with a query", "conditions")
-    return _make_context_condition(given.query, given.version, given.after)
+    return _make_context_condition(condition.query, condition.version, condition.after)
 
 
 def _make_context_condition(

@@ -80,13 +80,13 @@ class RequestQueue:
 
     def used(self, tenant_id: str) -> float:
         """Return the processor time that a tenant has used lately, in seconds."""
-        seconds, at = self._used.get(tenant_id, (0.0, 0.0))
-        return seconds * 0.5 ** ((self._clock() - at) / HALF_LIFE_S) if seconds else 0.0
+        seconds, charged_at = self._used.get(tenant_id, (0.0, 0.0))
+        return seconds * 0.5 ** ((self._clock() - charged_at) / HALF_LIFE_S) if seconds else 0.0
 
     def _iteration_s(self) -> float:
         """Return the time in which one iteration may start requests."""
-        alone = self._clock() - self._recent[1] >= NEIGHBOUR_S
-        return self._start_s * (ALONE if alone else 1)
+        is_alone = self._clock() - self._recent[1] >= NEIGHBOUR_S
+        return self._start_s * (ALONE if is_alone else 1)
 
     def _schedule(self) -> None:
         self._scheduled = True
@@ -101,6 +101,7 @@ class RequestQueue:
         self._scheduled = False
         self._charge_iteration()
         left_s, count, wait_s = self._iteration_s(), 0, 0.0
+        # At least one per iteration: a costly request must not stop the queue.
         while self._queues and (not count or left_s > 0):
             tenant_id = min(self._queues, key=self.used)
             if wait_s := self._wait_s(tenant_id):
@@ -121,6 +122,7 @@ class RequestQueue:
     def _charge_iteration(self) -> None:
         """Charge the iteration to the tenants whose requests it started."""
         if self._started:
+            # Requests interleave within an iteration, so its time is divided among them.
             seconds = (self._busy_s() - self._began) / len(self._started)
             for tenant_id in self._started:
                 self.charge(tenant_id, seconds)
@@ -135,8 +137,8 @@ class RequestQueue:
             if now - since < YIELD_S:
                 break
             del self._running[oldest]
-        own = self.used(tenant_id)
+        used_s = self.used(tenant_id)
         for other, since in self._running.values():
-            if other != tenant_id and self.used(other) < own:
+            if other != tenant_id and self.used(other) < used_s:
                 return since + YIELD_S - now
         return 0.0

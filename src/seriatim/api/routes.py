@@ -61,8 +61,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def writes(self) -> bool:
         """Whether duplicates of a request must run once."""
-        acts = self.method == "POST" and (self.right != "read" or self.service)
-        return acts and not self.secret and not self.dry_run
+        has_effect = self.method == "POST" and (self.right != "read" or self.service)
+        return has_effect and not self.secret and not self.dry_run
 
     @property
     def endpoint(self) -> str:

@@ -100,8 +100,8 @@ def make_service(
     except BaseException:
         log.close()
         raise
-    open_ = partial(open_registry, registry, create=False)
-    service = Service(log, access, serving, open_, place.url)
+    open_existing_registry = partial(open_registry, registry, create=False)
+    service = Service(log, access, serving, open_existing_registry, place.url)
     service.read_storage = place.read_storage
     if folder is not None:
         service.on_stop = folder.cleanup
@@ -143,8 +143,8 @@ def make_process_app(
     """Make the application of a process that runs only the service, and tune the process."""
     shorten_switch_interval()
     configure_malloc()
-    own = msgspec.structs.replace(serving, own_process=True)
-    return make_app(place, own, make_frozen_service, make_mount)
+    process_settings = msgspec.structs.replace(serving, own_process=True)
+    return make_app(place, process_settings, make_frozen_service, make_mount)
 
 
 def shorten_switch_interval() -> None:
@@ -175,13 +175,13 @@ def make_frozen_service(place: ServiceLocation, serving: ServiceSettings) -> Ser
 @contextmanager
 def _export_telemetry(serving: ServiceSettings) -> Iterator[None]:
     """Write logs and export spans of this process."""
-    stop = None if serving.log_format is None else write_all_logs(serving.log_format)
+    stop_logging = None if serving.log_format is None else write_all_logs(serving.log_format)
     try:
         with export_spans("seriatim-serve", enabled=serving.otel):
             yield
     finally:
-        if stop is not None:
-            stop()
+        if stop_logging is not None:
+            stop_logging()
 
 
 def make_config(
@@ -200,7 +200,7 @@ def make_config(
         loop="auto",
         lifespan="on",
         access_log=False,
-        proxy_headers=False,
+        proxy_headers=False,  # any client could forge them
         log_config=None,
         server_header=False,
         date_header=False,
@@ -235,25 +235,25 @@ def _bind(place: ServiceLocation) -> socket.socket:
     Raises:
         BackendFailure: The address is in use, or may not be bound.
     """
-    bound = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((place.host, place.port))
+        listener.bind((place.host, place.port))
     except OSError as error:
-        bound.close()
+        listener.close()
         raise _bind_error(place, error) from None
-    bound.set_inheritable(True)
-    return bound
+    listener.set_inheritable(True)
+    return listener
 
 
 def _bind_error(place: ServiceLocation, error: OSError) -> BackendFailure:
-    at = f"{place.host}:{place.port}"
+    address = f"{place.host}:{place.port}"
     if error.errno == errno.EADDRINUSE:
-        msg = f"another process listens at {at}: stop it, or choose another --port"
+        msg = f"another process listens at {address}: stop it, or choose another --port"
     elif error.errno == errno.EACCES:
-        msg = f"this user may not listen at {at}: choose a --port from 1024 on"
+        msg = f"this user may not listen at {address}: choose a --port from 1024 on"
     else:
-        msg = f"this machine cannot listen at {at} ({error.strerror}): check --host and --port"
+        msg = f"this machine cannot listen at {address} ({error.strerror}): check --host and --port"
     return BackendFailure(msg, details={"host": place.host, "port": place.port}, retryable=False)
 
 
@@ -280,27 +280,27 @@ def serve(
         msg = "a log in memory belongs to one process: serve it with --processes 1"
         raise InvalidArgument(msg, details={"argument": "processes"})
     config = make_config(place, serving, partial(make_process_app, make_mount=make_mount))
-    listening = _bind(place)
-    listening.listen(_BACKLOG)  # clients may connect from now on, and wait for the start
+    listener = _bind(place)
+    listener.listen(_BACKLOG)  # clients may connect from now on, and wait for the start
     scheme = "http" if place.certificate is None else "https"
     host = f"[{place.host}]" if ":" in place.host else place.host
     server = uvicorn.Server(config)
-    early: list[int] = []  # signals before uvicorn handles them, e.g. while the log is opened
+    early_signals: list[int] = []  # that arrive before uvicorn handles them, as the log is opened
 
-    def remember(signal_number: int, _: object) -> None:
-        early.append(signal_number)
+    def record_signal(signal_number: int, _: object) -> None:
+        early_signals.append(signal_number)
         server.should_exit = True
 
     # uvicorn raises the signal again after shutdown; SIGTERM must not count as a failure.
-    before = signal.signal(signal.SIGTERM, remember)
+    previous_handler = signal.signal(signal.SIGTERM, record_signal)
     try:
-        announce(f"{scheme}://{host}:{listening.getsockname()[1]}")
+        announce(f"{scheme}://{host}:{listener.getsockname()[1]}")
         if serving.processes == 1:
-            server.run(sockets=[listening])
+            server.run(sockets=[listener])
         else:
             with share_metrics():
-                processes = _WorkerProcesses(config, [listening], serving.grace_s)
-                processes.signal_queue.extend(early)
+                processes = _WorkerProcesses(config, [listener], serving.grace_s)
+                processes.signal_queue.extend(early_signals)
                 processes.run()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)

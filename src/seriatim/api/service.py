@@ -127,6 +127,7 @@ class LimitReporter:
             self.count(limit, tenant_id)
         key = limit, tenant_id
         now = time.monotonic()
+        # Without a lock: two threads at once lose at most a count in a log line.
         logged_at, unlogged = self._logged.get(key, (float("-inf"), 0))
         if now - logged_at < LOG_EVERY_S:
             self._logged[key] = logged_at, unlogged + 1
@@ -186,20 +187,22 @@ class Service:
         self.append_limiter = TenantLimiter(
             serving.tenant_in_flight, serving.tenant_in_flight_beside, serving.tenant_waiting
         )
-        reads = TenantLimiter(
+        read_limiter = TenantLimiter(
             serving.tenant_reads,
             serving.tenant_reads_beside,
             serving.tenant_reads_waiting,
             "reads",
         )
-        self._threads = ThreadPools(serving.threads, reads, serving.request_timeout_s, self.queue)
+        self._threads = ThreadPools(
+            serving.threads, read_limiter, serving.request_timeout_s, self.queue
+        )
         self.run, self.run_access = self._threads.run, self._threads.run_access
         self.run_for_tenant, self.run_sized = self._threads.run_for_tenant, self._threads.run_sized
         self.compute_for = self._threads.compute_for
-        general = Quota(
+        default_quota = Quota(
             tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
         )
-        self.meter = QuotaMeter(general, processes=serving.processes)
+        self.meter = QuotaMeter(default_quota, processes=serving.processes)
         self.memory = MemoryBudget(serving.tenant_memory_bytes)
         self.bounds = LimitReporter()
         self.refusals = RefusedAppends(log.appender.guard)
@@ -238,7 +241,7 @@ class Service:
         await asyncio.to_thread(self.jobs.stop)
         with suppress(SeriatimError):
             await self._authenticator.write_uses(all_tokens=True)
-        await asyncio.to_thread(self.log.close)
+        await asyncio.to_thread(self.log.close)  # wakes the hub's watcher, so that it can end
         await asyncio.to_thread(self.hub.join)
         self._threads.stop()
         self.access.close()
@@ -306,11 +309,11 @@ class Service:
     def _diagnose(self) -> list[Finding]:
         return [
             msgspec.structs.replace(
-                one,
-                message=self._without_directory(one.message),
-                cure=self._without_directory(one.cure),
+                finding,
+                message=self._without_directory(finding.message),
+                cure=self._without_directory(finding.cure),
             )
-            for one in self.store.doctor()
+            for finding in self.store.doctor()
         ]
 
     def _inspect_storage(self) -> StorageResponse:
@@ -390,15 +393,15 @@ class Service:
         return self._view(tenant_id)[1]
 
     def _view(self, tenant_id: str) -> tuple[Log, AsyncLog]:
-        found = self._views.get(tenant_id)
-        if found is None:
+        views = self._views.get(tenant_id)
+        if views is None:
             if len(self._views) >= _VIEWS_MAX:
                 self._views = {}
             log = self.log.for_tenant(tenant_id)
             run, compute = self._threads.run_for_tenant, self._threads.compute_for
             aio = AsyncLog(log, partial(run, tenant_id), partial(compute, tenant_id))
-            found = self._views[tenant_id] = log, aio
-        return found
+            views = self._views[tenant_id] = log, aio
+        return views
 
     @property
     def store(self) -> ServiceStore:

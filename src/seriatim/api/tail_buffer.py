@@ -86,9 +86,9 @@ class TailBuffer:
     def streams(self) -> set[StreamRef] | None:
         """Return the streams of the query; None if it is not restricted to streams."""
         filters = self.query.filters
-        if not filters or any(one.streams is None for one in filters):
+        if not filters or any(query_filter.streams is None for query_filter in filters):
             return None
-        return {stream for one in filters for stream in one.streams or ()}
+        return {stream for query_filter in filters for stream in query_filter.streams or ()}
 
     def start(self) -> None:
         """Accept appends from now on; the log was read up to here."""
@@ -110,6 +110,7 @@ class TailBuffer:
         """Add an append to the buffer; return False if it is full, and the tail lags."""
         if self.lagging:
             return False
+        # The size is checked before adding: an append is delivered whole, however large it is.
         full = len(self._chunks) >= self._capacity or self._bytes > BUFFER_BYTES
         if full or not chunk.acquire():
             self.mark_lagging()

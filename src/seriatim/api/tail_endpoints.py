@@ -75,14 +75,14 @@ class TailBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def follow_with_body(service: Service, request: HttpRequest, body: TailBody) -> HttpStream:
-    """Follow the log as with GET, for queries that are too long for a URL."""
+    """Follow the log as `GET /v1/tail` does, with a query that is too long for a URL."""
     return await follow(service, request, body)
 
 
 async def follow(
     service: Service, request: HttpRequest, params: TailParams | TailBody
 ) -> HttpStream:
-    """Follow the log: stored events after a position, then new ones, until the client leaves.
+    """Follow the log until the client disconnects: stored events after a position, then new ones.
 
     Each message is one committed append. The header `Last-Event-ID` is the position to continue
     from, and takes precedence over `after`.
@@ -106,12 +106,12 @@ def _parse_query(params: TailParams | TailBody) -> Query:
     ids = {name: getattr(params, name) for name in ID_FIELDS}
     filters = (params.types, params.tags, params.stream_type, params.stream_id, *ids.values())
     if params.query is not None:
-        if any(one is not None for one in filters):
+        if any(part is not None for part in filters):
             raise invalid_argument("query", "cannot be combined with other filters")
         query = params.query
         value = parse_json_body(query.encode()) if isinstance(query, str) else query
         return Query.from_mapping(value)
-    if all(one is None for one in filters):
+    if all(part is None for part in filters):
         return Query()
     streams = None
     if params.stream_type is not None or params.stream_id is not None:
@@ -127,9 +127,9 @@ def _accepts_ndjson(request: HttpRequest) -> bool:
 
 def _check_tail_limits(service: Service, tenant_id: str) -> None:
     service.limits.check("subscriptions", service.hub.open_tails + 1)
-    own, bound = service.hub.tails_of[tenant_id] + 1, service.settings.tenant_tails
-    if own > bound:
-        raise limit_error("tenant_tails", bound, own)
+    open_tails, bound = service.hub.tails_of[tenant_id] + 1, service.settings.tenant_tails
+    if open_tails > bound:
+        raise limit_error("tenant_tails", bound, open_tails)
 
 
 def _find_start(service: Service, request: HttpRequest, params: TailParams | TailBody) -> int:
@@ -150,10 +150,11 @@ def _find_start(service: Service, request: HttpRequest, params: TailParams | Tai
         start = head if params.after is None else params.after
     check_position("after", start)
     identity = store.identity()
-    known = params.log_id in (None, identity.log_id) and params.epoch in (None, identity.epoch)
+    same_log = params.log_id in (None, identity.log_id)
+    same_epoch = params.epoch in (None, identity.epoch)
     expected = params.last_event_id
     actual = None if expected is None else visible_event_id(service, request, start)
-    if not known or actual != expected:
+    if not same_log or not same_epoch or actual != expected:
         raise identity_changed_error(head)
     if start > head:
         raise invalid_argument("after", "must not be after the head")
@@ -314,11 +315,11 @@ def _read_page(log: Log, tail: TailBuffer, head: int) -> tuple[list[TailChunk], 
     return chunks, head if is_all else chunks[-1].position
 
 
-def _split_parts(before: bytes, records: bytes, after: bytes) -> list[bytes]:
+def _split_parts(prefix: bytes, records: bytes, suffix: bytes) -> list[bytes]:
     """Return the parts of a message; the text of a large append, which tails share, uncopied."""
     if len(records) < _SHARED_BYTES:
-        return [before + records + after]
-    return [before, records, after]
+        return [prefix + records + suffix]
+    return [prefix, records, suffix]
 
 
 class _SseEncoder:
@@ -332,11 +333,11 @@ class _SseEncoder:
         """Encode one append."""
         if not chunk.records:
             return [self.encode_position(chunk.position)]
-        before = b'id: %d\nevent: append\ndata: {"position":%d,"records":[' % (
+        prefix = b'id: %d\nevent: append\ndata: {"position":%d,"records":[' % (
             chunk.position,
             chunk.position,
         )
-        return _split_parts(before, chunk.records, b"]}\n\n")
+        return _split_parts(prefix, chunk.records, b"]}\n\n")
 
     def encode_problem(self, text: bytes) -> bytes:
         """Encode the error that ends the tail."""

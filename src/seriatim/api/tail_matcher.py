@@ -57,15 +57,15 @@ class TailMatcher:
 
     def run(self) -> list[TailOffer]:
         """Match for a slice of time, and return the matching events of each tail, in order."""
-        found: list[TailOffer] = []
-        until = time.thread_time() + SLICE_S
+        offers: list[TailOffer] = []
+        deadline = time.thread_time() + SLICE_S
         for offer in self._steps:
             if offer is not None:
-                found.append(offer)
-            if time.thread_time() > until:
-                return found
+                offers.append(offer)
+            if time.thread_time() > deadline:
+                return offers
         self.done = True
-        return found
+        return offers
 
     def _match(self, appends: list[Batch]) -> Iterator[TailOffer | None]:
         for append in appends:
@@ -80,11 +80,11 @@ class TailMatcher:
         """Return the tails that an append may match, each once."""
         if not self._by_stream:
             return self._unrestricted
-        found = dict.fromkeys(self._unrestricted)
+        tails = dict.fromkeys(self._unrestricted)
         for record in append:
             if record.stream is not None:
-                found.update(dict.fromkeys(self._by_stream.get(record.stream, ())))
-        return list(found)
+                tails.update(dict.fromkeys(self._by_stream.get(record.stream, ())))
+        return list(tails)
 
     def _offer(
         self,
@@ -93,8 +93,10 @@ class TailMatcher:
         documents: list[PayloadDocument],
         chunks: dict[tuple[int, ...], TailChunk],
     ) -> TailOffer | None:
+        """Return a tail with the events of an append that it has to send; None without any."""
         min_position = tail.query.min_position or 0  # `Matcher` does not check it
-        began = time.thread_time()
+        # Processor time: waiting for the interpreter lock must not count against the tail.
+        started = time.thread_time()
         try:
             matching = [
                 record
@@ -105,7 +107,8 @@ class TailMatcher:
             tail.match_failure = error
             return None
         finally:
-            _charge(tail, time.thread_time() - began)
+            _charge_tail(tail, time.thread_time() - started)
+        # The tail has read earlier appends itself, before it joined the channel.
         if not matching or matching[-1].position <= tail.position:
             return None
         key = tuple(record.position for record in matching)
@@ -116,10 +119,10 @@ class TailMatcher:
         return tail, chunk
 
     def _encode_once(self, record: EventRecord) -> bytes:
-        found = self._texts.get(record.position)
-        if found is None:
-            found = self._texts[record.position] = _encode(to_wire_record(record))
-        return found
+        text = self._texts.get(record.position)
+        if text is None:
+            text = self._texts[record.position] = _encode(to_wire_record(record))
+        return text
 
 
 def _matches(tail: TailBuffer, record: EventRecord, document: PayloadDocument) -> bool:
@@ -127,7 +130,7 @@ def _matches(tail: TailBuffer, record: EventRecord, document: PayloadDocument) -
     return tail.matcher.matches(record, document)
 
 
-def _charge(tail: TailBuffer, seconds: float) -> None:
+def _charge_tail(tail: TailBuffer, seconds: float) -> None:
     """Charge the time of predicates to a tail, minus its share since the last charge."""
     now = time.monotonic()
     share = (now - tail.matched_at) * MATCH_SHARE if tail.matched_at else 0.0

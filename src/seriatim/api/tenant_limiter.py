@@ -23,11 +23,11 @@ class TenantLimiter:
         alone: Concurrent requests of a tenant while no other is active.
         beside: Concurrent requests of each tenant while others are active.
         waiting: Queued requests per tenant.
-        what: The kind of request, for error messages.
+        kind: The kind of request, for error messages.
     """
 
-    def __init__(self, alone: int, beside: int, waiting: int, what: str = "appends") -> None:
-        self._what = what
+    def __init__(self, alone: int, beside: int, waiting: int, kind: str = "appends") -> None:
+        self._kind = kind
         self._alone = alone
         self._beside = min(beside, alone)
         self._waiting = waiting
@@ -52,11 +52,11 @@ class TenantLimiter:
             tenant.running += 1
             return
         if len(tenant.queue) >= self._waiting:
-            raise _queue_error(self._what, self._waiting)
+            raise _queue_error(self._kind, self._waiting)
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         tenant.queue.append(waiter)
-        timer = loop.call_later(seconds, _expire, waiter, self._what)
+        timer = loop.call_later(seconds, _expire, waiter, self._kind)
         try:
             await waiter
         except (asyncio.CancelledError, TimedOut):
@@ -71,12 +71,12 @@ class TenantLimiter:
 
     def _slots(self, tenant_id: str) -> int:
         """Return the number of slots that a tenant has now."""
-        last, changed = self._last
+        last, alone_since = self._last
         now = time.monotonic()
         if last != tenant_id:
-            changed = now if last else now - OTHER_TENANT_S  # the first tenant is alone
-            self._last = tenant_id, changed
-        return self._beside if now - changed < OTHER_TENANT_S else self._alone
+            alone_since = now if last else now - OTHER_TENANT_S  # the first tenant is alone
+            self._last = tenant_id, alone_since
+        return self._beside if now - alone_since < OTHER_TENANT_S else self._alone
 
     def release(self, tenant_id: str) -> None:
         """Free a slot, and start as many queued requests as the tenant has slots now."""
@@ -120,13 +120,13 @@ class _Slot:
         self._limiter.release(self._tenant_id)
 
 
-def _expire(waiter: asyncio.Future[None], what: str) -> None:
+def _expire(waiter: asyncio.Future[None], kind: str) -> None:
     if not waiter.done():
-        msg = f"timed out in the queue of this tenant's {what}; nothing was done"
+        msg = f"timed out in the queue of this tenant's {kind}; nothing was done"
         waiter.set_exception(TimedOut(msg))
 
 
-def _queue_error(what: str, bound: int) -> LimitExceeded:
-    msg = f"{bound} {what} of this tenant are queued already: try again"
+def _queue_error(kind: str, bound: int) -> LimitExceeded:
+    msg = f"{bound} {kind} of this tenant are queued already: try again"
     details = {"limit": "tenant_waiting", "bound": bound, "retry_after_s": 0.1}
     return LimitExceeded(msg, details=details, retryable=True)

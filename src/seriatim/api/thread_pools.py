@@ -84,17 +84,17 @@ class ThreadPools:
         # Separate threads: authentication must not wait for the log.
         self._access = ThreadPoolExecutor(_ACCESS_THREADS, "seriatim-access")
 
-    async def run(self, act: Callable[..., T], /, *args: Any) -> T:
+    async def run(self, call: Callable[..., T], /, *args: Any) -> T:
         """Run a call that waits for the log's database, within the timeout of a request."""
         async with self._timeout():
-            return await _submit(self._log, act, args)
+            return await _submit(self._log, call, args)
 
-    async def run_access(self, act: Callable[..., T], /, *args: Any) -> T:
+    async def run_access(self, call: Callable[..., T], /, *args: Any) -> T:
         """Run a call that waits for the access store, within the timeout of a request."""
         async with self._timeout():
-            return await _submit(self._access, act, args)
+            return await _submit(self._access, call, args)
 
-    async def run_for_tenant(self, tenant_id: str, act: Callable[..., T], /, *args: Any) -> T:
+    async def run_for_tenant(self, tenant_id: str, call: Callable[..., T], /, *args: Any) -> T:
         """Run a call in a slot of a tenant, which is released when the thread has ended.
 
         Raises:
@@ -103,9 +103,9 @@ class ThreadPools:
         """
         async with self._timeout():
             await self._reads.acquire(tenant_id, self._seconds)
-            return await self._run_in_slot(tenant_id, self._reads.release, act, args)
+            return await self._run_in_slot(tenant_id, self._reads.release, call, args)
 
-    async def compute_for(self, tenant_id: str, act: Callable[..., T], /, *args: Any) -> T:
+    async def compute_for(self, tenant_id: str, call: Callable[..., T], /, *args: Any) -> T:
         """Run a computation in a slot of a tenant; one at a time in the whole process.
 
         The event loop and the writers then compete with only one such thread for the
@@ -115,42 +115,43 @@ class ThreadPools:
             await self._reads.acquire(tenant_id, self._seconds)
             try:
                 await self._processor.acquire(tenant_id)
-            except BaseException:
+            except BaseException:  # cancelled, or timed out, while another thread computes
                 self._reads.release(tenant_id)
                 raise
-            return await self._run_in_slot(tenant_id, self._release_both, act, args)
+            return await self._run_in_slot(tenant_id, self._release_both, call, args)
 
     def _release_both(self, tenant_id: str) -> None:
         self._processor.release()
         self._reads.release(tenant_id)
 
     async def _run_in_slot(
-        self, tenant_id: str, release: Callable[[str], None], act: Callable[..., T], args: Any
+        self, tenant_id: str, release: Callable[[str], None], call: Callable[..., T], args: Any
     ) -> T:
-        spent: list[float] = []
+        """Run a call in a thread, and release its slot when the thread has ended."""
+        processor_s: list[float] = []
         try:
-            work = _submit(self._log, _measure, (spent, act, *args))
+            work = _submit(self._log, _measure, (processor_s, call, *args))
         except BaseException:
             release(tenant_id)
             raise
         self.busy += 1
-        work.add_done_callback(partial(self._finish, tenant_id, release, spent))
+        work.add_done_callback(partial(self._finish, tenant_id, release, processor_s))
         # A thread cannot be cancelled: it stops when it next checks the request's cancellation.
         return await asyncio.shield(work)
 
-    async def run_sized(self, tenant_id: str, size: int, act: Callable[[], T]) -> T:
+    async def run_sized(self, tenant_id: str, size: int, call: Callable[[], T]) -> T:
         """Process a body of this size: at once, or with `compute_for` if it is large."""
-        return act() if size <= LARGE_BODY_BYTES else await self.compute_for(tenant_id, act)
+        return call() if size <= LARGE_BODY_BYTES else await self.compute_for(tenant_id, call)
 
     def _finish(
         self,
         tenant_id: str,
         release: Callable[[str], None],
-        spent: list[float],
+        processor_s: list[float],
         work: asyncio.Future[Any],
     ) -> None:
         self.busy -= 1
-        self._queue.charge(tenant_id, sum(spent))
+        self._queue.charge(tenant_id, sum(processor_s))
         release(tenant_id)
         if not work.cancelled():
             work.exception()  # retrieves it: asyncio would log it if the caller has timed out
@@ -169,17 +170,17 @@ class ThreadPools:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _measure(spent: list[float], act: Callable[..., T], *args: Any) -> T:
-    """Run a call, and append the processor time that it took to `spent`."""
-    began = time.thread_time()
+def _measure(processor_s: list[float], call: Callable[..., T], *args: Any) -> T:
+    """Run a call, and append the processor time that it took to `processor_s`."""
+    started = time.thread_time()
     try:
-        return act(*args)
+        return call(*args)
     finally:
-        spent.append(time.thread_time() - began)
+        processor_s.append(time.thread_time() - started)
 
 
 def _submit(
-    threads: ThreadPoolExecutor, act: Callable[..., T], args: tuple[Any, ...]
+    threads: ThreadPoolExecutor, call: Callable[..., T], args: tuple[Any, ...]
 ) -> asyncio.Future[T]:
     context = copy_context()  # carries the request id, the trace and the cancellation
-    return asyncio.get_running_loop().run_in_executor(threads, context.run, act, *args)
+    return asyncio.get_running_loop().run_in_executor(threads, context.run, call, *args)

@@ -146,7 +146,9 @@ class Console:
 
     def _route_of(self, path: str) -> str:
         """Return the path for metrics; one value for all unknown paths, which have no bound."""
-        known = path in ("/sign-in", "/sign-out") or any(path == one for _, one in self._routes)
+        known = path in ("/sign-in", "/sign-out") or any(
+            path == page_path for _, page_path in self._routes
+        )
         return PREFIX + path if known else f"{PREFIX}/other"
 
     async def _respond(self, app: App, request: HttpRequest, path: str) -> ConsoleResponse:
@@ -165,16 +167,16 @@ class Console:
         route = self._routes.get((request.route_method, path))
         if route is None and not signs_out:
             raise NotFound("there is no such page in the console")
-        named = parse_fields(request.query).get("tenant") or None
-        request.tenant_id = caller.resolve_tenant(named)
+        requested_tenant = parse_fields(request.query).get("tenant") or None
+        request.tenant_id = caller.resolve_tenant(requested_tenant)
         form = {}
         if request.method == "POST":
             form = await self._read_form(app, request, cookie)
-            if named is None and form.get("tenant"):
-                held = request.held_bytes
+            if requested_tenant is None and form.get("tenant"):
+                body_bytes = request.held_bytes
                 app.service.release(request)
                 request.tenant_id = caller.resolve_tenant(form["tenant"])
-                app.service.hold(request, held)
+                app.service.hold(request, body_bytes)
         request.identified = True
         if route is None:
             return _clear_cookies(redirect_to(f"{PREFIX}/sign-in"))
@@ -242,10 +244,10 @@ class Console:
             return self._sign_in_page(params.get("next", ""))
         if request.method != "POST":
             raise NotFound("there is no such page in the console")
-        raw = await request.body(
+        body = await request.body(
             _SIGN_IN_BYTES, app.service.settings.body_timeout_s, lambda _: None
         )
-        form = parse_fields(raw)
+        form = parse_fields(body)
         address = form.get("next", "")
         try:
             token = form.get("token", "").strip().encode()
@@ -258,11 +260,11 @@ class Console:
             return self._sign_in_page(address, error.message, HTTPStatus.FORBIDDEN)
         return self._open_session(request, caller.token_id, _own_address(address))
 
-    def _use_code(self, request: HttpRequest, given: str) -> HttpResponse:
+    def _use_code(self, request: HttpRequest, submitted: str) -> HttpResponse:
         """Open a session by a one-time link; a code that was used opens no second one."""
         code, genuine = self._code, False
         if code is not None:
-            genuine = hmac.compare_digest(given.encode(), code.encode())
+            genuine = hmac.compare_digest(submitted.encode(), code.encode())
         if code is None or not genuine:
             msg = "this sign-in link was used before, or belongs to another console"
             return self._sign_in_page("", msg, HTTPStatus.FORBIDDEN)
@@ -288,8 +290,8 @@ class Console:
         """
         service = app.service
         hold = partial(service.hold, request)
-        raw = await request.body(_FORM_BYTES, service.settings.body_timeout_s, hold)
-        form = await service.run_sized(request.tenant_id, len(raw), partial(parse_fields, raw))
+        body = await request.body(_FORM_BYTES, service.settings.body_timeout_s, hold)
+        form = await service.run_sized(request.tenant_id, len(body), partial(parse_fields, body))
         if not self._signer.is_request_token(form.pop("request_token", ""), cookie):
             msg = "this form was not made by your session: go back, reload the page, and try again"
             raise Forbidden(msg)
@@ -329,8 +331,8 @@ def _check_origin(request: HttpRequest) -> None:
 
 def _is_cross_site_navigation(request: HttpRequest) -> bool:
     headers = request.headers
-    followed = headers.get(b"sec-fetch-site"), headers.get(b"sec-fetch-mode")
-    return request.route_method == "GET" and followed == (b"cross-site", b"navigate")
+    fetch_metadata = headers.get(b"sec-fetch-site"), headers.get(b"sec-fetch-mode")
+    return request.route_method == "GET" and fetch_metadata == (b"cross-site", b"navigate")
 
 
 def _is_encrypted(request: HttpRequest) -> bool:
@@ -376,7 +378,7 @@ def _address_of(request: HttpRequest) -> str:
     return _own_address(address) if request.route_method == "GET" else f"{PREFIX}/"
 
 
-def _own_address(given: str) -> str:
+def _own_address(address: str) -> str:
     """Return an address of the console, the overview in place of any other address."""
-    own = len(given) <= _ADDRESS_CHARS and _OWN_ADDRESS.fullmatch(given) is not None
-    return given if own else f"{PREFIX}/"
+    is_own = len(address) <= _ADDRESS_CHARS and _OWN_ADDRESS.fullmatch(address) is not None
+    return address if is_own else f"{PREFIX}/"

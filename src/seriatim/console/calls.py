@@ -33,8 +33,10 @@ class CallContext(msgspec.Struct, frozen=True):
     def of(cls, page: ConsolePage) -> CallContext:
         """Return the context of a page."""
         host = page.request.headers.get(b"host", b"localhost").decode("latin-1")
-        named = page.caller.tenant_id == ALL_TENANTS
-        return cls(f"{page.request.scheme}://{host}", page.request.tenant_id if named else None)
+        names_tenant = page.caller.tenant_id == ALL_TENANTS
+        return cls(
+            f"{page.request.scheme}://{host}", page.request.tenant_id if names_tenant else None
+        )
 
     def curl(self, path: str, params: Mapping[str, str], body: Any = None) -> str:
         """Return a curl command; the shell inserts the token from its variable."""
@@ -50,10 +52,10 @@ class CallContext(msgspec.Struct, frozen=True):
 
     def cli(self, command: str, options: Mapping[str, str]) -> str:
         """Return a command of the CLI."""
-        given = {"url": self.address, **options}
+        arguments = {"url": self.address, **options}
         if self.tenant_id is not None:
-            given["tenant"] = self.tenant_id
-        parts = [shlex.quote(f"--{name}={value}") for name, value in given.items()]
+            arguments["tenant"] = self.tenant_id
+        parts = [shlex.quote(f"--{name}={value}") for name, value in arguments.items()]
         return " ".join(["seriatim", command, *parts])
 
     def python(self, expression: str) -> str:

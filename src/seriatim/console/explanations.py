@@ -84,32 +84,32 @@ async def _find_refused_request(page: ConsolePage) -> str | None:
     Raises:
         NotFound: This process has it no more, or never had it.
     """
-    if not (wanted := page.params.get("refusal")):
+    if not (refusal_id := page.params.get("refusal")):
         return None
-    for one in (await page.get("/v1/refusals"))["refusals"]:
-        if one["id"] == wanted and one["request"] is not None:
-            return format_json(parse_strict_json(one["request"]))
+    for refusal in (await page.get("/v1/refusals"))["refusals"]:
+        if refusal["id"] == refusal_id and refusal["request"] is not None:
+            return format_json(parse_strict_json(refusal["request"]))
     msg = "this process does not have that refused append: each keeps the last ones it refused"
-    raise NotFound(msg, details={"refusal": wanted[:80]})
+    raise NotFound(msg, details={"refusal": refusal_id[:80]})
 
 
 async def explain(page: ConsolePage) -> ConsoleResponse:
     """Explain the append request of the form; nothing is stored."""
     try:
-        found = await page.post("/v1/explain", _make_body(page))
+        explanation = await page.post("/v1/explain", _make_body(page))
     except SeriatimError as error:
         problem = _make_problem(page, error)
         if problem.status >= _FAILURE:
             raise
         return await _render(page, problem.status, explain_problem=problem)
-    steps = [{"index": None} | step for step in found["steps"]]
-    return await _render(page, 200, explanation=_EXPLANATION | found | {"steps": steps})
+    steps = [{"index": None} | step for step in explanation["steps"]]
+    return await _render(page, 200, explanation=_EXPLANATION | explanation | {"steps": steps})
 
 
 async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse:
-    refused = await read_optional(page, "/v1/refusals") if page.can("append") else None
-    shown: dict[str, Any] = {
-        "refused": refused,
+    refusals = await read_optional(page, "/v1/refusals") if page.can("append") else None
+    defaults: dict[str, Any] = {
+        "refused": refusals,
         "receipt": None,
         "receipt_problem": None,
         "explanation": None,
@@ -119,7 +119,7 @@ async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse
         "names": _DETAIL_NAMES,
         "events_max": _EVENTS,
     }
-    return await page.render("why.html", status=status, **(shown | values))
+    return await page.render("why.html", status=status, **(defaults | values))
 
 
 def _make_problem(page: ConsolePage, error: SeriatimError) -> FormProblem:
@@ -159,10 +159,10 @@ def _set_actor(event: Any, actor_id: str) -> None:
 async def _find_receipt(page: ConsolePage) -> Any:
     """Return the append that the address names, or None if it names none."""
     for fields in _LOOKUPS:
-        given = {name: page.params.get(name) for name in fields}
-        if given[fields[0]]:
-            found = await page.get("/v1/receipts", **given)
-            return {"request_hash": None, "response": None} | found
+        params = {name: page.params.get(name) for name in fields}
+        if params[fields[0]]:
+            receipt = await page.get("/v1/receipts", **params)
+            return {"request_hash": None, "response": None} | receipt
     return None
 
 

@@ -157,10 +157,10 @@ class ConsolePage:
 
     async def render(self, template: str, *, status: int = 200, **values: Any) -> HttpResponse:
         """Render a template in a thread of the tenant: payloads can be large."""
-        shown = tuple(route for route in self._navigation if self.can(route.right))
+        visible_routes = tuple(route for route in self._navigation if self.can(route.right))
         values |= {
             "page": self,
-            "navigation": shown,
+            "navigation": visible_routes,
             "request_token": self._request_token,
             "all_tenants": self.caller.tenant_id == ALL_TENANTS,
         }

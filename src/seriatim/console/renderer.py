@@ -70,11 +70,11 @@ class Renderer:
     def asset(self, path: str) -> HttpResponse | None:
         """Return the response with a static file, None if there is none at this path."""
         digest, _, name = path.removeprefix("/static/").partition("/")
-        found = self._assets.get(name)
-        if found is None or found[0] != digest:
+        entry = self._assets.get(name)
+        if entry is None or entry[0] != digest:
             return None
         content_type = _CONTENT_TYPES[name.rpartition(".")[2]]
-        return HttpResponse(200, found[1], content_type, (_IMMUTABLE,))
+        return HttpResponse(200, entry[1], content_type, (_IMMUTABLE,))
 
 
 def _load_assets() -> dict[str, tuple[str, bytes]]:
@@ -107,8 +107,8 @@ def format_seconds(time: str) -> str:
 
 def shorten(text: object, chars: int = _SHORT_CHARS) -> str:
     """Return the beginning of a text, with an ellipsis if something is left out."""
-    whole = str(text)
-    return whole if len(whole) <= chars else whole[: chars - 1] + "…"
+    content = str(text)
+    return content if len(content) <= chars else content[: chars - 1] + "…"
 
 
 def format_json(value: Any) -> str:

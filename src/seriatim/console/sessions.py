@@ -61,10 +61,10 @@ class SessionSigner:
             Unauthorized: The cookie is forged, malformed or expired.
         """
         content, _, signature = cookie.partition(".")
-        genuine = len(cookie) <= _COOKIE_MAX and hmac.compare_digest(
+        is_genuine = len(cookie) <= _COOKIE_MAX and hmac.compare_digest(
             signature.encode(), self._sign("session", content).encode()
         )
-        if not genuine:
+        if not is_genuine:
             raise Unauthorized("this session is not valid: sign in again")
         padded = content + "=" * (-len(content) % 4)
         session = msgspec.json.decode(urlsafe_b64decode(padded), type=Session)
@@ -76,9 +76,9 @@ class SessionSigner:
         """Return the value that every form of a session must send back."""
         return self._sign("form", cookie)
 
-    def is_request_token(self, given: str, cookie: str) -> bool:
+    def is_request_token(self, token: str, cookie: str) -> bool:
         """Return whether a form was rendered for this session."""
-        return hmac.compare_digest(given.encode(), self.request_token(cookie).encode())
+        return hmac.compare_digest(token.encode(), self.request_token(cookie).encode())
 
     def _sign(self, purpose: str, text: str) -> str:
         digest = hmac.new(self._key, f"{purpose}\0{text}".encode(), sha256).digest()

@@ -52,17 +52,17 @@ def describe_comparison(
     publisher: dict[str, Any], log: dict[str, Any], now: float
 ) -> dict[str, Any]:
     """Return the verdict of the last reconciliation: `color`, `state`, `age` and `findings`."""
-    found = publisher.get("reconciliation")
-    if found is None:
+    reconciliation = publisher.get("reconciliation")
+    if reconciliation is None:
         return {"color": "", "state": "none", "age": "", "findings": ""}
-    finished_us = parse_us(found["finished_at"]) or 0
-    if (found["log_id"], found["epoch"]) != (log["log_id"], log["epoch"]):
+    finished_us = parse_us(reconciliation["finished_at"]) or 0
+    if (reconciliation["log_id"], reconciliation["epoch"]) != (log["log_id"], log["epoch"]):
         color, state = "warn", "of an earlier log or epoch"
-    elif found["equal"]:
-        color, state = "good", f"equal up to {found['until']:,}"
+    elif reconciliation["equal"]:
+        color, state = "good", f"equal up to {reconciliation['until']:,}"
     else:
-        color, state = "bad", f"different, up to {found['until']:,}"
-    findings = ", ".join(f"{name} {count:,}" for name, count in found["findings"].items())
+        color, state = "bad", f"different, up to {reconciliation['until']:,}"
+    findings = ", ".join(f"{name} {count:,}" for name, count in reconciliation["findings"].items())
     age = format_span(max(0.0, now - finished_us / 1_000_000))
     return {"color": color, "state": state, "age": age, "findings": findings}
 

@@ -41,7 +41,7 @@ async def show_traces(page: ConsolePage) -> ConsoleResponse:
     rows: list[ListedTrace] = []
     next_until = None
     for _ in range(_READS):
-        found = await page.get(
+        response = await page.get(
             "/v1/events",
             types=["TraceStarted"],
             scope="traces",
@@ -49,23 +49,25 @@ async def show_traces(page: ConsolePage) -> ConsoleResponse:
             until=until,
             limit=_SCANNED,
         )
-        next_until = _fill_rows(page, rows, await _list_traces(page, found["records"]))
-        if next_until is not None or not found["records"]:
+        next_until = _fill_rows(page, rows, await _list_traces(page, response["records"]))
+        if next_until is not None or not response["records"]:
             break
-        until = next_until = found["last_scanned"] - 1
+        until = next_until = response["last_scanned"] - 1
         if until < 1:
             next_until = None
             break
     return await page.render("traces.html", traces=rows, outcomes=OUTCOMES, next_until=next_until)
 
 
-def _fill_rows(page: ConsolePage, rows: list[ListedTrace], found: list[ListedTrace]) -> int | None:
+def _fill_rows(
+    page: ConsolePage, rows: list[ListedTrace], candidates: list[ListedTrace]
+) -> int | None:
     """Add matching traces; return the position to continue at if the page is full."""
-    for one in found:
+    for trace in candidates:
         if len(rows) == _ROWS:
-            return one.position
-        if _matches(page, one):
-            rows.append(one)
+            return trace.position
+        if _matches(page, trace):
+            rows.append(trace)
     return None
 
 
@@ -84,12 +86,12 @@ async def _list_traces(page: ConsolePage, started: list[dict[str, Any]]) -> list
     if not started:
         return []
     streams = [[TRACE_STREAM_TYPE, event["stream_id"]] for event in started]
-    last: list[dict[str, Any] | None]
+    last_events: list[dict[str, Any] | None]
     try:
-        last = (await page.post("/v1/streams/last", {"streams": streams}))["records"]
+        last_events = (await page.post("/v1/streams/last", {"streams": streams}))["records"]
     except Forbidden:  # a token for some event types
-        last = [None] * len(streams)
-    return [_list_trace(*both) for both in zip(started, last, strict=True)]
+        last_events = [None] * len(streams)
+    return [_list_trace(*pair) for pair in zip(started, last_events, strict=True)]
 
 
 def _list_trace(first: dict[str, Any], last: dict[str, Any] | None) -> ListedTrace:
@@ -111,11 +113,11 @@ def _list_trace(first: dict[str, Any], last: dict[str, Any] | None) -> ListedTra
 
 
 def _matches(page: ConsolePage, trace: ListedTrace) -> bool:
-    wanted = page.params.get
-    text = wanted("text", "").casefold()
+    param = page.params.get
+    text = param("text", "").casefold()
     return (
-        wanted("workflow", "") in ("", trace.workflow)
-        and wanted("outcome", "") in ("", trace.outcome)
+        param("workflow", "") in ("", trace.workflow)
+        and param("outcome", "") in ("", trace.outcome)
         and any(text in part.casefold() for part in (trace.title, trace.entity, trace.trace_id))
     )
 
@@ -176,15 +178,15 @@ async def _read_trace(page: ConsolePage, trace_id: str) -> tuple[list[dict[str, 
     events: list[dict[str, Any]] = []
     since = None
     for _ in range(_EVENT_READS):
-        found = await page.get(
+        response = await page.get(
             "/v1/events",
             stream_type=TRACE_STREAM_TYPE,
             stream_id=trace_id,
             since_seq=since,
             limit=_EVENTS - len(events),
         )
-        events += found["records"]
-        if not found["records"] or events[-1]["event_type"] == "TraceFinished":
+        events += response["records"]
+        if not response["records"] or events[-1]["event_type"] == "TraceFinished":
             return events, True
         if len(events) == _EVENTS:
             break
@@ -196,13 +198,13 @@ def _draw(page: ConsolePage, trace_id: str, events: list[dict[str, Any]]) -> Dra
     report = build_report(trace_id, map(_to_record, events))
     verbs: dict[tuple[str, str], list[str]] = {}
     for edge in report.edges:
-        words = verbs.setdefault((edge.from_node_id, edge.to_node_id), [])
-        if EDGE_VERBS[edge.edge_type] not in words:
-            words.append(EDGE_VERBS[edge.edge_type])
+        edge_verbs = verbs.setdefault((edge.from_node_id, edge.to_node_id), [])
+        if EDGE_VERBS[edge.edge_type] not in edge_verbs:
+            edge_verbs.append(EDGE_VERBS[edge.edge_type])
     names = {node.node_id: f"{node.node_type} {label_of(node)}" for node in report.nodes}
     relations: dict[str, list[tuple[str, str]]] = {}
-    for (origin, target), words in verbs.items():
-        relations.setdefault(target, []).append((", ".join(words), names[origin]))
+    for (origin, target), edge_verbs in verbs.items():
+        relations.setdefault(target, []).append((", ".join(edge_verbs), names[origin]))
     nodes = {
         node.node_id: DrawnNode(
             node.node_id,
@@ -214,15 +216,15 @@ def _draw(page: ConsolePage, trace_id: str, events: list[dict[str, Any]]) -> Dra
         )
         for node in report.nodes
     }
-    drawn = list(nodes)[:NODES_MAX]
-    shown = set(drawn)
-    pairs = [pair for pair in verbs if shown.issuperset(pair)][:EDGES_MAX]
+    drawn_ids = list(nodes)[:NODES_MAX]
+    visible = set(drawn_ids)
+    pairs = [pair for pair in verbs if visible.issuperset(pair)][:EDGES_MAX]
     return Drawing(
         report,
         nodes,
-        lay_out(drawn, pairs),
-        {pair: ", ".join(words) for pair, words in verbs.items()},
-        len(nodes) - len(drawn),
+        lay_out(drawn_ids, pairs),
+        {pair: ", ".join(edge_verbs) for pair, edge_verbs in verbs.items()},
+        len(nodes) - len(drawn_ids),
     )
 
 

@@ -322,7 +322,7 @@ def test_causes_and_effects(console: ConsoleService, visitor: Visitor, tenant: s
     assert order == chain
     assert tree.index("this event") > tree.index("type-b")
     assert visitor.get("/console/event", id="x").status == 200
-    assert "is no event that you may read" in visitor.get("/console/event", id="odd").text
+    assert "is not an event that you may read" in visitor.get("/console/event", id="odd").text
     drawing = visitor.get("/console/event", id="b").text.partition("<svg")[2].partition("</svg>")[0]
     assert drawing.count("<circle") == 4
     assert drawing.count('class="edge"') == 3

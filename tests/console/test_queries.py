@@ -174,7 +174,7 @@ def test_the_same_query_by_other_means(console: ConsoleService) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERIATIM_TOKEN", token)
         exec(compile(calls["call-3"], "call", "exec"), scope)  # noqa: S102 - the displayed code
-    assert [one.position for one in scope["found"].records] == [position]
+    assert [record.position for record in scope["result"].records] == [position]
     assert token not in page.text
     assert seriatim.Query.from_mapping(query).filters is not None
 

@@ -144,7 +144,7 @@ def test_the_state_before_and_after_each_event(console: ConsoleService) -> None:
     assert f"<del>5</del></td>\n          <td><ins>{5 + 2**40}</ins>" in steps[2]
     assert "<ins>" not in steps[3]
     assert f"<del>{5 + 2**40}</del>" in steps[3]
-    assert "by_payload" in page.text.partition("Not by stream")[2]
+    assert "by_payload" in page.text.partition("Projections with another key")[2]
     both = reader.get("/console/stream", type="order", id="7", projection="lines")
     assert 'line["order.placed"].amount' in unescape(both.text)
 

@@ -61,7 +61,11 @@ async def _render_access(
 
 
 async def create_token(page: ConsolePage) -> ConsoleResponse:
-    """Create a token, and show its text once."""
+    """Create a token and show its text once.
+
+    The text is rendered in the response to the form: an address must not contain it, and only its
+    hash is stored.
+    """
     form = page.form
     try:
         created = await page.post(
@@ -84,10 +88,10 @@ async def create_token(page: ConsolePage) -> ConsoleResponse:
 
 
 def read_days(text: str) -> float | None:
-    """Return a number of days in seconds, None if there is none.
+    """Return a number of days in seconds, None for an empty text.
 
     Raises:
-        InvalidArgument: It is not a positive number.
+        InvalidArgument: The text is not a positive number.
     """
     if not text.strip():
         return None
@@ -102,7 +106,7 @@ def read_days(text: str) -> float | None:
 
 
 async def confirm_revocation(page: ConsolePage) -> ConsoleResponse:
-    """Ask before a token is revoked."""
+    """Ask for a confirmation before a token is revoked."""
     token_id = page.params.get("token_id", "")
     return await page.render("access_revoke.html", token_id=token_id)
 

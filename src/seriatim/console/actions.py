@@ -7,7 +7,7 @@ from typing import Any
 from seriatim.console.page import ConsolePage, ConsoleResponse
 from seriatim.core.errors import InvalidArgument
 
-_DIGITS_MAX = 18
+_DIGITS_MAX = 18  # fewer than those of 2**63, the bound of positions
 # The address holds the name of an outcome, never its text: a link must not put words on a page.
 _OUTCOMES = {
     "paused": "Paused.",
@@ -63,7 +63,7 @@ def _read_affected(page: ConsolePage) -> str:
 
 
 def read_count(page: ConsolePage, name: str) -> int:
-    """Return a number of a form.
+    """Return the whole number in a field of the submitted form.
 
     Raises:
         InvalidArgument: It is not a whole number.
@@ -72,7 +72,7 @@ def read_count(page: ConsolePage, name: str) -> int:
 
 
 def parse_count(text: str, name: str) -> int:
-    """Return a number of a field.
+    """Return the whole number that a text represents.
 
     Raises:
         InvalidArgument: It is not a whole number.

@@ -1,4 +1,4 @@
-"""Calls that return what a page displays: curl, the command line, and Python; without a token."""
+"""Equivalent calls of a page for curl, the command line and Python; they contain no token."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def query_calls(context: CallContext, query: Mapping[str, Any], limit: int) -> E
         context.curl("/v1/query", {}, {"query": query, "limit": limit}),
         context.cli("query", {"query": json.dumps(query, ensure_ascii=False), "limit": str(limit)}),
         context.python(
-            f"found = log.query(seriatim.Query.from_mapping({dict(query)!r}), limit={limit})\n"
-            "    print(found.context_version, found.records)"
+            f"result = log.query(seriatim.Query.from_mapping({dict(query)!r}), limit={limit})\n"
+            "    print(result.context_version, result.records)"
         ),
     )

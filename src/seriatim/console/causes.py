@@ -38,7 +38,9 @@ class CauseNode(msgspec.Struct):
 async def read_cause_tree(page: ConsolePage, event: dict[str, Any]) -> CauseNode:
     """Return the tree from the first known cause of an event to its effects, bounded."""
     node = CauseNode(event["event_id"], event, here=True)
-    seen = {node.event_id}
+    seen = {
+        node.event_id
+    }  # callers choose causation ids, so events can cause each other in a circle
     await _add_effects(page, node, seen)
     top = node
     for _ in range(CAUSES_MAX):
@@ -51,7 +53,7 @@ async def read_cause_tree(page: ConsolePage, event: dict[str, Any]) -> CauseNode
 
 
 async def _find_event(page: ConsolePage, event_id: str) -> dict[str, Any] | None:
-    """Return an event, None if there is none; a causation id need not be an event id."""
+    """Return an event by its id, None if there is none: a causation id may be any text."""
     try:
         event: dict[str, Any] = (await page.get("/v1/event", event_id=event_id))["record"]
     except (NotFound, InvalidArgument):

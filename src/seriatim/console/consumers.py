@@ -20,7 +20,7 @@ from seriatim.core.errors import Forbidden, InvalidArgument, NotFound
 from seriatim.core.times import parse_us
 
 _PAGE = 100
-_TIMED_MAX = 20  # projections whose lag in time is read: one read each
+_TIMED_MAX = 20  # consumers whose lag in time is read: it takes one read of the log for each
 HANDLER_STATUSES = ("failed", "blocked", "claimed", "expired", "dead", "unknown")
 
 MarkColor = Literal["good", "warn", "bad", ""]
@@ -35,11 +35,11 @@ class ConsumerRow(msgspec.Struct, kw_only=True):
         path: The page that shows it; empty if there is none.
         state: Its state in a word or two.
         color: The colour of the state.
-        position: Its cursor; for a handler the first waiting event, None if none waits.
-        lag: The events that wait for it.
-        lag_time: The age of the oldest of them, in words; empty if it is unknown.
+        position: Its cursor; for a handler the position of its first pending event, or None.
+        lag: The number of its pending events.
+        lag_time: The age of the oldest pending event, in words; empty if it is unknown.
         trend: Whether the lag grows or falls, in a word.
-        failures: The events that need an operator.
+        failures: The number of events that need an operator.
         error: The last error.
     """
 
@@ -57,12 +57,12 @@ class ConsumerRow(msgspec.Struct, kw_only=True):
 
     @property
     def stalled(self) -> bool:
-        """Whether its cursor has stood still for a minute while events waited."""
+        """Whether its cursor has not moved for a minute while events were pending."""
         return self.state == "stalled"
 
 
 async def read_optional(page: ConsolePage, path: str, **params: Any) -> Any:
-    """Call a route, and return None if the caller may not, or there is nothing to read.
+    """Call a route; return None if the caller lacks the right, or the log lacks the data.
 
     A log in memory has no read models, and most logs have no registry.
     """
@@ -123,7 +123,7 @@ async def read_lag_time(page: ConsolePage, position: int) -> str:
 
 
 async def read_subscriptions(page: ConsolePage) -> list[ConsumerRow]:
-    """Return the durable subscriptions of the tenant, for operators."""
+    """Return the durable subscriptions of the tenant; none for callers who are no operators."""
     response = await read_optional(page, "/v1/subscriptions", limit=_PAGE)
     statuses = [] if response is None else response["subscriptions"]
     return [_make_subscription_row(page, status) for status in statuses]
@@ -232,4 +232,4 @@ def find_samples(page: ConsolePage, kind: ConsumerKind, name: str) -> list[Consu
 def draw_lag(page: ConsolePage, kind: ConsumerKind, name: str) -> str:
     """Draw the lag of a consumer in the last hour; empty before there are two samples."""
     points = [(sample.at, float(sample.lag)) for sample in find_samples(page, kind, name)]
-    return draw_line_chart([("lag", points)], label=f"Events that wait for {name}, by time")
+    return draw_line_chart([("lag", points)], label=f"Lag of {name} in events, by time")

@@ -44,7 +44,7 @@ from seriatim.core.errors import (
 from seriatim.core.patterns import escape_name
 from seriatim.core.query import ID_FIELDS
 
-ROWS_MAX = 200  # kept in a page that follows the log
+ROWS_MAX = 200  # a page that follows the log removes older rows
 _FILTERS = (
     "types",
     "stream_type",
@@ -135,7 +135,7 @@ def build_query(filters: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _has_passed(filters: Mapping[str, str]) -> bool:
-    """Return whether the window of the filters has ended, so that no new event is in it."""
+    """Return whether the time window of the filters is over, so that no new event matches."""
     until = parse_window(filters).until
     return until is not None and until < time.time_ns() // 1000
 
@@ -157,13 +157,13 @@ async def list_types(page: ConsolePage, pattern: str) -> list[tuple[str, str]]:
 
 
 def _read_list_params(page: ConsolePage) -> dict[str, str]:
-    """Return the filters and the order of the address, without the place in the list."""
+    """Return the filters and the order that the address names, without the page of the list."""
     names = (*_FILTERS, "order")
     return {name: value for name in names if (value := page.params.get(name, "").strip())}
 
 
 async def _find_jump(page: ConsolePage, *, newest_first: bool) -> dict[str, int] | None:
-    """Return the place in the list of a position or time to jump to, None if none is given."""
+    """Return the page parameters for the position or time to jump to, None without a jump."""
     position = parse_number(page, "position")
     moment = parse_moment(page.params.get("time", ""), "time")
     if position is not None:
@@ -196,8 +196,12 @@ async def follow_events(page: ConsolePage) -> ConsoleResponse:
 async def _stream_rows(
     page: ConsolePage, chunks: AsyncIterator[bytes], window: TimeWindow
 ) -> AsyncGenerator[bytes, None]:
-    """Replace the events of a tail by the text of their rows: browsers round large integers."""
+    """Replace the events of a tail by the texts of their rows.
+
+    The texts are formatted here because JavaScript rounds large integers.
+    """
     buffer = bytearray()
+    # aclosing ends the tail of the API at once when the browser disconnects.
     async with aclosing(cast("AsyncGenerator[bytes, None]", chunks)) as source:
         async for chunk in source:
             buffer += chunk
@@ -213,9 +217,10 @@ async def _stream_rows(
 
 
 def format_frame(page: ConsolePage, frame: bytes, window: TimeWindow) -> bytes:
-    """Return a message of a tail with rows instead of events; a problem is unchanged.
+    """Return a message of a tail with rows instead of events; problems are unchanged.
 
-    A position without rows is a message of its own, with which a page that reconnects continues.
+    A comment with a position becomes a message of its own, so that a page that reconnects continues
+    there even if no event has matched its filters.
     """
     start, event, data = frame.partition(b"\nevent: append\ndata: ")
     comment, _, position = frame.partition(b"\nid: ")
@@ -223,8 +228,10 @@ def format_frame(page: ConsolePage, frame: bytes, window: TimeWindow) -> bytes:
         return b"id: %b\nevent: position\ndata: %b\n\n" % (position, position)
     if not event:
         return frame + b"\n\n"
-    records = [one for one in msgspec.json.decode(data)["records"] if window.contains(one)]
-    rows = msgspec.json.encode([format_row(page, record) for record in records])
+    records = msgspec.json.decode(data)["records"]
+    rows = msgspec.json.encode(
+        [format_row(page, record) for record in records if window.contains(record)]
+    )
     return start + b"\nevent: rows\ndata: " + rows + b"\n\n"
 
 
@@ -256,6 +263,7 @@ async def show_event(page: ConsolePage) -> ConsoleResponse:
     event = await _read_event(page)
     neighbours = await _read_neighbours(page, event)
     correlated = await _read_correlated(page, event)
+    # In a thread of the tenant: a payload can have a megabyte.
     actual_hash = await page.app.service.run_for_tenant(
         page.request.tenant_id, lambda: hash_text(canonical_text(event["payload"]))
     )

@@ -58,7 +58,7 @@ _LOOKUPS = (("idempotency_key", "producer_id"), ("key", "endpoint", "actor"))
 
 
 class FormProblem(msgspec.Struct, frozen=True):
-    """An error that belongs to a form, shown beside it."""
+    """An error about the values of a form, displayed next to it."""
 
     status: int
     code: str
@@ -82,7 +82,7 @@ async def _find_refused_request(page: ConsolePage) -> str | None:
     """Return the text of the refused append that the address names, or None if it names none.
 
     Raises:
-        NotFound: This process has it no more, or never had it.
+        NotFound: This process does not keep that append: it is too old, or another one refused it.
     """
     if not (refusal_id := page.params.get("refusal")):
         return None
@@ -128,10 +128,12 @@ def _make_problem(page: ConsolePage, error: SeriatimError) -> FormProblem:
 
 
 def _make_body(page: ConsolePage) -> Any:
-    """Return the pasted request; byte for byte, unless an actor is added to its events.
+    """Return the pasted request, byte for byte unless an actor is added to its events.
+
+    Decoding and encoding it again could hide what the log refuses, such as repeated keys.
 
     Raises:
-        InvalidArgument: It is not JSON, or not an object with a list of events.
+        InvalidArgument: The text is not JSON, or not an object with a list of events.
     """
     text = page.form.get("request", "").encode()
     try:
@@ -149,7 +151,7 @@ def _make_body(page: ConsolePage) -> Any:
 def _set_actor(event: Any, actor_id: str) -> None:
     """Set the actor as the service does for the events of a token with this subject."""
     if not isinstance(event, dict):
-        return  # explained as an invalid event
+        return  # left as it is, so that the dry run reports the invalid event
     if event.get("actor_type") is None and event.get("actor_id") is None:
         stream = event.get("stream") or [event.get("stream_type")]
         kind = "system" if stream[0] == TRACE_STREAM_TYPE else "service_principal"

@@ -174,7 +174,10 @@ def _reduce_crossings(
     forward: dict[tuple[str, str], tuple[str, str]],
     layers: dict[str, int],
 ) -> None:
-    """Order each column by the mean row of its neighbours, alternately from left and right."""
+    """Order each column by the mean row of its neighbours, alternately from left and right.
+
+    A few sweeps remove most crossings; no fast method is known that finds the minimum.
+    """
     before: dict[_Slot, list[_Slot]] = {}
     after: dict[_Slot, list[_Slot]] = {}
     placed_slots = {slot for column in columns for slot in column}

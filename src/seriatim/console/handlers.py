@@ -70,7 +70,7 @@ async def _find_handler(page: ConsolePage, name: str) -> HandlerRow:
 
 
 async def show_entry(page: ConsolePage) -> ConsoleResponse:
-    """Show the attempts of a handler to process one event, as far as the registry stores them."""
+    """Show what the registry stores about the attempts of a handler to process one event."""
     name, event_id = page.params.get("name", ""), page.params.get("event_id", "")
     response = await page.get("/v1/registry/entries", handler=name, event_id=event_id, limit=1)
     if not response["entries"]:
@@ -115,7 +115,7 @@ async def _post_action(page: ConsolePage, action: str) -> ConsoleResponse:
 
 
 async def confirm(page: ConsolePage) -> ConsoleResponse:
-    """Ask before all events that match are retried or skipped, with their number."""
+    """Ask for a confirmation, with the number of events, before all that match are acted on."""
     action, name = page.params.get("action", ""), page.params.get("name", "")
     return await _render_confirmation(page, action, name, read_filters(page.params))
 
@@ -142,7 +142,7 @@ async def _render_confirmation(
 
 
 async def act_on_all(page: ConsolePage) -> ConsoleResponse:
-    """Retry or skip all events that match, if there are as many as the confirmation named."""
+    """Retry or skip all events that match, if their number is the confirmed one."""
     action, name = page.form.get("action", ""), page.form.get("name", "")
     filters = read_filters(page.form)
     if action not in _ACTIONS:
@@ -187,7 +187,7 @@ async def _set_status(page: ConsolePage, action: str, outcome: str) -> ConsoleRe
 
 
 async def plan_prune(page: ConsolePage) -> ConsoleResponse:
-    """Ask before finished entries are deleted, with their number."""
+    """Ask for a confirmation, with their number, before finished entries are deleted."""
     return await _render_prune(page, page.params)
 
 
@@ -223,7 +223,7 @@ def _make_prune_params(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def prune(page: ConsolePage) -> ConsoleResponse:
-    """Delete finished entries, if there are as many as the confirmation named."""
+    """Delete finished entries, if their number is the confirmed one."""
     expected = read_count(page, "expected_count")
     body = _make_prune_params(page.form) | {"expected_count": expected, "reason": page.reason}
     try:
@@ -234,7 +234,7 @@ async def prune(page: ConsolePage) -> ConsoleResponse:
 
 
 async def plan_reset(page: ConsolePage) -> ConsoleResponse:
-    """Ask before a handler is reset, with what the reset would delete for each tenant."""
+    """Show what a reset of a handler would delete for each tenant, and ask for a confirmation."""
     return await _render_reset(page, page.params)
 
 
@@ -243,7 +243,8 @@ async def _render_reset(
 ) -> ConsoleResponse:
     plan = None
     try:
-        if fields.get("plan") or error is not None:  # it reads every stream of the handler
+        # Only on request, or after a refusal: a plan reads every stream of the handler.
+        if fields.get("plan") or error is not None:
             body = {**_make_reset_params(fields), "dry_run": True}
             plan = await page.post("/v1/handlers/reset", body)
     except (BackendFailure, InvalidArgument) as problem:  # such as a position that is required
@@ -269,7 +270,7 @@ def _make_reset_params(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def reset(page: ConsolePage) -> ConsoleResponse:
-    """Reset a handler, if as many entries are deleted as the confirmation named."""
+    """Reset a handler, if the number of entries to delete is the confirmed one."""
     expected = read_count(page, "expected_count")
     body = {**_make_reset_params(page.form), "expected_count": expected, "reason": page.reason}
     try:

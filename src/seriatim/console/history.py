@@ -59,7 +59,7 @@ class LogSample(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerSample(msgspec.Struct, frozen=True, gc=False):
-    """A consumer at one time: its cursor, and the number of events that wait for it."""
+    """A consumer at one time: its cursor, and the number of its pending events."""
 
     at: float
     position: int
@@ -88,7 +88,7 @@ class AppendTimer:
             self._durations, self._count = [], 0
         if not durations:
             return count, 0.0, 0.0
-        durations.sort()
+        durations.sort()  # outside the lock, which appends take
         last = len(durations) - 1
         return count, durations[last // 2], durations[round(last * 0.99)]
 
@@ -102,7 +102,7 @@ class History:
     def __init__(self) -> None:
         self.log: deque[LogSample] = deque(maxlen=SAMPLES_MAX)
         self._consumers: dict[ConsumerKey, deque[ConsumerSample]] = {}
-        self._tenants: dict[str, None] = {DEFAULT_TENANT: None}  # the last one was viewed last
+        self._tenants: dict[str, None] = {DEFAULT_TENANT: None}  # least recently viewed first
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -110,14 +110,14 @@ class History:
         return tuple(self._tenants)
 
     def watch(self, tenant_id: str) -> None:
-        """Sample the consumers of a tenant; the tenant viewed longest ago may lose its place."""
+        """Sample the consumers of a tenant; beyond a limit, drop the least recently viewed one."""
         self._tenants.pop(tenant_id, None)
         self._tenants[tenant_id] = None
         while len(self._tenants) > _TENANTS_MAX:
             self._tenants.pop(next(iter(self._tenants)))
 
     def add(self, key: ConsumerKey, sample: ConsumerSample) -> None:
-        """Add a sample of a consumer; new consumers beyond the limit are not recorded."""
+        """Add a sample of a consumer; consumers beyond `_CONSUMERS_MAX` are not recorded."""
         samples = self._consumers.get(key)
         if samples is None:
             if len(self._consumers) >= _CONSUMERS_MAX:
@@ -146,7 +146,7 @@ class History:
 
 
 def is_stalled(samples: list[ConsumerSample], seconds: float = STALLED_S) -> bool:
-    """Return whether a cursor has stood still for `seconds` while events waited."""
+    """Return whether a cursor has not moved for `seconds` while events were pending."""
     if not samples:
         return False
     last = samples[-1]
@@ -258,9 +258,9 @@ class Sampler:
 
 
 def count_waiting(counts: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-    """Return the first position and the number of events that wait for each handler.
+    """Return the first position and the number of the pending events of each handler.
 
-    Dead letters and events with an unknown outcome are left out: they wait for an operator.
+    Dead letters and events with an unknown outcome are left out: only an operator can finish them.
     """
     waiting: dict[str, tuple[int, int]] = {}
     for entry in counts:
@@ -272,7 +272,7 @@ def count_waiting(counts: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
 
 
 def _make_request(tenant_id: str, path: str, **params: Any) -> HttpRequest:
-    """Return a request of the sampler, which may read and operate on all tenants."""
+    """Return a request of the sampler, which has the rights to read and operate for all tenants."""
 
     async def receive() -> AsgiMessage:
         return {"type": "http.request", "body": b"", "more_body": False}

@@ -1,4 +1,4 @@
-"""The state of one key of a projection, event by event, whatever the key is."""
+"""The state of one key of a projection, event by event, for keys of every kind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def show_steps(page: ConsolePage) -> ConsoleResponse:
 
 
 def describe_key(projection: Projection) -> str:
-    """Return in words what the key of an event is."""
+    """Describe how a projection determines the key of an event."""
     key = projection.key
     if callable(key):
         return "computed by a function of the projection"
@@ -91,7 +91,7 @@ def make_query(projection: Projection, key: str) -> dict[str, Any] | None:
 
 
 def _values_of(key: str) -> list[Any]:
-    """Return the JSON values whose key is this text: the text, and what it is the JSON of."""
+    """Return the JSON values with this key: the text itself, and the value that it encodes."""
     try:
         value = parse_strict_json(key)
     except ValidationError:
@@ -109,7 +109,7 @@ async def read_steps(page: ConsolePage, projection: Projection, key: str) -> Ste
     end = min(first + STEPS_PAGE, STEPS_MAX)
     tenant_id = page.request.tenant_id
     stepper = Stepper(projection, tenant_id, key, first=first, count=STEPS_PAGE)
-    head = (await page.get("/v1/log"))["head"]
+    head = (await page.get("/v1/log"))["head"]  # fixed: a busy log must not prolong the search
     query = await _find_query(page, projection, key)
     pages = (
         _search_by_scan(page, projection, key, head)
@@ -141,7 +141,7 @@ async def read_steps(page: ConsolePage, projection: Projection, key: str) -> Ste
 def _fold(
     stepper: Stepper, projection: Projection, key: str, records: Records, limit: int
 ) -> tuple[int, bool]:
-    """Fold the events of the key, at most `room`; return how many, and whether there are more."""
+    """Fold at most `limit` events of the key; return their number, and whether there are more."""
     events = [event for event in map(to_event_record, records) if selects(projection, key, event)]
     stepper.run(events[:limit])
     return min(len(events), limit), len(events) > limit

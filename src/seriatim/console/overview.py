@@ -45,7 +45,7 @@ async def show_overview(page: ConsolePage) -> ConsoleResponse:
         problems=list_problems(projections, subscriptions, handlers or ()),
         findings=findings,
         size=await read_size(page),
-        charts=draw_log_charts(page.history, whole=page.caller.tenant_id == ALL_TENANTS),
+        charts=draw_log_charts(page.history, all_tenants=page.caller.tenant_id == ALL_TENANTS),
         rate=find_current_rate(page.history),
         refresh_s=int(INTERVAL_S),
     )
@@ -60,7 +60,7 @@ async def read_findings(page: ConsolePage) -> list[dict[str, Any]] | None:
 
 
 async def read_size(page: ConsolePage) -> str:
-    """Return the size of the whole log in words; empty for callers that may not see it."""
+    """Return the size of the log in words; empty for callers that may not see it."""
     if page.caller.tenant_id != ALL_TENANTS:
         return ""
     response = await read_optional(page, "/v1/log/size")
@@ -72,17 +72,17 @@ def list_problems(
     subscriptions: Sequence[ConsumerRow],
     handlers: Sequence[HandlerRow],
 ) -> list[tuple[int, str, str]]:
-    """Return what needs an operator: how many, what it is, and the page that shows it."""
+    """Return the problems that need an operator: number, description, and path of the page."""
     consumers = (*projections, *subscriptions, *handlers)
-    counted = [
-        (sum(one.stalled for one in consumers), "stalled consumers", "/"),
-        (sum(one.counts["dead"] for one in handlers), "dead letters", "/handlers"),
-        (sum(one.counts["unknown"] for one in handlers), "unknown effects", "/handlers"),
-        (sum(one.failures for one in projections), "projection failures", "/projections"),
-        (sum(bool(one.failures) for one in subscriptions), "failing subscriptions", "/"),
-        (sum(one.state == "stopped" for one in handlers), "stopped handlers", "/handlers"),
+    problems = [
+        (sum(row.stalled for row in consumers), "stalled consumers", "/"),
+        (sum(row.counts["dead"] for row in handlers), "dead letters", "/handlers"),
+        (sum(row.counts["unknown"] for row in handlers), "unknown effects", "/handlers"),
+        (sum(row.failures for row in projections), "projection failures", "/projections"),
+        (sum(bool(row.failures) for row in subscriptions), "failing subscriptions", "/"),
+        (sum(row.state == "stopped" for row in handlers), "stopped handlers", "/handlers"),
     ]
-    return [one for one in counted if one[0]]
+    return [problem for problem in problems if problem[0]]
 
 
 def draw_log_charts(history: History, *, all_tenants: bool) -> list[tuple[str, str]]:

@@ -12,8 +12,8 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.times import format_us, parse_us
 
 PAGE_EVENTS = 50
-_DIGITS_MAX = 18
-_MARGIN_US = 60_000_000  # of clocks: positions are in the order of recording, nearly
+_DIGITS_MAX = 18  # fewer than those of 2**63, the bound of positions
+_MARGIN_US = 60_000_000  # clocks of writers differ: times follow positions only nearly
 
 
 class EventPage(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 def parse_number(page: ConsolePage, name: str) -> int | None:
-    """Return a whole number of the address, None if it is not given.
+    """Return a whole number from the address, None if the address has none.
 
     Raises:
         InvalidArgument: It is not a whole number.
@@ -48,7 +48,7 @@ def parse_number(page: ConsolePage, name: str) -> int | None:
 
 
 def parse_moment(text: str, name: str) -> int | None:
-    """Return a time in microseconds since 1970, None if it is not given.
+    """Return a time in microseconds since 1970, None for an empty text.
 
     The zone and the seconds may be left out, and a space may separate date and time: times without
     a zone are UTC.

@@ -134,28 +134,28 @@ async def resume(page: ConsolePage) -> ConsoleResponse:
 
 
 async def retry(page: ConsolePage) -> ConsoleResponse:
-    """Retry one failure."""
+    """Retry one failed event of a projection."""
     return await _post_action(
         page, "/v1/projections/retry", "retried", position=read_count(page, "position")
     )
 
 
 async def skip(page: ConsolePage) -> ConsoleResponse:
-    """Skip one failed event."""
+    """Skip one failed event of a projection."""
     return await _post_action(
         page, "/v1/projections/skip", "skipped", position=read_count(page, "position")
     )
 
 
 async def confirm_retry(page: ConsolePage) -> ConsoleResponse:
-    """Ask before all failures of a projection are retried, with their number (N4)."""
+    """Ask for a confirmation, with their number, before all failures are retried (N4)."""
     name = page.params.get("name", "")
     response = await page.get("/v1/projections/failures", name=name, limit=1)
     return await page.render("projection_retry.html", name=name, count=response["unresolved"])
 
 
 async def retry_all(page: ConsolePage) -> ConsoleResponse:
-    """Retry all failures, if there are as many as the confirmation named."""
+    """Retry all failures of a projection, if their number is the confirmed one."""
     expected = read_count(page, "expected_count")
     return await _post_action(page, "/v1/projections/retry", "retried", expected_count=expected)
 

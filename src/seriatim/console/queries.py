@@ -1,4 +1,4 @@
-"""Query: a form for filters and predicates, its results, and how an index answers it."""
+"""Query: a form for filters and predicates, the results, and the indexes that find them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = ("types", "tags", "streams", "payload")
 
 
 async def show_query(page: ConsolePage) -> ConsoleResponse:
-    """Show the form of a query, and its result if the address has one."""
+    """Show the form of a query, and the result of the query that the address contains."""
     error, status, result, query, calls = "", 200, None, None, None
     if page.params.get("run") == "1":
         try:

@@ -40,7 +40,7 @@ class Step(msgspec.Struct, frozen=True):
         event: The event.
         changes: All fields of the state before or after the event.
         applied: Whether the projection processes events of this type.
-        failure: Why the fold failed, if it did.
+        failure: The reason why the fold failed; empty if it succeeded.
         left_out: The number of fields that are not displayed.
     """
 
@@ -101,14 +101,14 @@ def find_key(projection: Projection, stream: StreamRef) -> str | None:
 
 
 class Stepper:
-    """Fold the events of one key, and keep the steps of a range.
+    """Fold the events of one key, and record a range of the steps.
 
     Args:
         projection: The projection.
         tenant_id: The tenant of the events.
         key: The key of the events.
-        first: The number of the first step to keep, from 0.
-        count: How many steps to keep.
+        first: The number of the first step to record, from 0.
+        count: How many steps to record.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ async def show_stream(page: ConsolePage) -> ConsoleResponse:
 
 
 async def read_status(page: ConsolePage, stream: StreamRef) -> StreamStatus:
-    """Return the last event of a stream, and what may follow it.
+    """Return the last event of a stream, its next number, and whether it is closed.
 
     Raises:
         NotFound: The stream has no event that the caller may read.

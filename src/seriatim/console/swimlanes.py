@@ -16,7 +16,7 @@ _NO_STREAM = "no stream"
 
 
 class StreamLine(msgspec.Struct, frozen=True):
-    """A line: its label, and the height of its line."""
+    """The line of a stream: its label and its vertical position."""
 
     label: str
     y: int
@@ -32,7 +32,7 @@ class EventMark(msgspec.Struct, frozen=True):
 
 
 class CauseLink(msgspec.Struct, frozen=True):
-    """A line from the event that caused another one to that event."""
+    """A line from a cause to its effect."""
 
     x1: int
     y1: int

@@ -14,7 +14,7 @@ from seriatim.core.times import parse_us
 async def show_topics(page: ConsolePage) -> ConsoleResponse:
     """Show the checkpoints of publishers and the segments of archives."""
     log = await page.get("/v1/log")
-    storage = None
+    storage = None  # topics and archives contain events of all tenants
     if page.caller.tenant_id == ALL_TENANTS:
         storage = await page.get("/v1/storage")
     now = time.time()
@@ -24,10 +24,14 @@ async def show_topics(page: ConsolePage) -> ConsoleResponse:
         "topics.html",
         allowed=storage is not None,
         publishers=[
-            (one, describe_checkpoint(one, log, now), describe_comparison(one, log, now))
-            for one in publishers
+            (
+                publisher,
+                describe_checkpoint(publisher, log, now),
+                describe_comparison(publisher, log, now),
+            )
+            for publisher in publishers
         ],
-        archives=[(one, describe_archive(one, log)) for one in archives],
+        archives=[(archive, describe_archive(archive, log)) for archive in archives],
     )
 
 

@@ -1,4 +1,4 @@
-"""Decision traces: the list, the timeline of one, and its graph."""
+"""Decision traces: the list, and the timeline and graph of one trace."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def show_traces(page: ConsolePage) -> ConsoleResponse:
 def _fill_rows(
     page: ConsolePage, rows: list[ListedTrace], candidates: list[ListedTrace]
 ) -> int | None:
-    """Add matching traces; return the position to continue at if the page is full."""
+    """Add matching traces; return the position at which to continue if the page is full."""
     for trace in candidates:
         if len(rows) == _ROWS:
             return trace.position
@@ -89,7 +89,7 @@ async def _list_traces(page: ConsolePage, started: list[dict[str, Any]]) -> list
     last_events: list[dict[str, Any] | None]
     try:
         last_events = (await page.post("/v1/streams/last", {"streams": streams}))["records"]
-    except Forbidden:  # a token for some event types
+    except Forbidden:  # a token for some event types may not see how a trace ended
         last_events = [None] * len(streams)
     return [_list_trace(*pair) for pair in zip(started, last_events, strict=True)]
 
@@ -155,6 +155,7 @@ async def show_trace(page: ConsolePage) -> ConsoleResponse:
     if not events:
         raise NotFound("there is no such trace, or this token may not read it")
     tenant_id = page.request.tenant_id
+    # In a thread of the tenant: the layout of 500 nodes would delay other requests.
     drawing = await page.app.service.run_for_tenant(
         tenant_id, lambda: _draw(page, trace_id, events)
     )

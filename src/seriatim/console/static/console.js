@@ -1,4 +1,4 @@
-// The console's own script. Everything but live updates and copying works without it.
+// The script of the console. Pages work without it, except for copy buttons and live updates.
 "use strict";
 
 (() => {
@@ -22,6 +22,7 @@
   for (const part of document.querySelectorAll("[data-refresh]")) {
     const seconds = Number(part.dataset.refresh);
     const refresh = async () => {
+      // Hidden pages cause no load, and a part in which the visitor is typing is not replaced.
       const current = document.getElementById(part.id);
       if (!document.hidden && current && !current.contains(document.activeElement)) {
         try {
@@ -52,7 +53,7 @@
     const button = live.querySelector("[data-live-button]");
     const rows = document.querySelector(`${live.dataset.rows} tbody`);
     const most = Number(live.dataset.max);
-    let newest = BigInt(live.dataset.newest);
+    let newest = BigInt(live.dataset.newest); // numbers are exact only up to 2 ** 53
     let last = live.dataset.after;
     let source = null;
     let timer = 0;
@@ -77,7 +78,7 @@
       address.searchParams.set("after", last);
       source = new EventSource(address);
       source.onopen = () => report("following", true);
-      // The browser would connect again itself, but gives up for good on an error response.
+      // An EventSource reconnects by itself, but not after an error response, such as 429.
       source.onerror = () => reconnect("connection lost, trying again");
       source.addEventListener("problem", (event) => {
         const problem = JSON.parse(event.data);
@@ -112,6 +113,7 @@
   function makeRow(row) {
     const line = document.createElement("tr");
     line.className = "new";
+    // Texts are set as textContent, never as markup: they come from the contents of events.
     const add = (kind, text, address) => {
       const cell = line.insertCell();
       if (kind) cell.className = kind;

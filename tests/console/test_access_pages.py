@@ -31,23 +31,23 @@ def test_a_token_is_created_shown_once_and_revoked(
 ) -> None:
     """K1: the text of a token is displayed once; a revoked one is refused."""
     created = create(operator, operator.get("/access"), note=HOSTILE, days="7", reason="new team")
-    found = _NEW_TOKEN.search(created.html)
-    assert found is not None
+    match = _NEW_TOKEN.search(created.html)
+    assert match is not None
     assert "no-store" in created.headers["cache-control"]
-    assert Caller(console.port, found[1])("GET", "/v1/token").json["rights"] == ["read"]
+    assert Caller(console.port, match[1])("GET", "/v1/token").json["rights"] == ["read"]
 
     page = operator.get("/access")
-    assert found[1] not in page.html
+    assert match[1] not in page.html
     assert HOSTILE not in page.html
     assert "&lt;script&gt;alert(1)" in page.html
-    token_id = found[1].split("_")[1]
-    asked = operator.get("/access/revoke", token_id=token_id)
-    revoked = operator.submit("/access/revoke", asked, token_id=token_id, reason="leaked")
+    token_id = match[1].split("_")[1]
+    confirmation = operator.get("/access/revoke", token_id=token_id)
+    revoked = operator.submit("/access/revoke", confirmation, token_id=token_id, reason="leaked")
     assert "The token is revoked." in revoked.text
     journal = operator.get("/journal").text
     assert "token_created" in journal
     assert "leaked" in journal
-    assert found[1] not in journal
+    assert match[1] not in journal
 
 
 @pytest.mark.parametrize(

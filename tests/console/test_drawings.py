@@ -27,12 +27,12 @@ class Elements(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[dict[str, str]] = []
+        self.attributes: list[dict[str, str]] = []
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect an element."""
-        self.found.append({name: value or "" for name, value in attrs})
+        self.attributes.append({name: value or "" for name, value in attrs})
         self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -50,7 +50,7 @@ def parse(drawing: str) -> list[dict[str, str]]:
     elements = Elements()
     elements.feed(drawing)
     assert elements.open == []
-    return elements.found
+    return elements.attributes
 
 
 @given(_POINTS)
@@ -61,7 +61,7 @@ def test_a_chart_is_well_formed_and_stays_inside_its_frame(
     [svg, *parts] = parse(draw_line_chart([("lag", points)], label="lag"))
 
     [_, _, width, height] = map(float, svg["viewbox"].split())
-    line = next(one for one in parts if one.get("class") == "line line-0")
+    line = next(part for part in parts if part.get("class") == "line line-0")
     drawn = [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", line["d"])]
     assert 2 <= len(drawn) <= 241
     assert all(0 <= x <= width and 0 <= y <= height for x, y in drawn)
@@ -111,6 +111,6 @@ def test_the_axis_ends_at_a_round_number(value: float, top: float) -> None:
 
 def test_numbers_and_durations_are_short() -> None:
     """N1: labels fit beside the chart and into a table."""
-    assert [format_value(one) for one in (0, 0.25, 1500, 2e6)] == ["0", "0.25", "1.5k", "2M"]
-    spans = [format_span(one) for one in (0, 0.012, 3, 119, 180, 7200, 2 * 86_400)]
+    assert [format_value(value) for value in (0, 0.25, 1500, 2e6)] == ["0", "0.25", "1.5k", "2M"]
+    spans = [format_span(value) for value in (0, 0.012, 3, 119, 180, 7200, 2 * 86_400)]
     assert spans == ["0 s", "12 ms", "3 s", "119 s", "3 min", "2 h", "2 d"]

@@ -60,13 +60,13 @@ def event(event_type: str = "order.paid", **fields: Any) -> dict[str, Any]:
 
 def steps_of(page: VisitedPage) -> dict[str, str]:
     """Return the result of each check."""
-    found = re.findall(
+    matches = re.findall(
         r'<tr>\s*<td>([a-z]+(?: \d+)?)</td>.*?class="mark [a-z]*">([a-z]+)<', page.html, re.DOTALL
     )
-    return dict(found)
+    return dict(matches)
 
 
-def test_an_append_that_would_be_accepted(console: ConsoleService) -> None:
+def test_an_acceptable_append_is_explained_and_not_stored(console: ConsoleService) -> None:
     """N1: the page says where the append would be stored, and stores nothing."""
     before = console.service.log.head()
 
@@ -162,7 +162,7 @@ def test_actors_need_their_right(console: ConsoleService) -> None:
     assert explain(shop, {"events": [event()]}).status == 200
 
 
-def test_receipt_by_key(console: ConsoleService) -> None:
+def test_a_receipt_is_found_by_its_key(console: ConsoleService) -> None:
     """N1, N5: a key in the address shows its first receipt, with exact integers."""
     page = console.sign_in().get("/why", idempotency_key="order-7")
     missing = console.sign_in().get("/why", idempotency_key="order-8")
@@ -174,7 +174,7 @@ def test_receipt_by_key(console: ConsoleService) -> None:
     assert 'role="alert"' in missing.html
 
 
-def test_receipt_by_command(console: ConsoleService) -> None:
+def test_a_receipt_is_found_by_its_command(console: ConsoleService) -> None:
     """C5, N1: the Idempotency-Key of a request finds its events, for its sender and others."""
     sent = Caller(console.port, console.token(subject="shop"))(
         "POST",

@@ -30,10 +30,10 @@ def graphs(draw: st.DrawFn) -> tuple[list[str], Pairs]:
     return nodes, draw(st.lists(st.tuples(ends, ends), max_size=30))
 
 
-def overlap(one: Box, other: Box) -> bool:
+def overlap(first: Box, other: Box) -> bool:
     """Return whether two boxes touch."""
-    apart_x = abs(one.x - other.x) > BOX_WIDTH
-    apart_y = abs(one.y - other.y) > BOX_HEIGHT
+    apart_x = abs(first.x - other.x) > BOX_WIDTH
+    apart_y = abs(first.y - other.y) > BOX_HEIGHT
     return not (apart_x or apart_y)
 
 
@@ -70,7 +70,7 @@ def test_drawings_are_complete_and_clear(graph: tuple[list[str], Pairs]) -> None
     layout = lay_out(nodes, pairs)
 
     check_drawing(layout, nodes, pairs)
-    assert not any(overlap(one, other) for one, other in combinations(layout.boxes, 2))
+    assert not any(overlap(first, other) for first, other in combinations(layout.boxes, 2))
     for curve in layout.curves:
         inner = curve.points[1:-1]
         for (x1, y1), (x2, y2) in zip(inner[::2], inner[1::2], strict=True):
@@ -129,7 +129,7 @@ def test_the_largest_graphs_are_drawn_quickly(shape: str) -> None:
     assert seconds < 2
 
 
-def test_the_empty_graph() -> None:
+def test_an_empty_graph_is_an_empty_drawing() -> None:
     """N1: a graph without nodes is an empty drawing."""
     assert lay_out([], []).boxes == ()
 

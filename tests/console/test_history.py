@@ -120,7 +120,7 @@ def test_a_sampler_records_the_log_and_its_consumers(tmp_path: Path) -> None:
 
         service.run(take_two())
     assert history.log[-1].head == 2
-    assert sum(one.appends for one in history.log) == 1
+    assert sum(sample.appends for sample in history.log) == 1
     [*_, last] = history.consumer("default", "subscription", "mirror")
     assert (last.position, last.lag) == (0, 2)
 

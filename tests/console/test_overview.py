@@ -42,7 +42,7 @@ def test_an_operator_of_a_tenant_sees_no_other(console_anywhere: ConsoleService)
     assert console_anywhere.sign_in(tenant_id=OURS).get("/", tenant=THEIRS).status == 403
 
 
-def test_a_reader_sees_no_operators_parts(console: ConsoleService) -> None:
+def test_a_reader_sees_no_parts_for_operators(console: ConsoleService) -> None:
     """N2: a token without `operate` sees projections, but neither subscriptions nor handlers."""
     page = console.sign_in(tenant_id=OURS, rights=["read"]).get("/")
 

@@ -64,23 +64,23 @@ def test_one_failure_is_retried_or_skipped(
 
 def test_all_failures_are_retried_after_a_confirmation(operator: Visitor) -> None:
     """N4: the count first, then a confirmation that names it; a reason is required."""
-    asked = operator.get("/projection/retry-all", name="seats")
-    assert "This retries 1 failed event(s)." in asked.text
+    confirmation = operator.get("/projection/retry-all", name="seats")
+    assert "This retries 1 failed event(s)." in confirmation.text
 
     fields = {"name": "seats", "expected_count": 1}
-    refused = operator.submit("/projection/retry-all", asked, **fields)
+    refused = operator.submit("/projection/retry-all", confirmation, **fields)
     assert refused.status == 400
     assert "reason" in refused.text
     assert 'role="alert"' in refused.html
-    done = operator.submit("/projection/retry-all", asked, **fields, reason="fixed")
-    assert "Retried 1 event(s)." in done.text
+    result = operator.submit("/projection/retry-all", confirmation, **fields, reason="fixed")
+    assert "Retried 1 event(s)." in result.text
 
 
 def test_another_number_of_failures_is_refused(operator: Visitor) -> None:
     """N4: nothing is done if the number has changed since the confirmation."""
-    asked = operator.get("/projection/retry-all", name="seats")
+    confirmation = operator.get("/projection/retry-all", name="seats")
     fields = {"name": "seats", "expected_count": 7, "reason": "fixed"}
-    refused = operator.submit("/projection/retry-all", asked, **fields)
+    refused = operator.submit("/projection/retry-all", confirmation, **fields)
 
     assert refused.status == 409
     assert "would affect 1, not 7" in refused.text
@@ -122,9 +122,9 @@ def test_malformed_positions_are_refused(console: ConsoleService, position: str)
     """L3: a form is checked as the API checks its requests."""
     operator = console.sign_in(tenant_id=OURS)
     page = operator.get("/projection", name="seats")
-    answer = operator.submit("/projection/retry", page, name="seats", position=position)
+    response = operator.submit("/projection/retry", page, name="seats", position=position)
 
-    assert answer.status == 400
+    assert response.status == 400
 
 
 def test_an_address_puts_no_words_on_a_page(console: ConsoleService) -> None:
@@ -156,10 +156,10 @@ def test_a_refused_job_is_reported_beside_its_form(console: ConsoleService) -> N
     assert refused.status in (400, 404)
     assert 'role="alert"' in refused.html
     assert operator.get("/job", id="absent").status == 404
-    theirs = console.sign_in(tenant_id=OURS)
-    form = theirs.get("/projection", name="seats")
+    tenant_operator = console.sign_in(tenant_id=OURS)
+    form = tenant_operator.get("/projection", name="seats")
     assert "Verification and rebuild" not in form.text
-    assert theirs.submit("/projection/job", form, **fields).status == 403
+    assert tenant_operator.submit("/projection/job", form, **fields).status == 403
 
 
 def test_a_job_has_a_page(console: ConsoleService) -> None:

@@ -41,7 +41,7 @@ def console(tmp_path: Path) -> Iterator[ConsoleService]:
 def write_checkpoint(console: ConsoleService, folder: Path, position: int, epoch: int = 1) -> None:
     """Store the checkpoint of a publisher."""
     log_id = console.service.log.identity().log_id
-    made = Checkpoint(
+    checkpoint = Checkpoint(
         log_id=log_id,
         epoch=epoch,
         target=TARGET,
@@ -49,7 +49,7 @@ def write_checkpoint(console: ConsoleService, folder: Path, position: int, epoch
         last_event_id="",
         written_at=WRITTEN_AT,
     )
-    CheckpointStore(open_storage(str(folder / "checkpoints")), TARGET).advance(made)
+    CheckpointStore(open_storage(str(folder / "checkpoints")), TARGET).advance(checkpoint)
 
 
 def write_archive(console: ConsoleService, folder: Path, segments: int) -> None:
@@ -59,7 +59,7 @@ def write_archive(console: ConsoleService, folder: Path, segments: int) -> None:
     assert isinstance(storage, FolderStorage)
     storage.put_if_absent(HEADER_NAME, encode_entry(ArchiveHeader(log_id=log_id)))
     for position in range(1, segments + 1):
-        made = Segment(
+        segment = Segment(
             log_id=log_id,
             epoch=1,
             first=position,
@@ -72,7 +72,7 @@ def write_archive(console: ConsoleService, folder: Path, segments: int) -> None:
             bytes=10,
             sha256="0" * 64,
         )
-        storage.put_if_absent(made.seal_name, encode_entry(made))
+        storage.put_if_absent(segment.seal_name, encode_entry(segment))
 
 
 def test_checkpoints_and_segments_are_displayed(console: ConsoleService, tmp_path: Path) -> None:
@@ -113,15 +113,19 @@ def test_the_last_reconciliation_is_displayed(console: ConsoleService, tmp_path:
 
     keep_result(console, tmp_path, equal=False, missing=1)
     keep_result(console, tmp_path, equal=False, missing=1200)
-    found = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
-    assert found is not None
-    assert (found.equal, found.findings, found.until) == (False, {"missing": 1200}, 2)
+    reconciliation = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
+    assert reconciliation is not None
+    assert (reconciliation.equal, reconciliation.findings, reconciliation.until) == (
+        False,
+        {"missing": 1200},
+        2,
+    )
     assert len(list((tmp_path / "checkpoints" / RECORD_FOLDER).iterdir())) == 2
     newest = max((tmp_path / "checkpoints" / RECORD_FOLDER).iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])
-    again = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
-    assert again is not None
-    assert again.findings == {"missing": 1}
+    previous = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
+    assert previous is not None
+    assert previous.findings == {"missing": 1}
 
 
 def test_a_reconciliation_of_an_earlier_epoch_is_marked(

@@ -75,7 +75,9 @@ def test_list_has_outcome_and_workflow(console: ConsoleService) -> None:
         ({"workflow": "none"}, set()),
     ],
 )
-def test_filters(console: ConsoleService, filters: dict[str, str], titles: set[str]) -> None:
+def test_filters_select_traces(
+    console: ConsoleService, filters: dict[str, str], titles: set[str]
+) -> None:
     """N5: filters are in the address, and rows match them."""
     page = console.sign_in().get("/traces", **filters)
     all_titles = {"Given up", "Still open", "Healthcare customer discount approval"}
@@ -88,15 +90,15 @@ def test_tenants_see_their_own_traces(console: ConsoleService) -> None:
     """N2: the token of a tenant sees the traces of that tenant alone."""
     acme = console.sign_in(tenant_id="acme", rights=["read"], subject=None)
 
-    listed = acme.get("/traces").text
-    assert "Of acme" in listed
-    assert "Still open" not in listed
+    text = acme.get("/traces").text
+    assert "Of acme" in text
+    assert "Still open" not in text
     assert acme.get("/trace", id="acme-1").status == 200
     assert acme.get("/trace", id=DEAL_ID).status == 404
     assert acme.get("/traces", tenant="default").status == 403
 
 
-def test_one_trace(console: ConsoleService) -> None:
+def test_a_trace_has_a_timeline_a_graph_and_a_table(console: ConsoleService) -> None:
     """N1: a trace has its timeline, its drawn graph and the same as a table; precedents link."""
     page = console.sign_in().get("/trace", id=DEAL_ID)
 
@@ -113,7 +115,7 @@ def test_one_trace(console: ConsoleService) -> None:
         assert f"id={event['event_id']}" in page.html
 
 
-def test_unknown_trace(console: ConsoleService) -> None:
+def test_an_unknown_trace_is_not_found(console: ConsoleService) -> None:
     """N1: an unknown trace is not found, and a page without an id says what is missing."""
     visitor = console.sign_in()
 
@@ -122,20 +124,20 @@ def test_unknown_trace(console: ConsoleService) -> None:
     assert visitor.get("/traces", until="x").status == 400
 
 
-def test_restricted_types(console: ConsoleService) -> None:
+def test_a_token_for_some_types_sees_a_part_of_a_trace(console: ConsoleService) -> None:
     """K4, N2: a token for some event types sees their part of a trace, and no outcome."""
-    some = console.sign_in(rights=["read"], types=["PolicyEvaluated", "PrecedentCited"])
+    restricted = console.sign_in(rights=["read"], types=["PolicyEvaluated", "PrecedentCited"])
     first = console.sign_in(rights=["read"], types=["TraceStarted"])
 
-    page = some.get("/trace", id=DEAL_ID)
-    listed = first.get("/traces")
+    page = restricted.get("/trace", id=DEAL_ID)
+    trace_list = first.get("/traces")
 
     assert "The first event of this trace is not among" in page.text
     assert "Healthcare" not in page.text
     assert page.html.count('<rect class="node') == 3
-    assert "Healthcare" in listed.text
-    assert "not visible" in listed.text
-    assert "success" not in re.sub(r"<select.*?</select>", "", listed.html, flags=re.DOTALL)
+    assert "Healthcare" in trace_list.text
+    assert "not visible" in trace_list.text
+    assert "success" not in re.sub(r"<select.*?</select>", "", trace_list.html, flags=re.DOTALL)
 
 
 @pytest.fixture
@@ -155,16 +157,16 @@ def test_hostile_contents_are_text(quick: ConsoleService) -> None:
     append_step(log, trace_id, 2, "PrecedentCited", cited)
     visitor = quick.sign_in()
 
-    listed = visitor.get("/traces")
-    page = visitor.get(listed.link("&lt;script&gt;"))
+    trace_list = visitor.get("/traces")
+    page = visitor.get(trace_list.link("&lt;script&gt;"))
 
-    for one in (listed, page):
-        assert one.status == 200
-        assert "<script>alert" not in one.html
-        assert not re.search(r"<[^>]* onload", one.html)
-        assert not re.search(r"(href|action)=\"javascript:", one.html)
-        assert " style=" not in one.html
-        assert len(one.html) < 100_000
+    for visited in (trace_list, page):
+        assert visited.status == 200
+        assert "<script>alert" not in visited.html
+        assert not re.search(r"<[^>]* onload", visited.html)
+        assert not re.search(r"(href|action)=\"javascript:", visited.html)
+        assert " style=" not in visited.html
+        assert len(visited.html) < 100_000
     assert "&lt;script&gt;alert(1)" in page.html
     assert page.html.count('<rect class="node') == 5
 
@@ -197,14 +199,14 @@ def test_long_lists_have_pages(quick: ConsoleService) -> None:
     visitor = quick.sign_in()
 
     page = visitor.get("/traces")
-    seen = re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
+    trace_ids = re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
     while "Older" in page.html:
         page = visitor.get(page.link("Older"))
-        seen += re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
+        trace_ids += re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
     odd = visitor.get("/traces", workflow="odd")
     more = visitor.get(odd.link("Older"))
 
-    assert seen == [f"t-{number:03}" for number in reversed(range(120))]
+    assert trace_ids == [f"t-{number:03}" for number in reversed(range(120))]
     assert odd.html.count("<tr>") == 1 + 50
     assert re.findall(r"<bdi>(t-\d+)</bdi>", more.html) == [
         f"t-{number:03}" for number in range(19, 0, -2)

@@ -57,7 +57,7 @@ def parse(drawing: str) -> list[dict[str, str]]:
 def test_a_chart_is_well_formed_and_stays_inside_its_frame(
     points: list[tuple[float, float]],
 ) -> None:
-    """N1: whatever was measured, the drawing is valid and bounded."""
+    """N1: for any values, the drawing is well-formed and inside its frame."""
     [svg, *parts] = parse(draw_line_chart([("lag", points)], label="lag"))
 
     [_, _, width, height] = map(float, svg["viewbox"].split())
@@ -74,7 +74,7 @@ def test_a_chart_of_less_than_two_points_is_empty() -> None:
 
 
 def test_texts_of_a_chart_are_escaped() -> None:
-    """N3: a name in a chart is text."""
+    """N3: markup in a name is displayed as text."""
     points = [(0.0, 1.0), (5.0, 2.0)]
     drawn = draw_line_chart([("<script>", points)], label='"><script>', unit="<b>")
 
@@ -84,7 +84,7 @@ def test_texts_of_a_chart_are_escaped() -> None:
 
 
 def test_a_chart_has_no_inline_style_or_script() -> None:
-    """N3: the policy allows neither, so a chart must not depend on them."""
+    """N3: a chart needs neither inline styles nor scripts, which the policy forbids."""
     drawn = draw_line_chart([("a", [(0.0, 1.0), (5.0, 2.0)])], label="a")
 
     assert not re.search(r"style=|<style|<script|\son\w+=", drawn)
@@ -105,7 +105,7 @@ def test_reduced_points_keep_peaks_and_the_last_value() -> None:
     ("value", "top"), [(0, 1.0), (0.3, 0.5), (1, 1), (7, 10), (11, 20), (4999, 5000), (6e6, 1e7)]
 )
 def test_the_axis_ends_at_a_round_number(value: float, top: float) -> None:
-    """N1: the axis is readable at every scale."""
+    """N1: the axis ends at 1, 2 or 5 times a power of ten."""
     assert choose_top(value) == pytest.approx(top)
 
 

@@ -94,7 +94,7 @@ def notes(count: int, start: int = 0, event_type: str = "noted") -> list[NewEven
 def test_pages_are_complete_in_both_directions(
     console: ConsoleService, visitor: Visitor, tenant: str, order: str
 ) -> None:
-    """N5, E7: the links of the pages visit every event once, forwards and back."""
+    """N5, E7: following the links of pages visits every event once, in both directions."""
     expected: list[int] = []
     for _ in range(5):
         expected += append(console, tenant, *notes(PAGE_EVENTS // 2))
@@ -152,7 +152,7 @@ def test_filters_select_events(console: ConsoleService, visitor: Visitor, tenant
 def test_a_jump_leads_to_a_position_or_a_time(
     console: ConsoleService, visitor: Visitor, tenant: str
 ) -> None:
-    """N5: a jump leads to a link with the place; a window of time selects exactly its events."""
+    """N5: a jump leads to the page of a position or time, and a time window selects its events."""
     positions = append(console, tenant, *notes(3))
     log = console.service.view(tenant)
     middle = log.event(next(log.read()).event_id).recorded_at
@@ -216,7 +216,7 @@ HOSTILE = [
 def test_hostile_contents_are_shown_as_text(
     console: ConsoleService, visitor: Visitor, tenant: str, text: str
 ) -> None:
-    """N3: whatever an event holds is text on every page, and part of a link only encoded."""
+    """N3: the contents of an event are displayed as text, and encoded in links, on every page."""
     name = text[:400]
     hostile = NewEvent(
         name,
@@ -250,7 +250,7 @@ def test_hostile_contents_are_shown_as_text(
 
 
 def test_an_event_has_a_page(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
-    """N1, A2: envelope, exact payload, hash, append, neighbours, and calls without a token."""
+    """N1, A2: the page shows envelope, payload, hash, append, neighbours and equivalent calls."""
     stream = ("order", "7")
     first = NewEvent("order.placed", {"huge": HUGE}, stream, event_id="it's first")
     append(console, tenant, NewEvent("order.created", {}, stream, event_id="before"))
@@ -281,7 +281,7 @@ def test_an_event_has_a_page(console: ConsoleService, visitor: Visitor, tenant: 
 def test_an_altered_payload_is_reported(
     tmp_path: Path,
 ) -> None:
-    """A2, N1: a payload that does not have its hash is marked."""
+    """A2, N1: a payload that does not match its hash is marked."""
     import sqlite3  # the log itself refuses to store such an event
 
     with run_console(f"sqlite:///{tmp_path / 'log.db'}") as console:
@@ -300,14 +300,14 @@ def test_an_altered_payload_is_reported(
 
 @pytest.mark.parametrize("params", [{"id": "none"}, {"position": "999999999"}, {}])
 def test_an_unknown_event_is_not_found(visitor: Visitor, params: dict[str, str]) -> None:
-    """N1: the page of an unknown event says so."""
+    """N1: the page of an unknown event has the status of the error."""
     assert visitor.get("/console/event", **params).status in (400, 404)
 
 
 def test_causes_and_effects_are_a_tree(
     console: ConsoleService, visitor: Visitor, tenant: str
 ) -> None:
-    """N1, E7: the tree runs from the first cause to the last effect, and survives cycles."""
+    """N1, E7: the tree goes from the first cause to the last effect, also with a cycle."""
     chain = ["a", "b", "c", "d"]
     for cause, effect in zip([None, *chain], chain, strict=False):
         event = NewEvent(
@@ -351,7 +351,7 @@ def test_a_large_tree_is_bounded(console: ConsoleService, visitor: Visitor, tena
 
 
 def test_consumers_have_passed_an_event_or_not(tmp_path: Path) -> None:
-    """N1, I2: cursors and dead letters tell which consumers have passed an event."""
+    """N1, I2: the page shows which consumers have passed an event, and its dead letters."""
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with run_console(url) as console:
         append(console, "default", NewEvent("noted", {}, event_id="one"))
@@ -375,7 +375,7 @@ def test_consumers_have_passed_an_event_or_not(tmp_path: Path) -> None:
 
 
 def test_a_token_sees_only_its_tenant_and_types(console: ConsoleService, tenant: str) -> None:
-    """N2, K2: a token sees its tenant and its types only; that of all tenants names one."""
+    """N2, K2: a token sees only its tenant and types; a token for all tenants names a tenant."""
     append(console, tenant, NewEvent("open", {}, ("s", "1"), event_id="seen", correlation_id="k"))
     secret = NewEvent(
         "secret", {}, ("s", "1"), event_id="unseen", causation_id="seen", correlation_id="k"
@@ -527,7 +527,7 @@ def test_the_live_tail_continues_without_loss_or_duplicate(
 def test_the_live_tail_has_every_filter(
     console: ConsoleService, visitor: Visitor, tenant: str
 ) -> None:
-    """E7, N1: live rows match all filters, and the position moves on without them."""
+    """E7, N1: live rows match all filters, and the position advances past other events."""
     matching: dict[str, Any] = {
         "correlation_id": "c 1",
         "causation_id": "why",
@@ -564,7 +564,7 @@ def test_the_live_tail_has_every_filter(
 
 
 def test_live_rows_are_exact_texts(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
-    """N3, A2: integers of any size are formatted on the server; a large event is one short row."""
+    """N3, A2: live rows have integers of any size as exact text, and large payloads shortened."""
     with open_live(visitor, types="noted", after="0") as tail:
         append(console, tenant, NewEvent("other", {"n": 0}))
         hostile = NewEvent("noted", {"huge": HUGE, "s": SCRIPT}, (SCRIPT, "a b"), event_id="e 1")
@@ -578,7 +578,7 @@ def test_live_rows_are_exact_texts(console: ConsoleService, visitor: Visitor, te
 
 
 def test_the_live_tail_ends_with_its_token(console: ConsoleService, tenant: str) -> None:
-    """N2: a session that follows the log ends when its token is revoked, not before."""
+    """N2: the live tail ends when the token is revoked, and not before."""
     text, token = console.service.access.create(
         subject="tester", tenant_id=tenant, rights=("read",)
     )
@@ -598,7 +598,7 @@ def test_the_live_tail_ends_with_its_token(console: ConsoleService, tenant: str)
 def test_following_is_offered_where_it_is_possible(
     console: ConsoleService, visitor: Visitor, tenant: str
 ) -> None:
-    """N5: following is a link; the page names the head it starts from."""
+    """N5: pages that can follow the log name their tail and the head at which it starts."""
     [position] = append(console, tenant, *notes(1))
 
     page = visitor.get("/console/events", live="1", types="noted")
@@ -612,7 +612,7 @@ def test_following_is_offered_where_it_is_possible(
 
 
 def test_styles_and_scripts_are_small() -> None:
-    """N1: own script at most 30 KB, styles at most 40 KB."""
+    """N1: the script has at most 30 KB, and the styles have at most 40 KB."""
     static = Path(__file__).parents[2] / "src/seriatim/console/static"
     assert (static / "console.js").stat().st_size <= 30_000
     assert (static / "console.css").stat().st_size <= 40_000

@@ -133,7 +133,7 @@ def test_each_kind_of_token_signs_in(console: ConsoleService, token: dict[str, A
     "text", ["", "x", "srt_0011223344556677_" + "A" * 43, "ü" * 40, "a b", "\0", "Bearer x"]
 )
 def test_a_wrong_token_does_not_sign_in(console: ConsoleService, text: str) -> None:
-    """N2: without a valid token there is no session, and the form says why."""
+    """N2: an invalid token opens no session, and the form names the reason."""
     visitor = Visitor(console.port)
     response = visitor.sign_in(text)
 
@@ -211,7 +211,7 @@ def test_a_path_with_control_characters_is_not_repeated(run: Run) -> None:
 
 
 def test_a_link_on_another_site_finds_the_session(console: ConsoleService) -> None:
-    """N5: browsers hold back a strict cookie at first, so the page is loaded once more."""
+    """N5: a link on another site receives a page that loads the address again with the cookie."""
     visitor = Visitor(console.port)
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     response = visitor("GET", '/console/?a=1&b="><script>', headers=headers)
@@ -250,7 +250,7 @@ def test_the_cookie_is_bound_to_the_host_under_tls(
 
 
 def test_the_cookie_is_secure_behind_a_proxy_with_tls(console: ConsoleService) -> None:
-    """N2: a proxy that ends TLS does not take the attribute Secure away."""
+    """N2: the cookie is Secure also if a proxy terminates TLS."""
     visitor = Visitor(console.port)
     host = {"host": "log.example", "origin": "https://log.example"}
     [cookie] = visitor.post("/console/sign-in", host, token=console.token()).cookies
@@ -261,7 +261,7 @@ def test_the_cookie_is_secure_behind_a_proxy_with_tls(console: ConsoleService) -
 
 
 def test_a_session_expires(run: Run) -> None:
-    """N2: a session is bounded in time, whatever the browser does with its cookie."""
+    """N2: a session ends after its lifetime, also if the browser keeps the cookie."""
     console = run(ConsoleSettings(session_s=1.2))
     visitor = sign_in(console)
     before = visitor.get("/console/").status
@@ -324,7 +324,7 @@ def test_a_forged_cookie_opens_nothing(console: ConsoleService, cookie: str) -> 
 
 
 def test_a_cookie_signed_by_another_service_opens_nothing(console: ConsoleService) -> None:
-    """N2: the key belongs to the access store; no other one signs sessions for it."""
+    """N2: a cookie is accepted only if it was signed with the key of the access store."""
     token = console.token()
     visitor = Visitor(console.port)
     visitor.cookies[COOKIE] = SessionSigner(b"other").issue(token_id_of(token), time.time())
@@ -337,7 +337,7 @@ def test_a_cookie_signed_by_another_service_opens_nothing(console: ConsoleServic
 
 @pytest.mark.parametrize("token_id", ["anonymous", "local", "local:", "", "0011223344556677"])
 def test_a_session_of_no_token_opens_nothing(console: ConsoleService, token_id: str) -> None:
-    """N2: sessions without a token are for services that require none."""
+    """N2: a session without a token is refused while the service requires tokens."""
     visitor = Visitor(console.port)
     issued = SessionSigner(console.service.session_key).issue(token_id, time.time())
     visitor.cookies[COOKIE] = issued
@@ -346,7 +346,7 @@ def test_a_session_of_no_token_opens_nothing(console: ConsoleService, token_id: 
 
 
 def test_cookies_of_other_applications_do_not_matter(console: ConsoleService) -> None:
-    """N2: applications on the same host share cookies, and some of theirs are malformed."""
+    """N2: a session is valid beside malformed cookies of other applications on the host."""
     visitor = sign_in(console)
     visitor.cookies = {"a": '{"x": [1, 2]}', "b c": "é", **visitor.cookies, "z": '"'}
 
@@ -358,7 +358,7 @@ def test_cookies_of_other_applications_do_not_matter(console: ConsoleService) ->
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "foreign", "stale", "changed"])
 def test_a_form_of_another_session_is_refused(console: ConsoleService, kind: str) -> None:
-    """N2: an action needs the request token of its session."""
+    """N2: an action requires the request token of its session."""
     visitor, other = sign_in(console), sign_in(console)
     own = visitor.get("/console/").request_token
     if kind == "stale":
@@ -405,7 +405,7 @@ def test_requests_of_another_origin_are_refused(
 
 
 def test_a_form_of_the_same_origin_is_accepted(console: ConsoleService) -> None:
-    """N2: browsers send these headers with the console's own forms."""
+    """N2: a form with the headers that browsers send for the same origin is accepted."""
     visitor = Visitor(console.port)
     own = {"origin": f"http://127.0.0.1:{console.port}", "sec-fetch-site": "same-origin"}
     assert visitor.post("/console/sign-in", own, token=console.token()).status == 303
@@ -418,7 +418,7 @@ def test_a_form_of_the_same_origin_is_accepted(console: ConsoleService) -> None:
 
 
 def test_a_code_opens_one_session(run: Run) -> None:
-    """N2: a one-time link works once, also if something has looked at it before with HEAD."""
+    """N2: a one-time link opens one session, also after a preview has requested it with HEAD."""
     code = new_sign_in_code()
     console = run(ConsoleSettings(sign_in_code=code))
     console.token()
@@ -435,7 +435,7 @@ def test_a_code_opens_one_session(run: Run) -> None:
 
 
 def test_a_code_session_belongs_to_its_process(run: Run) -> None:
-    """N2: a session of a read-only console is none of a later console with more rights."""
+    """N2: a session of a read-only console is not valid in a later console with more rights."""
     code = new_sign_in_code()
     first = run(ConsoleSettings(sign_in_code=code))
     second = run(ConsoleSettings(sign_in_code=new_sign_in_code(), operate=True))
@@ -462,7 +462,7 @@ def test_a_loopback_name_opens_an_anonymous_session(run: Run) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:80", "[::1]", "[::1]:8420", "127.0.0.1"])
 def test_each_loopback_name_opens_an_anonymous_session(run: Run, host: str) -> None:
-    """N2: a loopback name is one with and without a port."""
+    """N2: loopback names are recognized with and without a port."""
     console = run(open_on_loopback=True)
     response = Visitor(console.port)("GET", "/console/", headers={"host": host})
 
@@ -485,7 +485,7 @@ def test_anonymous_access_needs_a_loopback_name(run: Run, host: str) -> None:
 
 
 def test_anonymous_sessions_end_with_the_first_token(run: Run) -> None:
-    """N2, K2: once a token exists, sessions without one are over."""
+    """N2, K2: sessions without a token end when the first token is created."""
     console = run(open_on_loopback=True)
     visitor = Visitor(console.port)
     visitor.get("/console/")
@@ -557,7 +557,7 @@ def responses(console: ConsoleService) -> dict[str, PageResponse]:
 
 
 def test_every_response_has_the_security_headers(console: ConsoleService) -> None:
-    """N3: pages, errors, redirects, static files and streams forbid scripts of others."""
+    """N3: pages, errors, redirects, static files and streams have the security headers."""
     for kind, response in responses(console).items():
         headers = {name: response.headers.get(name) for name in HEADERS}
         assert headers == HEADERS, kind
@@ -615,7 +615,7 @@ def test_the_root_leads_to_the_console(console: ConsoleService) -> None:
 
 
 def test_the_console_hides_no_route_of_the_api(console: ConsoleService) -> None:
-    """N1: routes, public paths and unknown paths behave as without a console."""
+    """N1: routes, public paths and unknown paths of the API behave as without a console."""
     caller, stranger = Caller(console.port, console.token()), Caller(console.port)
 
     assert caller("GET", "/v1/log").status == 200
@@ -637,7 +637,7 @@ def test_a_session_is_no_token_for_the_api(console: ConsoleService) -> None:
 
 
 def test_unknown_paths_add_no_metrics(console: ConsoleService) -> None:
-    """N1: a stranger cannot fill the memory of the service with labels."""
+    """N1: requests for unknown paths add no labels to the metrics."""
     stranger = Visitor(console.port)
     for number in range(20):
         stranger.get(f"/console/strange-{number}")
@@ -667,7 +667,7 @@ def test_a_form_has_a_bound(console: ConsoleService) -> None:
 
 
 def test_a_form_counts_in_the_memory_of_its_tenant(run: Run) -> None:
-    """N1: the console has no memory beside the budget of a tenant."""
+    """N1: the bytes of a form count in the memory budget of its tenant."""
     console = run(tenant_memory_bytes=1_000_000)
     visitor = sign_in(console)
     token = visitor.get("/console/").request_token

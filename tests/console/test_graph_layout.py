@@ -64,7 +64,7 @@ def check_drawing(layout: GraphLayout, nodes: list[str], pairs: Pairs) -> None:
 
 @given(graphs())
 def test_drawings_are_complete_and_clear(graph: tuple[list[str], Pairs]) -> None:
-    """N1: no boxes overlap, every edge joins its boxes, and passes others at a distance."""
+    """N1: no boxes overlap, and every edge joins its own boxes and keeps a distance from others."""
     nodes, pairs = graph
 
     layout = lay_out(nodes, pairs)
@@ -82,7 +82,7 @@ def test_drawings_are_complete_and_clear(graph: tuple[list[str], Pairs]) -> None
 
 
 def test_edges_lead_to_the_right_without_cycles() -> None:
-    """N1: causes are at the left of effects, whatever the order of the nodes."""
+    """N1: causes are placed to the left of effects, for any order of the nodes."""
     layout = lay_out(["c", "b", "a"], [("b", "c"), ("a", "b"), ("a", "c")])
     at = {box.node_id: box.x for box in layout.boxes}
 
@@ -90,7 +90,7 @@ def test_edges_lead_to_the_right_without_cycles() -> None:
 
 
 def test_crossings_are_avoided() -> None:
-    """N1: targets are in the order of their origins, so that their edges do not cross."""
+    """N1: targets have the order of their origins, so that their edges do not cross."""
     pairs = [("a", "z"), ("b", "y"), ("c", "x")]
     layout = lay_out(["a", "b", "c", "x", "y", "z"], pairs)
     at = {box.node_id: box.y for box in layout.boxes}
@@ -110,7 +110,7 @@ def test_separate_nodes_are_last_in_their_column() -> None:
 
 @pytest.mark.parametrize("shape", ["star", "chain", "tangle"])
 def test_the_largest_graphs_are_drawn_quickly(shape: str) -> None:
-    """N1: 500 nodes are drawn in a fraction of a second, whatever their shape."""
+    """N1: 500 nodes are drawn in a fraction of a second, for each shape of graph."""
     nodes = [f"n{number}" for number in range(NODES_MAX)]
     pairs = {
         "star": [(nodes[0], node) for node in nodes[1:]],
@@ -146,6 +146,6 @@ def test_an_empty_graph_is_an_empty_drawing() -> None:
     ],
 )
 def test_other_graphs_are_refused(nodes: list[str], pairs: Pairs) -> None:
-    """N1: a drawing is bounded, and its edges join its own nodes."""
+    """N1: graphs that are too large, or have edges to unknown nodes, are refused."""
     with pytest.raises(ValueError, match=r"at most|unknown node"):
         lay_out(nodes, pairs)

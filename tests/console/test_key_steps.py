@@ -97,7 +97,7 @@ def steps(reader: Visitor, name: str, key: str, **more: Any) -> list[tuple[str, 
 
 @pytest.mark.parametrize("name", ["by_customer", "by_pattern"])
 def test_a_key_in_the_payload_has_steps(console: ConsoleService, name: str) -> None:
-    """N1, I1: the events of one customer in all streams, found by an index and by a search."""
+    """N1, I1: the events of a key in all streams are found with and without an index."""
     events = [place("ann"), place("bob", 1), place("ann", 2), place(7, 3), place("7", 4)]
     append(console, name, *events, NewEvent("order.placed", {"order": []}))
     append(console, name, NewEvent("order.dropped", {"order": {"customer": "ann"}}, ("order", "0")))
@@ -113,7 +113,7 @@ def test_a_key_in_the_payload_has_steps(console: ConsoleService, name: str) -> N
 
 
 def test_other_kinds_of_keys_have_steps(console: ConsoleService) -> None:
-    """N1, I1: a column, a function, and a payload that an upcaster changes."""
+    """N1, I1: keys from a column, from a function and from an upcast payload have steps."""
     more = [place("x", 1, correlation_id="c"), place("y", 2), place("z", 3, correlation_id="c")]
     append(console, "others", *more, NewEvent("noted", {}))
     reader = visit(console, tenant_id="others")

@@ -188,7 +188,7 @@ def test_indexes_answer_every_page(visited: tuple[Visitor, Plans], page: Measure
 
 
 def test_the_statements_of_a_page_are_recorded(visited: tuple[Visitor, Plans]) -> None:
-    """The check covers what a page runs: the list of events reads the head and the events."""
+    """The check sees the statements of a page: the list of events reads head and events."""
     visitor, check = visited
     check()
 

@@ -1,4 +1,4 @@
-"""The page of queries: the form, results, access paths, and the same query by other means."""
+"""The page of queries: the form, results, access paths, and equivalent calls."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_form_makes_a_query() -> None:
 def test_a_malformed_field_is_named_beside_the_form(
     console: ConsoleService, form: dict[str, str]
 ) -> None:
-    """D6: the field that is malformed is named beside the form, and nothing is run."""
+    """D6: the malformed field is named beside the form, and no query is run."""
     with pytest.raises(InvalidArgument):
         parse_query_form(form)
     page = visit(console).get("/console/query", run="1", **form)
@@ -88,14 +88,14 @@ def test_a_malformed_field_is_named_beside_the_form(
 def test_an_invalid_query_is_explained_beside_the_form(
     console: ConsoleService, form: dict[str, str]
 ) -> None:
-    """D6: the error of the log is shown beside the form, with its status."""
+    """D6: the error of the log is displayed beside the form, with its status."""
     page = visit(console).get("/console/query", run="1", **form)
     assert page.status in (400, 422)
     assert 'role="alert"' in page.text
 
 
 def test_results_have_their_access_paths(console: ConsoleService) -> None:
-    """D1, N1: matches, context version and head, and which index finds the candidates."""
+    """D1, N1: the page shows the matches, the context version, the head, and the indexes used."""
     console.service.log.declare(PayloadIndex("seat.taken", "n"))
     positions = append(
         console,
@@ -153,7 +153,7 @@ def test_pages_continue_in_one_snapshot(console: ConsoleService, order: str) -> 
 
 
 def test_equivalent_calls_select_the_same_events(console: ConsoleService) -> None:
-    """N1: JSON, curl, command line and Python select the events of the page, odd texts included."""
+    """N1: the JSON, curl, CLI and Python calls select the events of the page, with any text."""
     odd = "it's $HOME `id` \\ \" €"
     [position] = append(console, "odd ones", NewEvent("noted", {"n": BIG, "text": odd}))
     append(console, "odd ones", NewEvent("noted", {"n": BIG}))

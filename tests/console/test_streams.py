@@ -100,7 +100,7 @@ def order(kind: str, **payload: Any) -> NewEvent:
 
 
 def test_the_page_has_the_history_and_the_next_number(console: ConsoleService) -> None:
-    """N1, B5, B7: the history is complete, and the page says what may follow."""
+    """N1, B5, B7: the page shows the history, the next number, and whether the stream is open."""
     console.service.log.declare(StreamKind(name="parcel", closing_types=("parcel.lost",)))
     positions = append(console, "history", *[order("placed", n=n) for n in range(60)])
     append(console, "history", NewEvent("parcel.lost", {}, ("parcel", "p")))
@@ -120,7 +120,7 @@ def test_the_page_has_the_history_and_the_next_number(console: ConsoleService) -
 
 
 def test_an_unknown_stream_is_not_found(console: ConsoleService) -> None:
-    """N1, K2: an unknown stream is not found, nor is one of another tenant."""
+    """N1, K2: an unknown stream and one of another tenant are not found."""
     append(console, "one", order("placed"))
     stranger = visit(console, tenant_id="two")
     assert stranger.get("/console/stream", type="order", id="7").status == 404
@@ -219,7 +219,7 @@ EVENTS = st.lists(
 def test_the_last_state_is_that_of_the_fold(
     declared: Projection, events: list[tuple[str, dict[str, Any]]], first: int, count: int
 ) -> None:
-    """N1, I1: whatever is displayed, the stepper folds events as the pipeline does."""
+    """N1, I1: the stepper folds events as the pipeline does, for any range of displayed steps."""
     key = find_key(declared, STREAM)
     assert key is not None
     with closing(seriatim.open("memory:")) as log:
@@ -285,7 +285,7 @@ def test_the_command_passes_on_its_projections() -> None:
 def test_projections_that_cannot_be_loaded_are_refused(
     tmp_path: Path, names: list[str], message: str
 ) -> None:
-    """N1: the command refuses to start, and says why."""
+    """N1: the command refuses to start, and names the reason."""
     options = [part for name in names for part in ("--projection", name)]
     result = CliRunner().invoke(app, ["serve", "--url", f"sqlite:///{tmp_path}/log.db", *options])
     assert result.exit_code != 0

@@ -15,7 +15,7 @@ def event(name: str, stream: str | None = None, cause: str | None = None) -> dic
 
 
 def test_each_stream_has_a_line_and_causes_are_linked() -> None:
-    """N1: one line for each stream in the order of its first event; causes are linked."""
+    """N1: each stream has a line, in the order of first events, and causes are linked."""
     drawing = lay_out_swimlanes(
         [event("a", "1"), event("b", "2", "a"), event("c", None, "b"), event("d", "1", "gone")], "b"
     )

@@ -76,7 +76,7 @@ def write_archive(console: ConsoleService, folder: Path, segments: int) -> None:
 
 
 def test_checkpoints_and_segments_are_displayed(console: ConsoleService, tmp_path: Path) -> None:
-    """N1: the position and lag of a publisher, and the digests of an archive's segments."""
+    """N1: the page shows the position and lag of publishers, and the digests of segments."""
     write_checkpoint(console, tmp_path, 1)
     write_archive(console, tmp_path, 2)
     page = console.sign_in().get("/topics")
@@ -103,7 +103,7 @@ def keep_result(console: ConsoleService, folder: Path, *, equal: bool, **finding
 
 
 def test_the_last_reconciliation_is_displayed(console: ConsoleService, tmp_path: Path) -> None:
-    """N1, H5: its verdict, its findings and its age are kept beside the checkpoints."""
+    """N1, H5: the page shows the last verdict and findings, which are stored beside checkpoints."""
     write_checkpoint(console, tmp_path, 2)
     keep_result(console, tmp_path, equal=True, duplicates=1, missing=0)
     page = console.sign_in().get("/topics").text
@@ -131,7 +131,7 @@ def test_the_last_reconciliation_is_displayed(console: ConsoleService, tmp_path:
 def test_a_reconciliation_of_an_earlier_epoch_is_marked(
     console: ConsoleService, tmp_path: Path
 ) -> None:
-    """F8, H5: after a restore, an old verdict says nothing about the log."""
+    """F8, H5: after a restore, a verdict from an earlier epoch is marked."""
     keep_result(console, tmp_path, equal=True)
     console.service.log.store.raise_epoch()
     page = console.sign_in().get("/topics").text
@@ -141,7 +141,7 @@ def test_a_reconciliation_of_an_earlier_epoch_is_marked(
 
 
 def test_a_long_archive_is_read_from_its_end(console: ConsoleService, tmp_path: Path) -> None:
-    """N1: pages are bounded, however many segments there are."""
+    """N1: the report of an archive is bounded, for any number of segments."""
     write_archive(console, tmp_path, 2 * SEGMENTS_MAX)
     [archive] = read_storage([], [str(tmp_path / "archive")]).archives
 
@@ -153,7 +153,7 @@ def test_a_long_archive_is_read_from_its_end(console: ConsoleService, tmp_path: 
 def test_a_checkpoint_of_an_earlier_epoch_is_marked(
     console: ConsoleService, tmp_path: Path
 ) -> None:
-    """F8: after a restore, a publisher's checkpoint does not fit."""
+    """F8: after a restore, a checkpoint from another epoch is marked."""
     console.service.log.store.raise_epoch()
     write_checkpoint(console, tmp_path, 2)
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_of_an_earlier_epoch_is_marked(
 
 
 def test_missing_and_damaged_places_are_reported(console: ConsoleService, tmp_path: Path) -> None:
-    """N1: what cannot be read is said; the page does not fail."""
+    """N1: the page reports a missing checkpoint and a damaged archive, and does not fail."""
     archive = tmp_path / "archive"
     archive.mkdir()
     (archive / HEADER_NAME).write_text("<script>alert(1)</script>")
@@ -174,7 +174,7 @@ def test_missing_and_damaged_places_are_reported(console: ConsoleService, tmp_pa
 
 
 def test_only_operators_of_all_tenants_see_topics(console: ConsoleService, tmp_path: Path) -> None:
-    """K2: a topic or an archive holds events of all tenants."""
+    """K2: only operators of all tenants see topics and archives."""
     write_checkpoint(console, tmp_path, 1)
     page = console.sign_in(tenant_id="default").get("/topics")
 

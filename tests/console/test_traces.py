@@ -78,7 +78,7 @@ def test_list_has_outcome_and_workflow(console: ConsoleService) -> None:
 def test_filters_select_traces(
     console: ConsoleService, filters: dict[str, str], titles: set[str]
 ) -> None:
-    """N5: filters are in the address, and rows match them."""
+    """N5: the filters of the address select the listed traces."""
     page = console.sign_in().get("/traces", **filters)
     all_titles = {"Given up", "Still open", "Healthcare customer discount approval"}
 
@@ -87,7 +87,7 @@ def test_filters_select_traces(
 
 
 def test_tenants_see_their_own_traces(console: ConsoleService) -> None:
-    """N2: the token of a tenant sees the traces of that tenant alone."""
+    """N2: the token of a tenant sees only the traces of that tenant."""
     acme = console.sign_in(tenant_id="acme", rights=["read"], subject=None)
 
     text = acme.get("/traces").text
@@ -99,7 +99,7 @@ def test_tenants_see_their_own_traces(console: ConsoleService) -> None:
 
 
 def test_a_trace_has_a_timeline_a_graph_and_a_table(console: ConsoleService) -> None:
-    """N1: a trace has its timeline, its drawn graph and the same as a table; precedents link."""
+    """N1: the page has a timeline, a graph, the same graph as a table, and linked precedents."""
     page = console.sign_in().get("/trace", id=DEAL_ID)
 
     assert page.status == 200
@@ -116,7 +116,7 @@ def test_a_trace_has_a_timeline_a_graph_and_a_table(console: ConsoleService) -> 
 
 
 def test_an_unknown_trace_is_not_found(console: ConsoleService) -> None:
-    """N1: an unknown trace is not found, and a page without an id says what is missing."""
+    """N1: an unknown trace is not found, and an address without an id is refused."""
     visitor = console.sign_in()
 
     assert visitor.get("/trace", id="none").status == 404
@@ -125,7 +125,7 @@ def test_an_unknown_trace_is_not_found(console: ConsoleService) -> None:
 
 
 def test_a_token_for_some_types_sees_a_part_of_a_trace(console: ConsoleService) -> None:
-    """K4, N2: a token for some event types sees their part of a trace, and no outcome."""
+    """K4, N2: a token for some event types sees only events of these types, and no outcome."""
     restricted = console.sign_in(rights=["read"], types=["PolicyEvaluated", "PrecedentCited"])
     first = console.sign_in(rights=["read"], types=["TraceStarted"])
 
@@ -148,7 +148,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
 
 
 def test_hostile_contents_are_text(quick: ConsoleService) -> None:
-    """N3: markup, quotes and long names in every field are shown as text."""
+    """N3: markup, quotes and long names are displayed as text in every field."""
     log = quick.service.log
     trace_id = "t<i>\"'&javascript:alert(1)"
     start_trace(log, trace_id, HOSTILE, HOSTILE + "x" * 10_000)
@@ -172,7 +172,7 @@ def test_hostile_contents_are_text(quick: ConsoleService) -> None:
 
 
 def test_large_traces_are_bounded(quick: ConsoleService) -> None:
-    """N1: drawing, timeline and table are bounded, and say so; the rest is on further pages."""
+    """N1: drawing, timeline and table are bounded, and further pages show the rest."""
     log = quick.service.log
     start_trace(log, "large")
     for number in range(1, 610):

@@ -72,7 +72,7 @@ def expect_notice(page: Page, text: str) -> None:
 
 
 def test_projections_are_operated(visit: OPEN_VISIT) -> None:
-    """N4, I7: pause, resume, retry of one and of all failures, and skip, each in the journal."""
+    """N4, I7: a projection is paused, resumed, retried and skipped, as the journal records."""
     visitor = visit()
     page = visitor.page
     visitor.goto(f"/console/projection?tenant={OURS}&name=seats")
@@ -107,7 +107,7 @@ def test_projections_are_operated(visit: OPEN_VISIT) -> None:
 
 
 def test_dead_letters_are_retried_and_skipped(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N4, G5: one event by its row; all that match a filter after their count was confirmed."""
+    """N4, G5: a row acts on one event, and a confirmed count on all events that match a filter."""
     event_type = add_dead_letters(service.url, 5)
     visitor = visit(errors=True)  # browsers report refused forms as errors
     page = open_handler(visitor, event_type)
@@ -136,7 +136,7 @@ def test_dead_letters_are_retried_and_skipped(visit: OPEN_VISIT, service: Servic
 
 
 def test_another_count_is_not_confirmed(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N4: an event that is finished during the confirmation stops the action, with the count."""
+    """N4: an action whose count changed during the confirmation is refused with the new count."""
     event_type = add_dead_letters(service.url, 2)
     first, second = visit(errors=True), visit()
     page = open_handler(first, event_type)
@@ -154,7 +154,7 @@ def test_another_count_is_not_confirmed(visit: OPEN_VISIT, service: ServiceProce
 
 
 def test_handlers_are_paused_and_resumed(visit: OPEN_VISIT) -> None:
-    """N4, G5: for all tenants, with a reason that other operators see."""
+    """N4, G5: a handler is paused and resumed for all tenants, with a reason that operators see."""
     visitor = visit()
     visitor.goto("/console/handlers")
     visitor.page.get_by_role("link", name="mailer", exact=True).click()
@@ -168,7 +168,7 @@ def test_handlers_are_paused_and_resumed(visit: OPEN_VISIT) -> None:
 
 
 def test_handlers_are_pruned_and_reset(visit: OPEN_VISIT) -> None:
-    """N4, G9: both state how many entries they delete, ask, and require a reason."""
+    """N4, G9: pruning and resetting name the number of deleted entries, and require a reason."""
     visitor = visit()
     page = visitor.page
     visitor.goto("/console/handler?name=mailer")
@@ -192,7 +192,7 @@ def test_handlers_are_pruned_and_reset(visit: OPEN_VISIT) -> None:
 
 
 def test_projections_are_verified_and_rebuilt(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N4, I4: a job is started by a click, and its page follows it to its result."""
+    """N4, I4: a click starts a job, and its page is refreshed until the result is known."""
     url = service.url
     with (
         seriatim.open(url) as log,
@@ -215,7 +215,7 @@ def test_projections_are_verified_and_rebuilt(visit: OPEN_VISIT, service: Servic
 
 
 def test_tokens_are_created_and_revoked(visit: OPEN_VISIT) -> None:
-    """N2, N4: the text of a new token opens a session, which ends when the token is revoked."""
+    """N2, N4: a new token opens a session, which ends when the token is revoked."""
     visitor, other = visit(), visit(signed_in=False, errors=True)
     page, subject = visitor.page, f"reporting-{next(_numbers)}"
     visitor.goto("/console/access")
@@ -244,7 +244,7 @@ def test_tokens_are_created_and_revoked(visit: OPEN_VISIT) -> None:
 
 
 def test_quotas_are_set_and_removed(visit: OPEN_VISIT) -> None:
-    """N4: a quota of a tenant, in the table until it is removed."""
+    """N4: the table lists the quota of a tenant until it is removed."""
     visitor = visit()
     page = visitor.page
     visitor.goto("/console/access")
@@ -262,7 +262,7 @@ def test_quotas_are_set_and_removed(visit: OPEN_VISIT) -> None:
 def test_a_reader_finds_no_action_and_cannot_forge_one(
     visit: OPEN_VISIT, service: ServiceProcess
 ) -> None:
-    """N2: with a token that only reads, no page has an action, and the form itself is refused."""
+    """N2: a token that only reads sees no action on any page, and a forged form is refused."""
     event_type = add_dead_letters(service.url, 1)
     reader = visit(token={"tenant_id": OURS, "rights": ["read"]}, errors=True)
     reader.goto("/console/projection?name=seats")
@@ -296,7 +296,7 @@ def forge(page: Page, path: str, fields: str) -> int:
 
 
 def test_operators_of_two_tenants_are_separate(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """K2, N2: an operator of one tenant neither sees nor affects the other one's events."""
+    """K2, N2: an operator of one tenant neither sees nor affects events of another tenant."""
     event_type = add_dead_letters(service.url, 1)
     theirs = add_dead_letters(service.url, 1, THEIRS)
     visitor = visit(token={"tenant_id": THEIRS}, errors=True)
@@ -320,7 +320,7 @@ def test_operators_of_two_tenants_are_separate(visit: OPEN_VISIT, service: Servi
 def test_links_and_the_back_button_repeat_no_action(
     visit: OPEN_VISIT, service: ServiceProcess
 ) -> None:
-    """N5: a filtered view is shared by its address; going back repeats no action."""
+    """N5: the address of a filtered view can be shared, and going back repeats no action."""
     event_type = add_dead_letters(service.url, 2)
     visitor, other = visit(), visit()
     page = open_handler(visitor, event_type)
@@ -340,7 +340,7 @@ def test_links_and_the_back_button_repeat_no_action(
 
 
 def test_an_expired_token_performs_no_action(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N2: a form of a token that has expired leads to the sign-in form, and does nothing."""
+    """N2: a form sent after the token has expired does nothing and leads to the sign-in form."""
     event_type = add_dead_letters(service.url, 1)
     visitor = visit(token={"tenant_id": OURS, "expires_in_s": 6.0})
     visitor.goto(f"/console/handler/confirm?name=mailer&action=skip&event_type={event_type}")
@@ -353,7 +353,7 @@ def test_an_expired_token_performs_no_action(visit: OPEN_VISIT, service: Service
 
 
 def test_signing_out_ends_the_session(visit: OPEN_VISIT) -> None:
-    """N2: after signing out, the back button leads to no page that acts."""
+    """N2: after signing out, the back button leads to the sign-in form."""
     visitor = visit(token={"tenant_id": OURS})
     visitor.goto("/console/projection?name=seats")
     visitor.page.get_by_role("button", name="Sign out").click()

@@ -18,7 +18,7 @@ LOOKS: tuple[tuple[Literal["light", "dark"], tuple[int, int]], ...] = (
 
 
 def test_every_page_is_accessible(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N1, N3: each page passes the check at AA in light and dark, and fits a phone and a wall."""
+    """N1, N3: each page passes the AA check in light and dark, and fits small and large screens."""
     visitor = visit()
     problems_by_page: dict[str, object] = {}
     for address in visitor.walk("/console/?tenant=acme"):
@@ -40,7 +40,7 @@ def test_every_page_is_accessible(visit: OPEN_VISIT, service: ServiceProcess) ->
 
 
 def test_every_page_works_without_javascript(visit: OPEN_VISIT) -> None:
-    """N1: pages are made on the server; a heading and the navigation are there without a script."""
+    """N1: each page has a heading and the navigation without JavaScript."""
     visitor = visit(java_script_enabled=False)
     addresses = []
     for address in visitor.walk("/console/?tenant=acme"):
@@ -67,7 +67,7 @@ def _only_reads(action: str) -> bool:
 
 
 def test_hostile_contents_are_shown_as_text(visit: OPEN_VISIT) -> None:
-    """N3: markup in ids, names and payloads is visible as such on the overview, and never runs."""
+    """N3: markup in ids, names and payloads is displayed as text, and never runs."""
     visitor = visit()
     visitor.goto("/console/?tenant=acme")
     text = visitor.page.locator("main").inner_text()

@@ -11,7 +11,7 @@ from tests.service.service_process import ServiceProcess
 def test_the_keyboard_is_enough_to_sign_in_and_out(
     visit: OPEN_VISIT, service: ServiceProcess
 ) -> None:
-    """N2: the form is reached, filled and sent by the keyboard alone; so is signing out."""
+    """N2: a visitor signs in and out with the keyboard alone."""
     visitor = visit(signed_in=False)
     visitor.goto("/console/sign-in")
     expect(visitor.page.get_by_label("Token")).to_be_focused()
@@ -50,7 +50,7 @@ def test_a_wrong_token_is_explained(visit: OPEN_VISIT) -> None:
 
 
 def test_a_shared_link_leads_to_its_page(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N5: someone who is not signed in sees the page of the link after signing in."""
+    """N5: a visitor without a session sees the page of the link after signing in."""
     visitor = visit(signed_in=False)
     visitor.goto("/console/?tenant=glob")
     visitor.page.get_by_label("Token").fill(service.caller().token or "")
@@ -79,7 +79,7 @@ def test_a_link_on_another_site_opens_the_page(visit: OPEN_VISIT, service: Servi
 
 
 def test_a_form_on_another_site_is_refused(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N2: another site's form neither signs a visitor out nor in."""
+    """N2: a form on another site can sign a visitor neither in nor out."""
     visitor = visit(errors=True)
     other = f"http://localhost:{service.port}/other"
     body = "".join(
@@ -98,7 +98,7 @@ def test_a_form_on_another_site_is_refused(visit: OPEN_VISIT, service: ServicePr
 
 
 def test_the_back_button_shows_the_previous_view(visit: OPEN_VISIT) -> None:
-    """N5: going back shows the view before, as its address names it."""
+    """N5: the back button shows the previous view, which its address names."""
     visitor = visit()
     visitor.goto("/console/?tenant=acme")
     visitor.goto("/console/?tenant=glob")
@@ -109,7 +109,7 @@ def test_the_back_button_shows_the_previous_view(visit: OPEN_VISIT) -> None:
 
 
 def test_a_visitor_switches_tenants(visit: OPEN_VISIT) -> None:
-    """N2: a token for all tenants switches by the form in the header; the choice is a link."""
+    """N2: a token for all tenants chooses one in the header, and the address names the choice."""
     visitor = visit()
     visitor.page.get_by_label("Tenant").fill("glob")
     visitor.page.keyboard.press("Enter")
@@ -121,7 +121,7 @@ def test_a_visitor_switches_tenants(visit: OPEN_VISIT) -> None:
 
 
 def test_another_tenant_is_refused(visit: OPEN_VISIT) -> None:
-    """N2: a tenant's token sees that tenant alone; the refusal is an accessible page."""
+    """N2: the token of a tenant is refused for another tenant, on an accessible page."""
     visitor = visit(token={"subject": None, "tenant_id": "glob", "rights": ["read"]}, errors=True)
     refused = visitor.goto("/console/?tenant=acme")
 
@@ -134,7 +134,7 @@ def test_another_tenant_is_refused(visit: OPEN_VISIT) -> None:
 
 
 def test_an_expired_token_ends_the_visit(visit: OPEN_VISIT) -> None:
-    """N2: when the token has expired, the next page is the sign-in form."""
+    """N2: after the token has expired, the next page is the sign-in form."""
     visitor = visit(token={"expires_in_s": 2.5})
     visitor.page.wait_for_timeout(2600)
     visitor.page.get_by_role("link", name="Overview").click()
@@ -143,7 +143,7 @@ def test_an_expired_token_ends_the_visit(visit: OPEN_VISIT) -> None:
 
 
 def test_scripts_cannot_read_the_session(visit: OPEN_VISIT) -> None:
-    """N2: the cookie is hidden from scripts."""
+    """N2: scripts cannot read the session cookie."""
     visitor = visit()
 
     assert visitor.page.evaluate("document.cookie") == ""
@@ -152,7 +152,7 @@ def test_scripts_cannot_read_the_session(visit: OPEN_VISIT) -> None:
 
 
 def test_the_policy_forbids_inline_scripts(visit: OPEN_VISIT) -> None:
-    """N3: a script or style that got into a page would not run, and the tests would notice."""
+    """N3: the policy blocks an injected script or style, and the browser reports it."""
     visitor = visit(errors=True)
     visitor.page.evaluate(
         """() => {

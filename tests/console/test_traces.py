@@ -141,21 +141,21 @@ def test_a_token_for_some_types_sees_a_part_of_a_trace(console: ConsoleService) 
 
 
 @pytest.fixture
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
+def empty_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
     """A console on an empty SQLite log."""
-    with run_console(f"sqlite:///{tmp_path_factory.mktemp('quick')}/log.db") as service:
+    with run_console(f"sqlite:///{tmp_path_factory.mktemp('empty_console')}/log.db") as service:
         yield service
 
 
-def test_hostile_contents_are_text(quick: ConsoleService) -> None:
+def test_hostile_contents_are_text(empty_console: ConsoleService) -> None:
     """N3: markup, quotes and long names are displayed as text in every field."""
-    log = quick.service.log
+    log = empty_console.service.log
     trace_id = "t<i>\"'&javascript:alert(1)"
     start_trace(log, trace_id, HOSTILE, HOSTILE + "x" * 10_000)
     observe_entity(log, trace_id, 1, HOSTILE)
     cited = {"cited_trace_id": "javascript:alert(1)<b>", "reason": HOSTILE * 1000}
     append_step(log, trace_id, 2, "PrecedentCited", cited)
-    visitor = quick.sign_in()
+    visitor = empty_console.sign_in()
 
     trace_list = visitor.get("/traces")
     page = visitor.get(trace_list.link("&lt;script&gt;"))
@@ -171,13 +171,13 @@ def test_hostile_contents_are_text(quick: ConsoleService) -> None:
     assert page.html.count('<rect class="node') == 5
 
 
-def test_large_traces_are_bounded(quick: ConsoleService) -> None:
+def test_large_traces_are_bounded(empty_console: ConsoleService) -> None:
     """N1: drawing, timeline and table are bounded, and further pages show the rest."""
-    log = quick.service.log
+    log = empty_console.service.log
     start_trace(log, "large")
     for number in range(1, 610):
         observe_entity(log, "large", number, f"i-{number}")
-    visitor = quick.sign_in()
+    visitor = empty_console.sign_in()
 
     page = visitor.get("/trace", id="large")
     timeline = visitor.get("/trace", id="large", step=600)
@@ -191,12 +191,12 @@ def test_large_traces_are_bounded(quick: ConsoleService) -> None:
     assert "related item i-100, 0 facts" in visitor.get(page.link("Next")).text
 
 
-def test_long_lists_have_pages(quick: ConsoleService) -> None:
+def test_long_lists_have_pages(empty_console: ConsoleService) -> None:
     """N1, N5: a page lists 50 traces; its link to older ones continues without gap or repeat."""
-    log = quick.service.log
+    log = empty_console.service.log
     for number in range(120):
         start_trace(log, f"t-{number:03}", "even" if number % 2 == 0 else "odd")
-    visitor = quick.sign_in()
+    visitor = empty_console.sign_in()
 
     page = visitor.get("/traces")
     trace_ids = re.findall(r"<bdi>(t-\d+)</bdi>", page.html)

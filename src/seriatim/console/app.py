@@ -33,7 +33,7 @@ from seriatim.console.sessions import (
     SECURE_COOKIE,
     SESSION_S,
     SessionSigner,
-    local_id,
+    make_local_id,
 )
 from seriatim.core.builtin_folds import BUILTIN_FOLDS
 from seriatim.core.errors import (
@@ -132,7 +132,7 @@ class Console:
         if request.path in ("/", PREFIX):
             return _secure(redirect_to(f"{PREFIX}/"))
         path = request.path.removeprefix(PREFIX)
-        request.route = self._route_of(path)
+        request.route = self._name_route(path)
         try:
             return _secure(await self._respond(app, request, path))
         except SeriatimError as error:
@@ -148,7 +148,7 @@ class Console:
             failure = BackendFailure(msg, details={"ambiguous": True})
             return _secure(self._error_page(app, request, failure))
 
-    def _route_of(self, path: str) -> str:
+    def _name_route(self, path: str) -> str:
         """Return the route name for metrics; all unknown paths share one, to bound their number."""
         known = path in ("/sign-in", "/sign-out") or any(
             path == page_path for _, page_path in self._routes
@@ -206,7 +206,7 @@ class Console:
 
     def _redirect_to_sign_in(self, app: App, request: HttpRequest) -> HttpResponse:
         """Send a client without a session to the form, and from there to the requested page."""
-        address = _address_of(request)
+        address = _format_address(request)
         if _is_cross_site_navigation(request):
             # Browsers send no SameSite=Strict cookie when a link on another site is followed, but
             # they send it when this page loads the same address again.
@@ -228,13 +228,13 @@ class Console:
             return "", None
         try:
             session = self._signer.open(cookie, time.time())
-            return cookie, await self._caller_of(app, request, session.token_id)
+            return cookie, await self._find_caller(app, request, session.token_id)
         except Unauthorized:
             return "", None
 
-    async def _caller_of(self, app: App, request: HttpRequest, token_id: str) -> Caller:
+    async def _find_caller(self, app: App, request: HttpRequest, token_id: str) -> Caller:
         code = self._settings.sign_in_code
-        if code is not None and token_id == local_id(code):
+        if code is not None and token_id == make_local_id(code):
             rights: frozenset[Right] = frozenset({"read"})
             if self._settings.operate:
                 # Pages append nothing: these two are for dry runs of appends.
@@ -266,7 +266,7 @@ class Console:
             return self._sign_in_page(address, msg, HTTPStatus.FORBIDDEN)
         except Forbidden as error:
             return self._sign_in_page(address, error.message, HTTPStatus.FORBIDDEN)
-        return self._open_session(request, caller.token_id, _own_address(address))
+        return self._open_session(request, caller.token_id, _restrict_address(address))
 
     def _use_code(self, request: HttpRequest, submitted: str) -> HttpResponse:
         """Open a session for a one-time link; a code is accepted once."""
@@ -278,10 +278,10 @@ class Console:
             msg = "this sign-in link was used before, or belongs to another console"
             return self._sign_in_page("", msg, HTTPStatus.FORBIDDEN)
         self._code = None
-        return self._open_session(request, local_id(code), f"{PREFIX}/")
+        return self._open_session(request, make_local_id(code), f"{PREFIX}/")
 
     def _sign_in_page(self, address: str, error: str = "", status: int = 200) -> HttpResponse:
-        values = {"error": error, "address": _own_address(address)}
+        values = {"error": error, "address": _restrict_address(address)}
         return HttpResponse(status, self._renderer.render("sign_in.html", values), _HTML)
 
     def _open_session(self, request: HttpRequest, token_id: str, address: str) -> HttpResponse:
@@ -383,15 +383,15 @@ def _format_cookie(name: str, value: str, lifetime_s: int) -> bytes:
     return f"{name}={value}; {attributes}".encode()
 
 
-def _address_of(request: HttpRequest) -> str:
+def _format_address(request: HttpRequest) -> str:
     """Return the address of a request, to load it after signing in."""
     address = quote(request.path)
     if request.query:
         address += "?" + quote(request.query, safe="%=&+/:,;~")
-    return _own_address(address) if request.route_method == "GET" else f"{PREFIX}/"
+    return _restrict_address(address) if request.route_method == "GET" else f"{PREFIX}/"
 
 
-def _own_address(address: str) -> str:
+def _restrict_address(address: str) -> str:
     """Return the address if it belongs to the console, else that of the overview.
 
     The address comes from a link, which must not send a visitor to another site after signing in.

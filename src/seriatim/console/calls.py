@@ -67,7 +67,7 @@ class CallContext(msgspec.Struct, frozen=True):
         )
 
 
-def event_calls(context: CallContext, event_id: str) -> EquivalentCalls:
+def make_event_calls(context: CallContext, event_id: str) -> EquivalentCalls:
     """Return the calls that read one event."""
     return EquivalentCalls(
         context.curl("/v1/event", {"event_id": event_id}),
@@ -76,7 +76,7 @@ def event_calls(context: CallContext, event_id: str) -> EquivalentCalls:
     )
 
 
-def query_calls(context: CallContext, query: Mapping[str, Any], limit: int) -> EquivalentCalls:
+def make_query_calls(context: CallContext, query: Mapping[str, Any], limit: int) -> EquivalentCalls:
     """Return the calls that run a query."""
     return EquivalentCalls(
         context.curl("/v1/query", {}, {"query": query, "limit": limit}),

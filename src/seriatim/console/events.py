@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from seriatim.console.calls import CallContext, event_calls
+from seriatim.console.calls import CallContext, make_event_calls
 from seriatim.console.causes import read_cause_tree
 from seriatim.console.consumers import read_optional
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
@@ -280,7 +280,7 @@ async def show_event(page: ConsolePage) -> ConsoleResponse:
         related_max=_RELATED_MAX,
         drawing=lay_out_swimlanes(correlated, event["event_id"]) if correlated else None,
         consumers=await read_consumers(page, event),
-        calls=event_calls(CallContext.of(page), event["event_id"]),
+        calls=make_event_calls(CallContext.of(page), event["event_id"]),
     )
 
 

@@ -14,8 +14,8 @@ from seriatim.core.canonical import parse_strict_json
 from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import InvalidArgument, NotFound, SeriatimError
 
-_FAILURE = 500  # from this status on, an error is not about the form
-_EVENTS = 100  # of one receipt
+_SERVER_ERROR = 500  # from this status on, an error is not about the form
+_EVENTS_MAX = 100  # of one receipt
 _EXAMPLE = """{
   "events": [
     {"event_type": "seat.reserved", "payload": {"seat": "12A"}, "stream": ["show", "s-1"]}
@@ -99,7 +99,7 @@ async def explain(page: ConsolePage) -> ConsoleResponse:
         explanation = await page.post("/v1/explain", _make_body(page))
     except SeriatimError as error:
         problem = _make_problem(page, error)
-        if problem.status >= _FAILURE:
+        if problem.status >= _SERVER_ERROR:
             raise
         return await _render(page, problem.status, explain_problem=problem)
     steps = [{"index": None} | step for step in explanation["steps"]]
@@ -117,7 +117,7 @@ async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse
         "example": _EXAMPLE,
         "checks": _CHECKS,
         "names": _DETAIL_NAMES,
-        "events_max": _EVENTS,
+        "events_max": _EVENTS_MAX,
     }
     return await page.render("why.html", status=status, **(defaults | values))
 

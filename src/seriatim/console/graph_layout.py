@@ -194,28 +194,30 @@ def _reduce_crossings(
         neighbours = before if from_left else after
         for column in columns if from_left else reversed(columns):
             means = {
-                slot: _mean_row(slot, neighbours, rows) if slot in connected else inf
+                slot: _compute_mean_row(slot, neighbours, rows) if slot in connected else inf
                 for slot in column
             }
             column.sort(key=means.__getitem__)
             rows |= {slot: row for row, slot in enumerate(column)}
 
 
-def _mean_row(slot: _Slot, neighbours: dict[_Slot, list[_Slot]], rows: dict[_Slot, int]) -> float:
+def _compute_mean_row(
+    slot: _Slot, neighbours: dict[_Slot, list[_Slot]], rows: dict[_Slot, int]
+) -> float:
     adjacent = neighbours.get(slot)
     return (
         sum(rows[neighbour] for neighbour in adjacent) / len(adjacent) if adjacent else rows[slot]
     )
 
 
-def _height_of(slot: _Slot) -> int:
+def _find_height(slot: _Slot) -> int:
     return BOX_HEIGHT if slot.edge is None else _WAYPOINT_HEIGHT
 
 
 def _draw(
     columns: list[list[_Slot]], forward: dict[tuple[str, str], tuple[str, str]]
 ) -> GraphLayout:
-    heights = [sum(_height_of(slot) + ROW_GAP for slot in column) - ROW_GAP for column in columns]
+    heights = [sum(_find_height(slot) + ROW_GAP for slot in column) - ROW_GAP for column in columns]
     tallest = max(heights, default=0)
     boxes: dict[str, Box] = {}
     waypoints: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -228,7 +230,7 @@ def _draw(
             else:
                 middle = y + _WAYPOINT_HEIGHT // 2
                 waypoints.setdefault(slot.edge, []).extend([(x, middle), (x + BOX_WIDTH, middle)])
-            y += _height_of(slot) + ROW_GAP
+            y += _find_height(slot) + ROW_GAP
     curves = _draw_curves(boxes, waypoints, forward)
     width = 2 * MARGIN + len(columns) * (BOX_WIDTH + COLUMN_GAP)
     return GraphLayout(width, tallest + 2 * MARGIN, tuple(boxes.values()), curves)

@@ -83,14 +83,14 @@ def make_query(projection: Projection, key: str) -> dict[str, Any] | None:
     if path is None or projection.upcasters or NameFilter.parse(projection.events).prefixes:
         return None
     predicates = []
-    for value in _values_of(key):
+    for value in _list_json_values(key):
         for name in reversed(path):
             value = {name: value}  # noqa: PLW2901 - wrapped from the inside
         predicates.append(value)
     return {"filters": [{"types": list(projection.events), "payload": predicates}]}
 
 
-def _values_of(key: str) -> list[Any]:
+def _list_json_values(key: str) -> list[Any]:
     """Return the JSON values with this key: the text itself, and the value that it encodes."""
     try:
         value = parse_strict_json(key)

@@ -150,8 +150,8 @@ async def read_event_page(
     bounds = {
         "limit": PAGE_EVENTS,
         "newest_first": newest_first is not back,
-        "after": _tightest(max, after, window["after"]),
-        "until": _tightest(min, until, window["until"]),
+        "after": _choose_bound(max, after, window["after"]),
+        "until": _choose_bound(min, until, window["until"]),
     }
     if query is None:
         response = await page.get("/v1/events", **bounds, **_format_times(filters, times))
@@ -190,7 +190,7 @@ async def _select_events(
     return {"records": records, "cut": full}
 
 
-def _tightest(choose: Any, *bounds: int | None) -> int | None:
+def _choose_bound(choose: Any, *bounds: int | None) -> int | None:
     present = [bound for bound in bounds if bound is not None]
     return choose(present) if present else None
 

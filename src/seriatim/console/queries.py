@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim.console.calls import CallContext, query_calls
+from seriatim.console.calls import CallContext, make_query_calls
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import PAGE_EVENTS, parse_number
 from seriatim.core.canonical import parse_strict_json
@@ -26,7 +26,7 @@ async def show_query(page: ConsolePage) -> ConsoleResponse:
     if page.params.get("run") == "1":
         try:
             query = parse_query_form(page.params)
-            calls = query_calls(CallContext.of(page), query, PAGE_EVENTS)
+            calls = make_query_calls(CallContext.of(page), query, PAGE_EVENTS)
             result = await _run_query(page, query)
         except (InvalidArgument, InvalidQuery, LimitExceeded, TimedOut) as problem:
             error = problem.message

@@ -18,7 +18,7 @@ ANONYMOUS = "anonymous"  # in place of a token id: the service requires no token
 _COOKIE_MAX = 1024  # ours are shorter; a longer one is refused before it is hashed
 
 
-def local_id(code: str) -> str:
+def make_local_id(code: str) -> str:
     """Return the token id of sessions that were opened by a one-time link.
 
     It depends on the code: a session is valid only in the process that issued the link, and not in

@@ -15,11 +15,11 @@ from seriatim.core.trace_report import EDGE_VERBS, TraceReport, build_report, la
 
 OUTCOMES = ("open", "success", "failure", "abandoned")
 _ROWS = 50
-_SCANNED = 100  # traces of one read; as many streams as a request for last events may name
-_READS = 5  # of one page of the list, if few traces match
-_EVENTS = 1000  # of one trace
-_EVENT_READS = 3  # responses of one trace, each bounded in bytes
-_PART = 100  # rows of the timeline and of the table
+_SCAN_TRACES = 100  # traces of one read; as many streams as a request for last events may name
+_READS_MAX = 5  # of one page of the list, if few traces match
+_EVENTS_MAX = 1000  # of one trace
+_EVENT_READS_MAX = 3  # responses of one trace, each bounded in bytes
+_PART_ROWS = 100  # rows of the timeline and of the table
 
 
 class ListedTrace(msgspec.Struct, frozen=True):
@@ -40,14 +40,14 @@ async def show_traces(page: ConsolePage) -> ConsoleResponse:
     until = _parse_position(page, "until")
     rows: list[ListedTrace] = []
     next_until = None
-    for _ in range(_READS):
+    for _ in range(_READS_MAX):
         response = await page.get(
             "/v1/events",
             types=["TraceStarted"],
             scope="traces",
             newest_first=True,
             until=until,
-            limit=_SCANNED,
+            limit=_SCAN_TRACES,
         )
         next_until = _fill_rows(page, rows, await _list_traces(page, response["records"]))
         if next_until is not None or not response["records"]:
@@ -166,11 +166,11 @@ async def show_trace(page: ConsolePage) -> ConsoleResponse:
         drawing=drawing,
         report=drawing.report,
         complete=complete,
-        steps=drawing.report.steps[step_at : step_at + _PART],
-        rows=list(drawing.nodes.values())[node_at : node_at + _PART],
+        steps=drawing.report.steps[step_at : step_at + _PART_ROWS],
+        rows=list(drawing.nodes.values())[node_at : node_at + _PART_ROWS],
         step_at=step_at,
         node_at=node_at,
-        part=_PART,
+        part=_PART_ROWS,
     )
 
 
@@ -178,18 +178,18 @@ async def _read_trace(page: ConsolePage, trace_id: str) -> tuple[list[dict[str, 
     """Return the first events of a trace, and whether these are all."""
     events: list[dict[str, Any]] = []
     since = None
-    for _ in range(_EVENT_READS):
+    for _ in range(_EVENT_READS_MAX):
         response = await page.get(
             "/v1/events",
             stream_type=TRACE_STREAM_TYPE,
             stream_id=trace_id,
             since_seq=since,
-            limit=_EVENTS - len(events),
+            limit=_EVENTS_MAX - len(events),
         )
         events += response["records"]
         if not response["records"] or events[-1]["event_type"] == "TraceFinished":
             return events, True
-        if len(events) == _EVENTS:
+        if len(events) == _EVENTS_MAX:
             break
         since = events[-1]["stream_seq"]
     return events, False
@@ -212,7 +212,7 @@ def _draw(page: ConsolePage, trace_id: str, events: list[dict[str, Any]]) -> Dra
             node.node_type,
             label_of(node),
             report.states.get(node.node_id, ""),
-            _address_of(page, report, node.node_id),
+            _find_address(page, report, node.node_id),
             tuple(relations.get(node.node_id, ())),
         )
         for node in report.nodes
@@ -229,7 +229,7 @@ def _draw(page: ConsolePage, trace_id: str, events: list[dict[str, Any]]) -> Dra
     )
 
 
-def _address_of(page: ConsolePage, report: TraceReport, node_id: str) -> str:
+def _find_address(page: ConsolePage, report: TraceReport, node_id: str) -> str:
     """Return the address of a cited trace, or of the event that first named a node."""
     kind, _, name = node_id.partition(":")
     if kind == "trace" and node_id != report.root_id:

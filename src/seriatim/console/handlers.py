@@ -255,7 +255,7 @@ async def _render_reset(
         name=fields.get("name", ""),
         affected=fields.get("affected", "").strip(),
         position=fields.get("position", "").strip(),
-        planned=plan,
+        plan=plan,
     )
 
 

@@ -59,7 +59,7 @@ async def _render_projection(
         error,
         standing=standing,
         row=row,
-        stepped=any(
+        has_steps=any(
             projection.name == name and not projection.is_frame for projection in page.projections
         ),
         chart=draw_lag(page, "projection", name),

@@ -34,7 +34,7 @@ async def show_query(page: ConsolePage) -> ConsoleResponse:
     names = [f"{field}{number}" for number in range(1, FILTERS + 1) for field in _FIELDS]
     values = {name: page.params.get(name, "") for name in names}
     common = ("query", "min_position", "order", "run")
-    kept = {name: page.params[name] for name in (*names, *common) if page.params.get(name)}
+    link_params = {name: page.params[name] for name in (*names, *common) if page.params.get(name)}
     return await page.render(
         "query.html",
         status=status,
@@ -48,7 +48,7 @@ async def show_query(page: ConsolePage) -> ConsoleResponse:
         calls=calls,
         result=result,
         following=None if result is None else _find_next_page(page, result),
-        kept=kept,
+        link_params=link_params,
     )
 
 

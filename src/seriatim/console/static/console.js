@@ -52,7 +52,7 @@
     const state = live.querySelector("[role=status]");
     const button = live.querySelector("[data-live-button]");
     const rows = document.querySelector(`${live.dataset.rows} tbody`);
-    const most = Number(live.dataset.max);
+    const maxRows = Number(live.dataset.max);
     let newest = BigInt(live.dataset.newest); // numbers are exact only up to 2 ** 53
     let last = live.dataset.after;
     let source = null;
@@ -94,7 +94,7 @@
           rows.querySelector("td[colspan]")?.parentElement.remove();
           rows.prepend(makeRow(row));
         }
-        while (rows.childElementCount > most) rows.lastElementChild.remove();
+        while (rows.childElementCount > maxRows) rows.lastElementChild.remove();
       });
     };
     button.addEventListener("click", () => {
@@ -114,7 +114,7 @@
     const line = document.createElement("tr");
     line.className = "new";
     // Texts are set as textContent, never as markup: they come from the contents of events.
-    const add = (kind, text, address) => {
+    const addCell = (kind, text, address) => {
       const cell = line.insertCell();
       if (kind) cell.className = kind;
       const inner = address ? cell.appendChild(document.createElement("a")) : cell;
@@ -122,16 +122,16 @@
       inner.textContent = text;
       return cell;
     };
-    add("number", row.position, row.address);
+    addCell("number", row.position, row.address);
     const moment = document.createElement("time");
     moment.dateTime = row.recorded_at;
     moment.textContent = row.time;
-    add("time", "").append(moment);
-    add("", row.type);
-    add("id", row.stream, row.stream_address);
-    add("number", row.seq);
-    add("", row.actor);
-    add("payload", row.payload);
+    addCell("time", "").append(moment);
+    addCell("", row.type);
+    addCell("id", row.stream, row.stream_address);
+    addCell("number", row.seq);
+    addCell("", row.actor);
+    addCell("payload", row.payload);
     return line;
   }
 })();

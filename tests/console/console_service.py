@@ -38,9 +38,9 @@ class VisitedPage(msgspec.Struct, frozen=True):
 
     def link(self, text: str) -> str:
         """Return the address of the first link with this text."""
-        found = re.search(rf'<a [^>]*href="([^"]+)"[^>]*>(?:<bdi>)?{re.escape(text)}', self.html)
-        assert found is not None, self.html
-        return unescape(found[1])
+        match = re.search(rf'<a [^>]*href="([^"]+)"[^>]*>(?:<bdi>)?{re.escape(text)}', self.html)
+        assert match is not None, self.html
+        return unescape(match[1])
 
 
 class Visitor:
@@ -61,8 +61,8 @@ class Visitor:
 
     def submit(self, path: str, page: VisitedPage | None = None, **fields: Any) -> VisitedPage:
         """Submit a form with the request token of a page."""
-        if page is not None and (found := console.REQUEST_TOKEN.search(page.html)) is not None:
-            fields["request_token"] = unescape(found[1])
+        if page is not None and (match := console.REQUEST_TOKEN.search(page.html)) is not None:
+            fields["request_token"] = unescape(match[1])
         response = self._client.post(f"/console{path}", **fields)
         if response.status == 303:
             response = self._client.get(response.location)

@@ -29,25 +29,25 @@ def create(operator: Visitor, page: VisitedPage, **fields: str) -> VisitedPage:
 def test_a_token_is_created_shown_once_and_revoked(
     console: ConsoleService, operator: Visitor
 ) -> None:
-    """K1: the text of a token is displayed once; a revoked one is refused."""
+    """K1: the text of a new token is displayed once, and a revoked token is refused."""
     created = create(operator, operator.get("/access"), note=HOSTILE, days="7", reason="new team")
-    found = _NEW_TOKEN.search(created.html)
-    assert found is not None
+    match = _NEW_TOKEN.search(created.html)
+    assert match is not None
     assert "no-store" in created.headers["cache-control"]
-    assert Caller(console.port, found[1])("GET", "/v1/token").json["rights"] == ["read"]
+    assert Caller(console.port, match[1])("GET", "/v1/token").json["rights"] == ["read"]
 
     page = operator.get("/access")
-    assert found[1] not in page.html
+    assert match[1] not in page.html
     assert HOSTILE not in page.html
     assert "&lt;script&gt;alert(1)" in page.html
-    token_id = found[1].split("_")[1]
-    asked = operator.get("/access/revoke", token_id=token_id)
-    revoked = operator.submit("/access/revoke", asked, token_id=token_id, reason="leaked")
+    token_id = match[1].split("_")[1]
+    confirmation = operator.get("/access/revoke", token_id=token_id)
+    revoked = operator.submit("/access/revoke", confirmation, token_id=token_id, reason="leaked")
     assert "The token is revoked." in revoked.text
     journal = operator.get("/journal").text
     assert "token_created" in journal
     assert "leaked" in journal
-    assert found[1] not in journal
+    assert match[1] not in journal
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_operator_grants_no_right_beyond_its_own(console: ConsoleService) -> 
 
 
 def test_a_quota_is_set_and_removed(console: ConsoleService, operator: Visitor) -> None:
-    """K3: the quota of a tenant and what is left of it; changes are in the journal (N4)."""
+    """K3, N4: the page shows the quota of a tenant, and the journal its changes."""
     page = operator.get("/access")
     fields = {"quota_tenant": OURS, "events_per_s": "50", "reason": "a trial"}
     done = operator.submit("/access/quota", page, **fields)
@@ -100,7 +100,7 @@ def test_a_quota_is_set_and_removed(console: ConsoleService, operator: Visitor) 
 def test_tokens_and_quotas_are_for_operators_of_all_tenants(
     console: ConsoleService, token: dict[str, str]
 ) -> None:
-    """K2: neither an operator of one tenant nor a reader of all sees or changes them."""
+    """K2: an operator of one tenant and a reader of all tenants neither see nor change them."""
     visitor = console.sign_in(**token)
     page = visitor.get("/access")
     assert page.status == (200 if "tenant_id" in token else 403)
@@ -113,7 +113,7 @@ def test_tokens_and_quotas_are_for_operators_of_all_tenants(
 
 
 def test_the_journal_of_a_tenant_is_its_own(console: ConsoleService, operator: Visitor) -> None:
-    """K2: an operator of one tenant sees the actions on that tenant alone."""
+    """K2: an operator of one tenant sees only the actions on that tenant."""
     for tenant in (OURS, THEIRS):
         page = operator.get("/projection", name="seats", tenant=tenant)
         fields = {"name": "seats", "tenant": tenant, "reason": f"because {tenant}"}
@@ -127,7 +127,7 @@ def test_the_journal_of_a_tenant_is_its_own(console: ConsoleService, operator: V
 
 
 def test_the_journal_continues_on_the_next_page(console: ConsoleService, operator: Visitor) -> None:
-    """N5: newest first, in bounded pages with addresses."""
+    """N5: the journal lists the newest actions first, and links to a bounded next page."""
     page = operator.get("/access")
     for number in range(51):
         fields = {"quota_tenant": OURS, "events_per_s": "1", "reason": f"number {number}."}

@@ -27,12 +27,12 @@ class Elements(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[dict[str, str]] = []
+        self.attributes: list[dict[str, str]] = []
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect an element."""
-        self.found.append({name: value or "" for name, value in attrs})
+        self.attributes.append({name: value or "" for name, value in attrs})
         self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -50,18 +50,18 @@ def parse(drawing: str) -> list[dict[str, str]]:
     elements = Elements()
     elements.feed(drawing)
     assert elements.open == []
-    return elements.found
+    return elements.attributes
 
 
 @given(_POINTS)
 def test_a_chart_is_well_formed_and_stays_inside_its_frame(
     points: list[tuple[float, float]],
 ) -> None:
-    """N1: whatever was measured, the drawing is valid and bounded."""
+    """N1: for any values, the drawing is well-formed and inside its frame."""
     [svg, *parts] = parse(draw_line_chart([("lag", points)], label="lag"))
 
     [_, _, width, height] = map(float, svg["viewbox"].split())
-    line = next(one for one in parts if one.get("class") == "line line-0")
+    line = next(part for part in parts if part.get("class") == "line line-0")
     drawn = [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", line["d"])]
     assert 2 <= len(drawn) <= 241
     assert all(0 <= x <= width and 0 <= y <= height for x, y in drawn)
@@ -74,7 +74,7 @@ def test_a_chart_of_less_than_two_points_is_empty() -> None:
 
 
 def test_texts_of_a_chart_are_escaped() -> None:
-    """N3: a name in a chart is text."""
+    """N3: markup in a name is displayed as text."""
     points = [(0.0, 1.0), (5.0, 2.0)]
     drawn = draw_line_chart([("<script>", points)], label='"><script>', unit="<b>")
 
@@ -84,7 +84,7 @@ def test_texts_of_a_chart_are_escaped() -> None:
 
 
 def test_a_chart_has_no_inline_style_or_script() -> None:
-    """N3: the policy allows neither, so a chart must not depend on them."""
+    """N3: a chart needs neither inline styles nor scripts, which the policy forbids."""
     drawn = draw_line_chart([("a", [(0.0, 1.0), (5.0, 2.0)])], label="a")
 
     assert not re.search(r"style=|<style|<script|\son\w+=", drawn)
@@ -105,12 +105,12 @@ def test_reduced_points_keep_peaks_and_the_last_value() -> None:
     ("value", "top"), [(0, 1.0), (0.3, 0.5), (1, 1), (7, 10), (11, 20), (4999, 5000), (6e6, 1e7)]
 )
 def test_the_axis_ends_at_a_round_number(value: float, top: float) -> None:
-    """N1: the axis is readable at every scale."""
+    """N1: the axis ends at 1, 2 or 5 times a power of ten."""
     assert choose_top(value) == pytest.approx(top)
 
 
 def test_numbers_and_durations_are_short() -> None:
     """N1: labels fit beside the chart and into a table."""
-    assert [format_value(one) for one in (0, 0.25, 1500, 2e6)] == ["0", "0.25", "1.5k", "2M"]
-    spans = [format_span(one) for one in (0, 0.012, 3, 119, 180, 7200, 2 * 86_400)]
+    assert [format_value(value) for value in (0, 0.25, 1500, 2e6)] == ["0", "0.25", "1.5k", "2M"]
+    spans = [format_span(value) for value in (0, 0.012, 3, 119, 180, 7200, 2 * 86_400)]
     assert spans == ["0 s", "12 ms", "3 s", "119 s", "3 min", "2 h", "2 d"]

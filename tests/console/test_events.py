@@ -40,8 +40,8 @@ def console(
     else:
         server: PostgresServer = request.getfixturevalue("postgres_server")
         url = server.create_database("console_events", request.getfixturevalue("postgres_template"))
-    with run_console(url) as one:
-        yield one
+    with run_console(url) as service:
+        yield service
     if request.param == "postgres":
         server.drop_database("console_events")
 
@@ -75,14 +75,14 @@ def rows(page: PageResponse) -> list[int]:
     """Return the positions in the first table of events."""
     assert page.status == 200, page.text
     table = page.text.partition('<table class="events">')[2].partition("</table>")[0]
-    found = re.findall(r'<td class="number"><a href="[^"]*">([\d,]+)</a>', table)
-    return [int(text.replace(",", "")) for text in found]
+    matches = re.findall(r'<td class="number"><a href="[^"]*">([\d,]+)</a>', table)
+    return [int(text.replace(",", "")) for text in matches]
 
 
 def link(page: PageResponse, rel: str) -> str | None:
     """Return the address of a link to a neighbouring page."""
-    found = re.search(rf'<a rel="{rel}" href="([^"]*)"', page.text)
-    return None if found is None else unescape(found[1])
+    match = re.search(rf'<a rel="{rel}" href="([^"]*)"', page.text)
+    return None if match is None else unescape(match[1])
 
 
 def notes(count: int, start: int = 0, event_type: str = "noted") -> list[NewEvent]:
@@ -94,7 +94,7 @@ def notes(count: int, start: int = 0, event_type: str = "noted") -> list[NewEven
 def test_pages_are_complete_in_both_directions(
     console: ConsoleService, visitor: Visitor, tenant: str, order: str
 ) -> None:
-    """N5, E7: the links of the pages visit every event once, forwards and back."""
+    """N5, E7: following the links of pages visits every event once, in both directions."""
     expected: list[int] = []
     for _ in range(5):
         expected += append(console, tenant, *notes(PAGE_EVENTS // 2))
@@ -117,13 +117,13 @@ def test_pages_are_complete_in_both_directions(
     assert [position for part in back for position in part] == expected
 
 
-def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
+def test_filters_select_events(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
     """E1, E7, N5: each filter of the address selects its events."""
     stream = ("order", "a/b c&d")
     [one] = append(console, tenant, NewEvent("order.placed", {}, stream, correlation_id="c 1"))
     [two] = append(console, tenant, NewEvent("seat.taken", {}, causation_id="why?", actor_id="eve"))
 
-    found = {
+    positions = {
         name: rows(visitor.get("/console/events", **params))
         for name, params in {
             "all": {},
@@ -137,7 +137,7 @@ def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None
         }.items()
     }
 
-    assert found == {
+    assert positions == {
         "all": [two, one],
         "type": [two],
         "pattern": [one],
@@ -149,10 +149,10 @@ def test_filters(console: ConsoleService, visitor: Visitor, tenant: str) -> None
     }
 
 
-def test_jump_to_a_position_or_a_time(
+def test_a_jump_leads_to_a_position_or_a_time(
     console: ConsoleService, visitor: Visitor, tenant: str
 ) -> None:
-    """N5: a jump leads to a link with the place; a window of time selects exactly its events."""
+    """N5: a jump leads to the page of a position or time, and a time window selects its events."""
     positions = append(console, tenant, *notes(3))
     log = console.service.view(tenant)
     middle = log.event(next(log.read()).event_id).recorded_at
@@ -162,9 +162,9 @@ def test_jump_to_a_position_or_a_time(
     append(console, "another", *notes(4))
 
     def jump(**params: str) -> list[int]:
-        found = visitor.get("/console/events", **params)
-        assert found.status == 303
-        return rows(visitor.get(found.location))
+        response = visitor.get("/console/events", **params)
+        assert response.status == 303
+        return rows(visitor.get(response.location))
 
     everything = rows(visitor.get("/console/events", order="oldest"))
     at = everything.index(positions[1])
@@ -216,7 +216,7 @@ HOSTILE = [
 def test_hostile_contents_are_shown_as_text(
     console: ConsoleService, visitor: Visitor, tenant: str, text: str
 ) -> None:
-    """N3: whatever an event holds is text on every page, and part of a link only encoded."""
+    """N3: the contents of an event are displayed as text, and encoded in links, on every page."""
     name = text[:400]
     hostile = NewEvent(
         name,
@@ -249,8 +249,8 @@ def test_hostile_contents_are_shown_as_text(
     assert text in unescape(pages[2].text)
 
 
-def test_one_event(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
-    """N1, A2: envelope, exact payload, hash, append, neighbours, and calls without a token."""
+def test_an_event_has_a_page(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
+    """N1, A2: the page shows envelope, payload, hash, append, neighbours and equivalent calls."""
     stream = ("order", "7")
     first = NewEvent("order.placed", {"huge": HUGE}, stream, event_id="it's first")
     append(console, tenant, NewEvent("order.created", {}, stream, event_id="before"))
@@ -281,7 +281,7 @@ def test_one_event(console: ConsoleService, visitor: Visitor, tenant: str) -> No
 def test_an_altered_payload_is_reported(
     tmp_path: Path,
 ) -> None:
-    """A2, N1: a payload that does not have its hash is marked."""
+    """A2, N1: a payload that does not match its hash is marked."""
     import sqlite3  # the log itself refuses to store such an event
 
     with run_console(f"sqlite:///{tmp_path / 'log.db'}") as console:
@@ -299,19 +299,21 @@ def test_an_altered_payload_is_reported(
 
 
 @pytest.mark.parametrize("params", [{"id": "none"}, {"position": "999999999"}, {}])
-def test_an_event_that_does_not_exist(visitor: Visitor, params: dict[str, str]) -> None:
-    """N1: the page of an unknown event says so."""
+def test_an_unknown_event_is_not_found(visitor: Visitor, params: dict[str, str]) -> None:
+    """N1: the page of an unknown event has the status of the error."""
     assert visitor.get("/console/event", **params).status in (400, 404)
 
 
-def test_causes_and_effects(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
-    """N1, E7: the tree runs from the first cause to the last effect, and survives cycles."""
+def test_causes_and_effects_are_a_tree(
+    console: ConsoleService, visitor: Visitor, tenant: str
+) -> None:
+    """N1, E7: the tree goes from the first cause to the last effect, also with a cycle."""
     chain = ["a", "b", "c", "d"]
     for cause, effect in zip([None, *chain], chain, strict=False):
-        made = NewEvent(
+        event = NewEvent(
             f"type-{effect}", {}, event_id=effect, causation_id=cause, correlation_id="k"
         )
-        append(console, tenant, made)
+        append(console, tenant, event)
     append(console, tenant, NewEvent("loop", {}, event_id="x", causation_id="y"))
     append(console, tenant, NewEvent("loop", {}, event_id="y", causation_id="x"))
     append(console, tenant, NewEvent("odd", {}, event_id="odd", causation_id="no such event"))
@@ -322,7 +324,7 @@ def test_causes_and_effects(console: ConsoleService, visitor: Visitor, tenant: s
     assert order == chain
     assert tree.index("this event") > tree.index("type-b")
     assert visitor.get("/console/event", id="x").status == 200
-    assert "is no event that you may read" in visitor.get("/console/event", id="odd").text
+    assert "is not an event that you may read" in visitor.get("/console/event", id="odd").text
     drawing = visitor.get("/console/event", id="b").text.partition("<svg")[2].partition("</svg>")[0]
     assert drawing.count("<circle") == 4
     assert drawing.count('class="edge"') == 3
@@ -332,11 +334,11 @@ def test_a_large_tree_is_bounded(console: ConsoleService, visitor: Visitor, tena
     """N1: the tree and the swimlanes display a bounded number of events."""
     append(console, tenant, NewEvent("root", {}, event_id="root", correlation_id="k"))
     for part in range(4):
-        made = [
+        leaves = [
             NewEvent("leaf", {}, ("s", str(n)), causation_id="root", correlation_id="k")
             for n in range(part * 50, part * 50 + 50)
         ]
-        append(console, tenant, *made)
+        append(console, tenant, *leaves)
 
     page = visitor.get("/console/event", id="root")
 
@@ -348,8 +350,8 @@ def test_a_large_tree_is_bounded(console: ConsoleService, visitor: Visitor, tena
     assert "other streams" in page.text
 
 
-def test_consumers_of_an_event(tmp_path: Path) -> None:
-    """N1, I2: cursors and dead letters tell which consumers have passed an event."""
+def test_consumers_have_passed_an_event_or_not(tmp_path: Path) -> None:
+    """N1, I2: the page shows which consumers have passed an event, and its dead letters."""
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with run_console(url) as console:
         append(console, "default", NewEvent("noted", {}, event_id="one"))
@@ -363,7 +365,7 @@ def test_consumers_of_an_event(tmp_path: Path) -> None:
             [claim] = registry.claim_all(MAILER, [delivery])
             registry.mark_failed(MAILER, claim, f"no {SCRIPT}")
         operator, reader = visit(console), visit(console, rights=["read"])
-        first, second = (operator.get("/console/event", id=one).text for one in ("one", "two"))
+        first, second = (operator.get("/console/event", id=name).text for name in ("one", "two"))
         plain = reader.get("/console/event", id="two").text
 
     assert re.search(r"early</td>\s*<td><span class=\"mark good\">passed", first)
@@ -372,8 +374,8 @@ def test_consumers_of_an_event(tmp_path: Path) -> None:
     assert "early" not in plain
 
 
-def test_tokens_of_each_kind(console: ConsoleService, tenant: str) -> None:
-    """N2, K2: a token sees its tenant and its types only; that of all tenants names one."""
+def test_a_token_sees_only_its_tenant_and_types(console: ConsoleService, tenant: str) -> None:
+    """N2, K2: a token sees only its tenant and types; a token for all tenants names a tenant."""
     append(console, tenant, NewEvent("open", {}, ("s", "1"), event_id="seen", correlation_id="k"))
     secret = NewEvent(
         "secret", {}, ("s", "1"), event_id="unseen", causation_id="seen", correlation_id="k"
@@ -400,16 +402,18 @@ def test_tokens_of_each_kind(console: ConsoleService, tenant: str) -> None:
     assert len(rows(everybody.get("/console/events", tenant=tenant))) == 2
 
 
-def test_filters_of_a_query(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
+def test_tags_and_predicates_select_events(
+    console: ConsoleService, visitor: Visitor, tenant: str
+) -> None:
     """D2, E7, N5: tags and predicates select events, alone and with every other filter."""
     stream = ("order", "7")
-    made = [
+    events = [
         NewEvent("a", {"n": n % 3}, stream if n % 2 else None, tags=(f"t:{n % 2}",), actor_id="eve")
         for n in range(2 * PAGE_EVENTS + 10)
     ]
-    appended = append(console, tenant, *made, NewEvent("b", {"n": [1]}, correlation_id="c 1"))
-    ones = [
-        position for position, event in zip(appended, made, strict=False) if "t:1" in event.tags
+    appended = append(console, tenant, *events, NewEvent("b", {"n": [1]}, correlation_id="c 1"))
+    tagged = [
+        position for position, event in zip(appended, events, strict=False) if "t:1" in event.tags
     ]
 
     pages = [visitor.get("/console/events", tag="t:1")]
@@ -421,16 +425,17 @@ def test_filters_of_a_query(console: ConsoleService, visitor: Visitor, tenant: s
     several = rows(visitor.get("/console/events", types="a", actor_id="eve", **few))
     window = {"recorded_after": "2020-01-01", "recorded_until": "2020-01-02"}
 
-    assert [position for page in pages for position in rows(page)] == ones[::-1]
+    assert [position for page in pages for position in rows(page)] == tagged[::-1]
     assert rows(back) == rows(pages[0])
-    assert rows(first) == ones[:PAGE_EVENTS]
-    assert several == [one for one in ones if (one - appended[0]) % 3 == 0][::-1][:PAGE_EVENTS]
+    assert rows(first) == tagged[:PAGE_EVENTS]
+    expected = [position for position in tagged if (position - appended[0]) % 3 == 0]
+    assert several == expected[::-1][:PAGE_EVENTS]
     assert rows(visitor.get("/console/events", payload='{"n": [1]}')) == appended[-1:]
     assert rows(visitor.get("/console/events", tag="t:1", correlation_id="c 1")) == []
     assert rows(visitor.get("/console/events", tag="t:1", **window)) == []
     assert (
         rows(visitor.get("/console/events", tag="t:1", recorded_after="2020-01-01"))
-        == (ones[: -PAGE_EVENTS - 1 : -1])
+        == (tagged[: -PAGE_EVENTS - 1 : -1])
     )
     for wrong in ({"payload": "{"}, {"tag": "t:1", "stream_id": "7"}):
         assert visitor.get("/console/events", **wrong).status == 400
@@ -496,12 +501,12 @@ def test_the_live_tail_continues_without_loss_or_duplicate(
 ) -> None:
     """E5, N1: a new connection with the last id receives exactly the events after it."""
     start = append(console, tenant, *notes(1))[0]
-    seen: list[str] = []
+    keys: list[str] = []
     with open_live(visitor, after=str(start)) as tail:
         assert tail.headers["content-type"] == "text/event-stream"
         appended = append(console, tenant, *notes(2))
-        last, found = next(live_rows(tail))
-        seen += [row["key"] for row in found]
+        last, received = next(live_rows(tail))
+        keys += [row["key"] for row in received]
 
     def load() -> None:
         for _ in range(20):
@@ -510,56 +515,56 @@ def test_the_live_tail_continues_without_loss_or_duplicate(
     loader = threading.Thread(target=load)
     loader.start()
     with open_live(visitor, {"last-event-id": last}, after=str(start)) as tail:
-        for _, found in live_rows(tail):
-            seen += [row["key"] for row in found]
-            if len(seen) == 22:
+        for _, received in live_rows(tail):
+            keys += [row["key"] for row in received]
+            if len(keys) == 22:
                 break
     loader.join()
 
-    assert seen == [str(position) for position in appended]
+    assert keys == [str(position) for position in appended]
 
 
 def test_the_live_tail_has_every_filter(
     console: ConsoleService, visitor: Visitor, tenant: str
 ) -> None:
-    """E7, N1: live rows match all filters, and the position moves on without them."""
-    fitting: dict[str, Any] = {
+    """E7, N1: live rows match all filters, and the position advances past other events."""
+    matching: dict[str, Any] = {
         "correlation_id": "c 1",
         "causation_id": "why",
         "actor_id": "eve",
         "tags": ("t:1",),
     }
-    wanted: dict[str, Any] = {
+    filters: dict[str, Any] = {
         "types": "a.*",
         "payload": '{"n": 1}',
         "tag": "t:1",
         "recorded_after": "2020-01-01",
     }
     ids = ("correlation_id", "causation_id", "actor_id")
-    wanted |= {name: str(fitting[name]) for name in ids}
-    lacking: list[dict[str, Any]] = [*({name: None} for name in ids), {"tags": ()}]
-    others = [NewEvent("a.b", {"n": 1}, **(fitting | one)) for one in lacking]
-    others += [NewEvent("b", {"n": 1}, **fitting), NewEvent("a.b", {"n": 2}, **fitting)]
-    with open_live(visitor, after="0", keep_alive_s="0.05", **wanted) as tail:
+    filters |= {name: str(matching[name]) for name in ids}
+    changes: list[dict[str, Any]] = [*({name: None} for name in ids), {"tags": ()}]
+    others = [NewEvent("a.b", {"n": 1}, **(matching | change)) for change in changes]
+    others += [NewEvent("b", {"n": 1}, **matching), NewEvent("a.b", {"n": 2}, **matching)]
+    with open_live(visitor, after="0", keep_alive_s="0.05", **filters) as tail:
         append(console, tenant, *others)
-        [expected] = append(console, tenant, NewEvent("a.b", {"n": 1}, **fitting))
+        [expected] = append(console, tenant, NewEvent("a.b", {"n": 1}, **matching))
         last = append(console, tenant, *others)[-1]
-        seen: list[dict[str, str]] = []
+        received: list[dict[str, str]] = []
         position = 0
         for fields in tail.events():
-            seen += json.loads(fields["data"]) if fields.get("event") == "rows" else []
+            received += json.loads(fields["data"]) if fields.get("event") == "rows" else []
             position = int(fields["data"]) if fields.get("event") == "position" else position
             if position >= last:
                 break
 
-    assert [row["key"] for row in seen] == [str(expected)]
+    assert [row["key"] for row in received] == [str(expected)]
     with open_live(visitor, after="0", recorded_until="2020-01-01", keep_alive_s="0.05") as tail:
-        found = [json.loads(next(tail.events())["data"]) for _ in range(2)]
-    assert not [row for part in found if isinstance(part, list) for row in part]
+        messages = [json.loads(next(tail.events())["data"]) for _ in range(2)]
+    assert not [row for part in messages if isinstance(part, list) for row in part]
 
 
 def test_live_rows_are_exact_texts(console: ConsoleService, visitor: Visitor, tenant: str) -> None:
-    """N3, A2: integers of any size are formatted on the server; a large event is one short row."""
+    """N3, A2: live rows have integers of any size as exact text, and large payloads shortened."""
     with open_live(visitor, types="noted", after="0") as tail:
         append(console, tenant, NewEvent("other", {"n": 0}))
         hostile = NewEvent("noted", {"huge": HUGE, "s": SCRIPT}, (SCRIPT, "a b"), event_id="e 1")
@@ -573,7 +578,7 @@ def test_live_rows_are_exact_texts(console: ConsoleService, visitor: Visitor, te
 
 
 def test_the_live_tail_ends_with_its_token(console: ConsoleService, tenant: str) -> None:
-    """N2: a session that follows the log ends when its token is revoked, not before."""
+    """N2: the live tail ends when the token is revoked, and not before."""
     text, token = console.service.access.create(
         subject="tester", tenant_id=tenant, rights=("read",)
     )
@@ -593,7 +598,7 @@ def test_the_live_tail_ends_with_its_token(console: ConsoleService, tenant: str)
 def test_following_is_offered_where_it_is_possible(
     console: ConsoleService, visitor: Visitor, tenant: str
 ) -> None:
-    """N5: following is a link; the page names the head it starts from."""
+    """N5: pages that can follow the log name their tail and the head at which it starts."""
     [position] = append(console, tenant, *notes(1))
 
     page = visitor.get("/console/events", live="1", types="noted")
@@ -607,7 +612,7 @@ def test_following_is_offered_where_it_is_possible(
 
 
 def test_styles_and_scripts_are_small() -> None:
-    """N1: own script at most 30 KB, styles at most 40 KB."""
+    """N1: the script has at most 30 KB, and the styles have at most 40 KB."""
     static = Path(__file__).parents[2] / "src/seriatim/console/static"
     assert (static / "console.js").stat().st_size <= 30_000
     assert (static / "console.css").stat().st_size <= 40_000

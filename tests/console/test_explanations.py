@@ -60,14 +60,14 @@ def event(event_type: str = "order.paid", **fields: Any) -> dict[str, Any]:
 
 def steps_of(page: VisitedPage) -> dict[str, str]:
     """Return the result of each check."""
-    found = re.findall(
+    matches = re.findall(
         r'<tr>\s*<td>([a-z]+(?: \d+)?)</td>.*?class="mark [a-z]*">([a-z]+)<', page.html, re.DOTALL
     )
-    return dict(found)
+    return dict(matches)
 
 
-def test_an_append_that_would_be_accepted(console: ConsoleService) -> None:
-    """N1: the page says where the append would be stored, and stores nothing."""
+def test_an_acceptable_append_is_explained_and_not_stored(console: ConsoleService) -> None:
+    """N1: the page names the position that the append would have, and stores nothing."""
     before = console.service.log.head()
 
     page = explain(console.sign_in(), {"events": [event()]})
@@ -80,7 +80,7 @@ def test_an_append_that_would_be_accepted(console: ConsoleService) -> None:
 
 
 def test_a_refused_sequence_names_both_numbers(console: ConsoleService) -> None:
-    """N1: a refusal names the check, the expected and the actual number, and the conflict."""
+    """N1: a refusal names the check, the expected and actual numbers, and the conflict."""
     body = {"events": [event()], "conditions": [{"stream": ["order", "7"], "seq": None}]}
 
     page = explain(console.sign_in(), body)
@@ -95,7 +95,7 @@ def test_a_refused_sequence_names_both_numbers(console: ConsoleService) -> None:
 
 
 def test_a_reused_key_names_the_differing_fields(console: ConsoleService) -> None:
-    """C2, N1: a reused key names the fields that differ, a repeat is the first receipt."""
+    """C2, N1: a reused key is refused with the differing fields; a repeat is replayed."""
     visitor = console.sign_in()
     stored = event("order.placed", payload={"total": 9007199254740993})
     other = event("order.placed", payload={"total": 9007199254740992})
@@ -126,7 +126,7 @@ def test_the_guard_names_rule_and_path(console: ConsoleService) -> None:
 def test_malformed_requests_are_explained_beside_the_form(
     console: ConsoleService, body: str, actor: str
 ) -> None:
-    """L3, N1: the form keeps what was pasted, and the problem is beside it."""
+    """L3, N1: the form keeps the pasted text, and the problem is displayed beside it."""
     page = explain(console.sign_in(), body, actor=actor)
 
     assert page.status == 400
@@ -136,7 +136,7 @@ def test_malformed_requests_are_explained_beside_the_form(
 
 @pytest.mark.parametrize("actor", ["", "shop"])
 def test_an_invalid_event_is_explained(console: ConsoleService, actor: str) -> None:
-    """L3, N1: a problem of an event is a refusal with the number of the event."""
+    """L3, N1: an invalid event is reported as a refusal that names its number."""
     page = explain(console.sign_in(), '{"events": [1]}', actor=actor)
 
     assert page.status == 200
@@ -162,8 +162,8 @@ def test_actors_need_their_right(console: ConsoleService) -> None:
     assert explain(shop, {"events": [event()]}).status == 200
 
 
-def test_receipt_by_key(console: ConsoleService) -> None:
-    """N1, N5: a key in the address shows its first receipt, with exact integers."""
+def test_a_receipt_is_found_by_its_key(console: ConsoleService) -> None:
+    """N1, N5: the page shows the first receipt of the key in its address, with exact integers."""
     page = console.sign_in().get("/why", idempotency_key="order-7")
     missing = console.sign_in().get("/why", idempotency_key="order-8")
 
@@ -174,8 +174,8 @@ def test_receipt_by_key(console: ConsoleService) -> None:
     assert 'role="alert"' in missing.html
 
 
-def test_receipt_by_command(console: ConsoleService) -> None:
-    """C5, N1: the Idempotency-Key of a request finds its events, for its sender and others."""
+def test_a_receipt_is_found_by_its_command(console: ConsoleService) -> None:
+    """C5, N1: a command is found by its Idempotency-Key, for its sender and for others."""
     sent = Caller(console.port, console.token(subject="shop"))(
         "POST",
         "/v1/events",
@@ -203,7 +203,7 @@ def test_tenants_and_types_are_separate(console: ConsoleService) -> None:
 
 
 def test_hostile_contents_are_text(console: ConsoleService) -> None:
-    """N3: pasted text, keys and stored events are shown as text."""
+    """N3: markup in pasted text, keys and stored events is displayed as text."""
     log = console.service.log
     key = f"key {HOSTILE}"
     log.append([NewEvent(HOSTILE, {"x": HOSTILE}, stream=(HOSTILE, HOSTILE))], idempotency_key=key)
@@ -222,7 +222,7 @@ def test_hostile_contents_are_text(console: ConsoleService) -> None:
 
 
 def test_a_large_request_is_explained(console: ConsoleService) -> None:
-    """N1: a large payload is explained; a form has a bound."""
+    """N1: a large payload is explained, and a form beyond the limit is refused."""
     visitor = console.sign_in()
 
     assert explain(visitor, {"events": [event(payload={"x": "a" * 500_000})]}).status == 200
@@ -230,7 +230,7 @@ def test_a_large_request_is_explained(console: ConsoleService) -> None:
 
 
 def test_a_recent_refusal_fills_in_the_dry_run(console: ConsoleService) -> None:
-    """N1, N3, N5: a link takes the request of a refused append into the form."""
+    """N1, N3, N5: a link fills the form with the request of a refused append."""
     caller = Caller(console.port, console.token(tenant_id="refusing"))
     body = {"events": [event(HOSTILE)], "conditions": [{"stream": ["order", "7"], "seq": 5}]}
     caller("POST", "/v1/events", body)
@@ -250,7 +250,7 @@ def test_a_recent_refusal_fills_in_the_dry_run(console: ConsoleService) -> None:
 
 
 def test_refusals_need_the_rights_of_a_dry_run(console: ConsoleService) -> None:
-    """K2, N2: a token that may not explain sees no refused appends."""
+    """K2, N2: a token that may not run a dry run sees no refused appends."""
     caller = Caller(console.port, console.token(tenant_id="refusing-2"))
     caller("POST", "/v1/events", {"events": [event(event_id="")]})
 

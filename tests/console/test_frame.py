@@ -61,9 +61,9 @@ EXTRA = (
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
     """A service with a console that the tests of this file share."""
     url = f"sqlite:///{tmp_path_factory.mktemp('console') / 'log.db'}"
-    with run_console(url, routes=EXTRA) as one:
-        one.token()  # with a token, none of the requests is anonymous
-        yield one
+    with run_console(url, routes=EXTRA) as service:
+        service.token()  # with a token, none of the requests is anonymous
+        yield service
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_each_kind_of_token_signs_in(console: ConsoleService, token: dict[str, A
     "text", ["", "x", "srt_0011223344556677_" + "A" * 43, "ü" * 40, "a b", "\0", "Bearer x"]
 )
 def test_a_wrong_token_does_not_sign_in(console: ConsoleService, text: str) -> None:
-    """N2: without a valid token there is no session, and the form says why."""
+    """N2: an invalid token opens no session, and the form names the reason."""
     visitor = Visitor(console.port)
     response = visitor.sign_in(text)
 
@@ -166,13 +166,13 @@ def test_the_id_of_a_token_is_not_accepted_in_its_place(console: ConsoleService)
 def test_signing_in_returns_to_the_requested_page(console: ConsoleService) -> None:
     """N5: a shared link leads to its page after signing in."""
     visitor = Visitor(console.port)
-    asked = visitor.get("/console/", tenant="acme", after="7 ü")
-    form = visitor("GET", asked.location)
+    redirection = visitor.get("/console/", tenant="acme", after="7 ü")
+    form = visitor("GET", redirection.location)
     response = visitor.post(
         "/console/sign-in", token=console.token(), next="/console/?tenant=acme&after=7+%C3%BC"
     )
 
-    assert asked.location.startswith("/console/sign-in?next=%2Fconsole%2F%3Ftenant%3Dacme")
+    assert redirection.location.startswith("/console/sign-in?next=%2Fconsole%2F%3Ftenant%3Dacme")
     assert 'value="/console/?tenant=acme&amp;after=7+%C3%BC"' in form.text
     assert response.location == "/console/?tenant=acme&after=7+%C3%BC"
 
@@ -211,10 +211,10 @@ def test_a_path_with_control_characters_is_not_repeated(run: Run) -> None:
 
 
 def test_a_link_on_another_site_finds_the_session(console: ConsoleService) -> None:
-    """N5: browsers hold back a strict cookie at first, so the page is loaded once more."""
+    """N5: a link on another site receives a page that loads the address again with the cookie."""
     visitor = Visitor(console.port)
-    followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
-    response = visitor("GET", '/console/?a=1&b="><script>', headers=followed)
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    response = visitor("GET", '/console/?a=1&b="><script>', headers=headers)
 
     assert (response.status, response.cookies) == (200, [])
     assert 'content="0; url=/console/?a=1&amp;b=%22%3E%3Cscript%3E"' in response.text
@@ -223,7 +223,7 @@ def test_a_link_on_another_site_finds_the_session(console: ConsoleService) -> No
 # -- sessions
 
 
-def test_the_cookie_without_tls(console: ConsoleService) -> None:
+def test_the_cookie_is_strict_without_tls(console: ConsoleService) -> None:
     """N2: scripts cannot read the cookie, and other sites cannot send it."""
     [cookie] = Visitor(console.port).sign_in(console.token()).cookies
     value, *attributes = cookie.split("; ")
@@ -232,23 +232,25 @@ def test_the_cookie_without_tls(console: ConsoleService) -> None:
     assert attributes == ["Path=/", "Max-Age=43200", "HttpOnly", "SameSite=Strict"]
 
 
-def test_the_cookie_under_tls(run: Run, certificate: tuple[Path, Path]) -> None:
+def test_the_cookie_is_bound_to_the_host_under_tls(
+    run: Run, certificate: tuple[Path, Path]
+) -> None:
     """N2: under TLS the cookie is Secure and bound to the host, and only that one counts."""
     console = run(certificate=certificate)
     visitor = Visitor(console.port, certificate[0])
     [cookie] = visitor.sign_in(console.token()).cookies
     value, *attributes = cookie.split("; ")
-    shown = visitor.get("/console/")
+    page = visitor.get("/console/")
     visitor.cookies = {COOKIE: visitor.cookies[SECURE_COOKIE]}
 
     assert value.startswith(f"{SECURE_COOKIE}=")
     assert attributes == ["Path=/", "Max-Age=43200", "HttpOnly", "SameSite=Strict", "Secure"]
-    assert shown.status == 200
+    assert page.status == 200
     assert visitor.get("/console/").status == 303  # a cookie that another host could have set
 
 
-def test_the_cookie_behind_a_proxy_with_tls(console: ConsoleService) -> None:
-    """N2: a proxy that ends TLS does not take the attribute Secure away."""
+def test_the_cookie_is_secure_behind_a_proxy_with_tls(console: ConsoleService) -> None:
+    """N2: the cookie is Secure also if a proxy terminates TLS."""
     visitor = Visitor(console.port)
     host = {"host": "log.example", "origin": "https://log.example"}
     [cookie] = visitor.post("/console/sign-in", host, token=console.token()).cookies
@@ -259,7 +261,7 @@ def test_the_cookie_behind_a_proxy_with_tls(console: ConsoleService) -> None:
 
 
 def test_a_session_expires(run: Run) -> None:
-    """N2: a session is bounded in time, whatever the browser does with its cookie."""
+    """N2: a session ends after its lifetime, also if the browser keeps the cookie."""
     console = run(ConsoleSettings(session_s=1.2))
     visitor = sign_in(console)
     before = visitor.get("/console/").status
@@ -293,17 +295,17 @@ def test_a_session_ends_when_its_token_expires(console: ConsoleService) -> None:
     assert (before, visitor.get("/console/").status) == (200, 303)
 
 
-def test_signing_out(console: ConsoleService) -> None:
+def test_signing_out_removes_the_cookies(console: ConsoleService) -> None:
     """N2: signing out removes both cookies; a link or an image cannot sign anyone out."""
     visitor = sign_in(console)
     page = visitor.get("/console/")
     by_link = visitor.get("/console/sign-out")
-    still = visitor.get("/console/")
+    afterwards = visitor.get("/console/")
     response = visitor.post("/console/sign-out", request_token=page.request_token)
 
-    assert (by_link.status, by_link.cookies, still.status) == (404, [], 200)
+    assert (by_link.status, by_link.cookies, afterwards.status) == (404, [], 200)
     assert (response.status, response.location) == (303, "/console/sign-in")
-    assert [one.partition(";")[0] for one in response.cookies] == [
+    assert [cookie.partition(";")[0] for cookie in response.cookies] == [
         f"{COOKIE}=",
         f"{SECURE_COOKIE}=",
     ]
@@ -322,7 +324,7 @@ def test_a_forged_cookie_opens_nothing(console: ConsoleService, cookie: str) -> 
 
 
 def test_a_cookie_signed_by_another_service_opens_nothing(console: ConsoleService) -> None:
-    """N2: the key belongs to the access store; no other one signs sessions for it."""
+    """N2: a cookie is accepted only if it was signed with the key of the access store."""
     token = console.token()
     visitor = Visitor(console.port)
     visitor.cookies[COOKIE] = SessionSigner(b"other").issue(token_id_of(token), time.time())
@@ -335,7 +337,7 @@ def test_a_cookie_signed_by_another_service_opens_nothing(console: ConsoleServic
 
 @pytest.mark.parametrize("token_id", ["anonymous", "local", "local:", "", "0011223344556677"])
 def test_a_session_of_no_token_opens_nothing(console: ConsoleService, token_id: str) -> None:
-    """N2: sessions without a token are for services that require none."""
+    """N2: a session without a token is refused while the service requires tokens."""
     visitor = Visitor(console.port)
     issued = SessionSigner(console.service.session_key).issue(token_id, time.time())
     visitor.cookies[COOKIE] = issued
@@ -344,7 +346,7 @@ def test_a_session_of_no_token_opens_nothing(console: ConsoleService, token_id: 
 
 
 def test_cookies_of_other_applications_do_not_matter(console: ConsoleService) -> None:
-    """N2: applications on the same host share cookies, and some of theirs are malformed."""
+    """N2: a session is valid beside malformed cookies of other applications on the host."""
     visitor = sign_in(console)
     visitor.cookies = {"a": '{"x": [1, 2]}', "b c": "é", **visitor.cookies, "z": '"'}
 
@@ -356,7 +358,7 @@ def test_cookies_of_other_applications_do_not_matter(console: ConsoleService) ->
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "foreign", "stale", "changed"])
 def test_a_form_of_another_session_is_refused(console: ConsoleService, kind: str) -> None:
-    """N2: an action needs the request token of its session."""
+    """N2: an action requires the request token of its session."""
     visitor, other = sign_in(console), sign_in(console)
     own = visitor.get("/console/").request_token
     if kind == "stale":
@@ -403,7 +405,7 @@ def test_requests_of_another_origin_are_refused(
 
 
 def test_a_form_of_the_same_origin_is_accepted(console: ConsoleService) -> None:
-    """N2: browsers send these headers with the console's own forms."""
+    """N2: a form with the headers that browsers send for the same origin is accepted."""
     visitor = Visitor(console.port)
     own = {"origin": f"http://127.0.0.1:{console.port}", "sec-fetch-site": "same-origin"}
     assert visitor.post("/console/sign-in", own, token=console.token()).status == 303
@@ -416,7 +418,7 @@ def test_a_form_of_the_same_origin_is_accepted(console: ConsoleService) -> None:
 
 
 def test_a_code_opens_one_session(run: Run) -> None:
-    """N2: a one-time link works once, also if something has looked at it before with HEAD."""
+    """N2: a one-time link opens one session, also after a preview has requested it with HEAD."""
     code = new_sign_in_code()
     console = run(ConsoleSettings(sign_in_code=code))
     console.token()
@@ -433,7 +435,7 @@ def test_a_code_opens_one_session(run: Run) -> None:
 
 
 def test_a_code_session_belongs_to_its_process(run: Run) -> None:
-    """N2: a session of a read-only console is none of a later console with more rights."""
+    """N2: a session of a read-only console is not valid in a later console with more rights."""
     code = new_sign_in_code()
     first = run(ConsoleSettings(sign_in_code=code))
     second = run(ConsoleSettings(sign_in_code=new_sign_in_code(), operate=True))
@@ -446,21 +448,21 @@ def test_a_code_session_belongs_to_its_process(run: Run) -> None:
     assert other.get("/console/").status == 303
 
 
-def test_anonymous_access_on_loopback(run: Run) -> None:
+def test_a_loopback_name_opens_an_anonymous_session(run: Run) -> None:
     """N2, K2: while no token is required, a visitor of a loopback name gets a session."""
     console = run(open_on_loopback=True)
     visitor = Visitor(console.port)
-    opened = visitor.get("/console/", tenant="acme")
-    shown = visitor.get("/console/", tenant="acme")
+    redirection = visitor.get("/console/", tenant="acme")
+    page = visitor.get("/console/", tenant="acme")
 
-    assert (opened.status, opened.location) == (303, "/console/?tenant=acme")
-    assert shown.status == 200
-    assert "Sign out" not in shown.text
+    assert (redirection.status, redirection.location) == (303, "/console/?tenant=acme")
+    assert page.status == 200
+    assert "Sign out" not in page.text
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:80", "[::1]", "[::1]:8420", "127.0.0.1"])
-def test_anonymous_access_under_each_loopback_name(run: Run, host: str) -> None:
-    """N2: a loopback name is one with and without a port."""
+def test_each_loopback_name_opens_an_anonymous_session(run: Run, host: str) -> None:
+    """N2: loopback names are recognized with and without a port."""
     console = run(open_on_loopback=True)
     response = Visitor(console.port)("GET", "/console/", headers={"host": host})
 
@@ -483,7 +485,7 @@ def test_anonymous_access_needs_a_loopback_name(run: Run, host: str) -> None:
 
 
 def test_anonymous_sessions_end_with_the_first_token(run: Run) -> None:
-    """N2, K2: once a token exists, sessions without one are over."""
+    """N2, K2: sessions without a token end when the first token is created."""
     console = run(open_on_loopback=True)
     visitor = Visitor(console.port)
     visitor.get("/console/")
@@ -503,15 +505,15 @@ def test_a_tenants_token_sees_that_tenant_alone(console: ConsoleService) -> None
     """N2: another tenant is refused in the address and in a form."""
     visitor = sign_in(console, tenant_id="a", rights=["read"])
     own = visitor.get("/console/")
-    named = visitor.get("/console/", tenant="b")
+    other = visitor.get("/console/", tenant="b")
     token = own.request_token
     in_form = visitor.post("/console/test/echo", request_token=token, tenant="b")
     in_query = visitor.post("/console/test/echo?tenant=b", request_token=token, tenant="a")
-    kept = visitor.post("/console/test/echo", request_token=token, tenant="a")
+    accepted = visitor.post("/console/test/echo", request_token=token, tenant="a")
 
     assert (own.status, visitor.get("/console/", tenant="a").status) == (200, 200)
-    assert (named.status, in_form.status, in_query.status) == (403, 403, 403)
-    assert (kept.status, kept.text) == (200, "a 1 1")
+    assert (other.status, in_form.status, in_query.status) == (403, 403, 403)
+    assert (accepted.status, accepted.text) == (200, "a 1 1")
 
 
 def test_a_token_for_all_tenants_chooses_one(console: ConsoleService) -> None:
@@ -555,21 +557,21 @@ def responses(console: ConsoleService) -> dict[str, PageResponse]:
 
 
 def test_every_response_has_the_security_headers(console: ConsoleService) -> None:
-    """N3: pages, errors, redirects, static files and streams forbid scripts of others."""
+    """N3: pages, errors, redirects, static files and streams have the security headers."""
     for kind, response in responses(console).items():
-        found = {name: response.headers.get(name) for name in HEADERS}
-        assert found == HEADERS, kind
+        headers = {name: response.headers.get(name) for name in HEADERS}
+        assert headers == HEADERS, kind
         cached = "public, max-age=31536000, immutable" if kind == "static" else "no-store"
         if kind != "stream":
             assert response.headers["cache-control"] == cached, kind
 
 
-def test_statuses_of_each_kind_of_response(console: ConsoleService) -> None:
+def test_each_kind_of_response_has_its_status(console: ConsoleService) -> None:
     """N3: errors are pages with the status of the API; unexpected ones reveal nothing."""
-    found = responses(console)
-    failed = found["failure"]
+    by_kind = responses(console)
+    failed = by_kind["failure"]
 
-    assert {kind: one.status for kind, one in found.items()} == {
+    assert {kind: response.status for kind, response in by_kind.items()} == {
         "page": 200,
         "head": 200,
         "root": 303,
@@ -589,7 +591,7 @@ def test_statuses_of_each_kind_of_response(console: ConsoleService) -> None:
     }
     assert "RuntimeError" in failed.text
     assert "secret of the implementation" not in failed.text
-    assert found["head"].text == ""
+    assert by_kind["head"].text == ""
 
 
 def test_static_files_are_kept_by_digest(console: ConsoleService) -> None:
@@ -613,7 +615,7 @@ def test_the_root_leads_to_the_console(console: ConsoleService) -> None:
 
 
 def test_the_console_hides_no_route_of_the_api(console: ConsoleService) -> None:
-    """N1: routes, public paths and unknown paths behave as without a console."""
+    """N1: routes, public paths and unknown paths of the API behave as without a console."""
     caller, stranger = Caller(console.port, console.token()), Caller(console.port)
 
     assert caller("GET", "/v1/log").status == 200
@@ -635,7 +637,7 @@ def test_a_session_is_no_token_for_the_api(console: ConsoleService) -> None:
 
 
 def test_unknown_paths_add_no_metrics(console: ConsoleService) -> None:
-    """N1: a stranger cannot fill the memory of the service with labels."""
+    """N1: requests for unknown paths add no labels to the metrics."""
     stranger = Visitor(console.port)
     for number in range(20):
         stranger.get(f"/console/strange-{number}")
@@ -665,7 +667,7 @@ def test_a_form_has_a_bound(console: ConsoleService) -> None:
 
 
 def test_a_form_counts_in_the_memory_of_its_tenant(run: Run) -> None:
-    """N1: the console has no memory beside the budget of a tenant."""
+    """N1: the bytes of a form count in the memory budget of its tenant."""
     console = run(tenant_memory_bytes=1_000_000)
     visitor = sign_in(console)
     token = visitor.get("/console/").request_token
@@ -679,7 +681,7 @@ def test_a_form_counts_in_the_memory_of_its_tenant(run: Run) -> None:
     assert [console.service.memory.used(tenant) for tenant in ("default", "b")] == [0, 0]
 
 
-def test_a_stranger_sends_little(console: ConsoleService) -> None:
+def test_a_client_without_a_session_sends_little(console: ConsoleService) -> None:
     """N1: the sign-in form accepts a few KiB; nothing larger is read without a session."""
     stranger = Visitor(console.port)
     body = urlencode({"token": "x" * 20_000}).encode()

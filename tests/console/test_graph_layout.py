@@ -30,10 +30,10 @@ def graphs(draw: st.DrawFn) -> tuple[list[str], Pairs]:
     return nodes, draw(st.lists(st.tuples(ends, ends), max_size=30))
 
 
-def overlap(one: Box, other: Box) -> bool:
+def overlap(first: Box, other: Box) -> bool:
     """Return whether two boxes touch."""
-    apart_x = abs(one.x - other.x) > BOX_WIDTH
-    apart_y = abs(one.y - other.y) > BOX_HEIGHT
+    apart_x = abs(first.x - other.x) > BOX_WIDTH
+    apart_y = abs(first.y - other.y) > BOX_HEIGHT
     return not (apart_x or apart_y)
 
 
@@ -64,13 +64,13 @@ def check_drawing(layout: GraphLayout, nodes: list[str], pairs: Pairs) -> None:
 
 @given(graphs())
 def test_drawings_are_complete_and_clear(graph: tuple[list[str], Pairs]) -> None:
-    """N1: no boxes overlap, every edge joins its boxes, and passes others at a distance."""
+    """N1: no boxes overlap, and every edge joins its own boxes and keeps a distance from others."""
     nodes, pairs = graph
 
     layout = lay_out(nodes, pairs)
 
     check_drawing(layout, nodes, pairs)
-    assert not any(overlap(one, other) for one, other in combinations(layout.boxes, 2))
+    assert not any(overlap(first, other) for first, other in combinations(layout.boxes, 2))
     for curve in layout.curves:
         inner = curve.points[1:-1]
         for (x1, y1), (x2, y2) in zip(inner[::2], inner[1::2], strict=True):
@@ -82,7 +82,7 @@ def test_drawings_are_complete_and_clear(graph: tuple[list[str], Pairs]) -> None
 
 
 def test_edges_lead_to_the_right_without_cycles() -> None:
-    """N1: causes are at the left of effects, whatever the order of the nodes."""
+    """N1: causes are placed to the left of effects, for any order of the nodes."""
     layout = lay_out(["c", "b", "a"], [("b", "c"), ("a", "b"), ("a", "c")])
     at = {box.node_id: box.x for box in layout.boxes}
 
@@ -90,7 +90,7 @@ def test_edges_lead_to_the_right_without_cycles() -> None:
 
 
 def test_crossings_are_avoided() -> None:
-    """N1: targets are in the order of their origins, so that their edges do not cross."""
+    """N1: targets have the order of their origins, so that their edges do not cross."""
     pairs = [("a", "z"), ("b", "y"), ("c", "x")]
     layout = lay_out(["a", "b", "c", "x", "y", "z"], pairs)
     at = {box.node_id: box.y for box in layout.boxes}
@@ -110,7 +110,7 @@ def test_separate_nodes_are_last_in_their_column() -> None:
 
 @pytest.mark.parametrize("shape", ["star", "chain", "tangle"])
 def test_the_largest_graphs_are_drawn_quickly(shape: str) -> None:
-    """N1: 500 nodes are drawn in a fraction of a second, whatever their shape."""
+    """N1: 500 nodes are drawn in a fraction of a second, for each shape of graph."""
     nodes = [f"n{number}" for number in range(NODES_MAX)]
     pairs = {
         "star": [(nodes[0], node) for node in nodes[1:]],
@@ -129,7 +129,7 @@ def test_the_largest_graphs_are_drawn_quickly(shape: str) -> None:
     assert seconds < 2
 
 
-def test_the_empty_graph() -> None:
+def test_an_empty_graph_is_an_empty_drawing() -> None:
     """N1: a graph without nodes is an empty drawing."""
     assert lay_out([], []).boxes == ()
 
@@ -146,6 +146,6 @@ def test_the_empty_graph() -> None:
     ],
 )
 def test_other_graphs_are_refused(nodes: list[str], pairs: Pairs) -> None:
-    """N1: a drawing is bounded, and its edges join its own nodes."""
+    """N1: graphs that are too large, or have edges to unknown nodes, are refused."""
     with pytest.raises(ValueError, match=r"at most|unknown node"):
         lay_out(nodes, pairs)

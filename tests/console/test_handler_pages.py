@@ -42,7 +42,7 @@ def count_dead(console: ConsoleService, tenant: str = OURS) -> int:
 
 
 def test_handlers_are_listed_with_counts_by_state(operator: Visitor) -> None:
-    """N1: one row per handler, one column per state; counts are links."""
+    """N1: each handler has a row with its count by state, and counts are links."""
     page = operator.get("/handlers")
 
     assert page.status == 200
@@ -54,7 +54,7 @@ def test_handlers_are_listed_with_counts_by_state(operator: Visitor) -> None:
 def test_a_handler_lists_unfinished_events(
     console_anywhere: ConsoleService, operator: Visitor
 ) -> None:
-    """N5: filters are in the address; another tenant's entries are not listed."""
+    """N5: the filters of the address select entries, and those of other tenants are not listed."""
     fail_events(console_anywhere, 1, HOSTILE)
     page = operator.get("/handler", name="mailer", status="dead")
     assert "no acme" in page.text
@@ -70,7 +70,7 @@ def test_a_handler_lists_unfinished_events(
 
 
 def test_a_list_continues_on_the_next_page(console: ConsoleService) -> None:
-    """N5: pages are bounded, and each has an address."""
+    """N5: a page lists 50 entries, and the next page has an address."""
     fail_events(console, 60)
     operator = console.sign_in(tenant_id=OURS)
     first = operator.get("/handler", name="mailer", status="dead")
@@ -86,7 +86,7 @@ def test_a_list_continues_on_the_next_page(console: ConsoleService) -> None:
 
 
 def test_the_attempts_of_one_event_have_a_page(operator: Visitor) -> None:
-    """N1: attempts, first and last time, and the last error, as the registry stores them."""
+    """N1: the page shows the attempts and the last error that the registry stores."""
     page = operator.get("/handler/entry", name="mailer", event_id=f"{OURS}-dead")
 
     assert page.status == 200
@@ -97,12 +97,12 @@ def test_the_attempts_of_one_event_have_a_page(operator: Visitor) -> None:
 
 
 def test_one_event_is_retried(console_anywhere: ConsoleService, operator: Visitor) -> None:
-    """N4: one event, recorded in the journal."""
+    """N4: retrying one event is recorded in the journal."""
     page = operator.get("/handler", name="mailer")
     fields = {"name": "mailer", "event_id": f"{OURS}-dead", "reason": "server is back"}
-    done = operator.submit("/handler/retry", page, **fields)
+    result = operator.submit("/handler/retry", page, **fields)
 
-    assert "Retried 1 event(s)." in done.text
+    assert "Retried 1 event(s)." in result.text
     assert count_dead(console_anywhere) == 0
     assert "server is back" in operator.get("/journal").text
 
@@ -110,7 +110,7 @@ def test_one_event_is_retried(console_anywhere: ConsoleService, operator: Visito
 def test_one_event_is_skipped_with_a_reason(
     console_anywhere: ConsoleService, operator: Visitor
 ) -> None:
-    """G5: skipping needs a reason."""
+    """G5: skipping an event requires a reason."""
     page = operator.get("/handler", name="mailer")
     fields = {"name": "mailer", "event_id": f"{OURS}-dead"}
     refused = operator.submit("/handler/skip", page, **fields)
@@ -118,8 +118,8 @@ def test_one_event_is_skipped_with_a_reason(
     assert 'role="alert"' in refused.html
     assert count_dead(console_anywhere) == 1
 
-    done = operator.submit("/handler/skip", page, **fields, reason="sent by hand")
-    assert "Skipped 1 event(s)." in done.text
+    result = operator.submit("/handler/skip", page, **fields, reason="sent by hand")
+    assert "Skipped 1 event(s)." in result.text
     assert count_dead(console_anywhere) == 0
     assert count_dead(console_anywhere, THEIRS) == 1
 
@@ -128,15 +128,15 @@ def test_one_event_is_skipped_with_a_reason(
 def test_all_that_match_are_acted_on_after_a_confirmation(
     console_anywhere: ConsoleService, operator: Visitor, action: str
 ) -> None:
-    """N4: the count first, then a confirmation that names it; nothing else is affected."""
+    """N4: the confirmation names the number of events, and no other events are affected."""
     fail_events(console_anywhere, 3)
     filters = {"name": "mailer", "event_type": "mail.*", "status": "dead"}
-    asked = operator.get("/handler/confirm", action=action, **filters)
-    assert f"{action.capitalize()} 3 event(s)" in asked.text
+    confirmation = operator.get("/handler/confirm", action=action, **filters)
+    assert f"{action.capitalize()} 3 event(s)" in confirmation.text
 
     fields = {"action": action, "expected_count": 3, "reason": "fixed", **filters}
-    done = operator.submit("/handler/all", asked, **fields)
-    assert "3 event(s)." in done.text
+    result = operator.submit("/handler/all", confirmation, **fields)
+    assert "3 event(s)." in result.text
     assert count_dead(console_anywhere) == 1
     assert count_dead(console_anywhere, THEIRS) == 1
 
@@ -144,11 +144,11 @@ def test_all_that_match_are_acted_on_after_a_confirmation(
 def test_a_changed_count_is_refused_and_asked_again(
     console_anywhere: ConsoleService, operator: Visitor
 ) -> None:
-    """N4: events that failed after the confirmation are not acted on unseen."""
-    asked = operator.get("/handler/confirm", action="retry", name="mailer")
+    """N4: if more events have failed since the confirmation, the action is refused."""
+    confirmation = operator.get("/handler/confirm", action="retry", name="mailer")
     fail_events(console_anywhere, 2)
     fields = {"action": "retry", "name": "mailer", "expected_count": 1, "reason": "fixed"}
-    refused = operator.submit("/handler/all", asked, **fields)
+    refused = operator.submit("/handler/all", confirmation, **fields)
 
     assert refused.status == 409
     assert "Retry 3 event(s)" in refused.text
@@ -158,23 +158,23 @@ def test_a_changed_count_is_refused_and_asked_again(
 def test_a_handler_is_paused_for_all_tenants_only_by_their_operator(
     console: ConsoleService,
 ) -> None:
-    """K2: a handler belongs to all tenants."""
-    theirs = console.sign_in(tenant_id=OURS)
-    page = theirs.get("/handler", name="mailer")
+    """K2: an operator of one tenant cannot pause a handler, which belongs to all tenants."""
+    tenant_operator = console.sign_in(tenant_id=OURS)
+    page = tenant_operator.get("/handler", name="mailer")
     assert "Pause for all tenants" not in page.text
-    assert theirs.submit("/handler/pause", page, name="mailer").status == 403
+    assert tenant_operator.submit("/handler/pause", page, name="mailer").status == 403
 
-    whole = console.sign_in()
-    page = whole.get("/handler", name="mailer", tenant=OURS)
-    paused = whole.submit("/handler/pause", page, name="mailer", reason="a fix", tenant=OURS)
+    operator = console.sign_in()
+    page = operator.get("/handler", name="mailer", tenant=OURS)
+    paused = operator.submit("/handler/pause", page, name="mailer", reason="a fix", tenant=OURS)
     assert "Paused." in paused.text
     assert "a fix" in paused.text
-    resumed = whole.submit("/handler/resume", paused, name="mailer", tenant=OURS)
+    resumed = operator.submit("/handler/resume", paused, name="mailer", tenant=OURS)
     assert "Resumed." in resumed.text
 
 
 def test_a_reader_sees_no_handlers(console: ConsoleService) -> None:
-    """N2: the pages of handlers need the right to operate."""
+    """N2: the pages of handlers require the right to operate."""
     reader = console.sign_in(tenant_id=OURS, rights=["read"])
     assert "no acme" not in reader.get("/handlers").html
     assert "/console/handlers" not in reader.get("/").html
@@ -185,46 +185,48 @@ def test_a_reader_sees_no_handlers(console: ConsoleService) -> None:
 
 
 def test_a_prune_is_counted_and_confirmed(console: ConsoleService) -> None:
-    """N4: the page counts the entries first; another number or no reason deletes nothing."""
+    """N4: the page counts the entries, and without that count and a reason nothing is deleted."""
     operator = console.sign_in()
     assert "/console/handler/prune" in operator.get("/handler", name="mailer").html
-    asked = operator.get("/handler/prune", name="mailer", before="2096-01-01T00:00:00Z")
-    assert "This deletes 2 entries" in asked.text
+    confirmation = operator.get("/handler/prune", name="mailer", before="2096-01-01T00:00:00Z")
+    assert "This deletes 2 entries" in confirmation.text
     fields = {"name": "mailer", "before": "2096-01-01T00:00:00Z", "expected_count": 2}
     for change in ({"expected_count": 3, "reason": "x"}, {"reason": ""}):
-        refused = operator.submit("/handler/prune", asked, **(fields | change))
+        refused = operator.submit("/handler/prune", confirmation, **(fields | change))
         assert refused.status in (400, 409)
         assert 'role="alert"' in refused.html
-    done = operator.submit("/handler/prune", asked, **fields, reason="disk space")
-    assert "Deleted the entries of 2 event(s)." in done.text
+    result = operator.submit("/handler/prune", confirmation, **fields, reason="disk space")
+    assert "Deleted the entries of 2 event(s)." in result.text
     assert "disk space" in operator.get("/journal").text
     assert operator.get("/handler/prune", name="mailer", before="soon").status == 400
 
 
 def test_a_reset_is_planned_and_confirmed(console: ConsoleService) -> None:
-    """N4, G9: the page shows for each tenant what is deleted, and asks for a reason."""
+    """N4, G9: the page shows the entries to delete for each tenant, and requires a reason."""
     operator = console.sign_in()
     form = operator.get("/handler/reset", name="mailer")
     assert "Shared up to" not in form.text  # a plan reads every stream of the handler
-    asked = operator.get("/handler/reset", name="mailer", affected=THEIRS, position=0, plan="yes")
-    assert "done 1, dead 1" in asked.text or "dead 1, done 1" in asked.text
+    confirmation = operator.get(
+        "/handler/reset", name="mailer", affected=THEIRS, position=0, plan="yes"
+    )
+    assert "done 1, dead 1" in confirmation.text or "dead 1, done 1" in confirmation.text
     fields = {"name": "mailer", "affected": THEIRS, "position": 0, "expected_count": 2}
-    refused = operator.submit("/handler/reset", asked, **(fields | {"expected_count": 1}))
+    refused = operator.submit("/handler/reset", confirmation, **(fields | {"expected_count": 1}))
     assert refused.status in (400, 409)
     assert "This deletes 2 entries" in refused.text
-    done = operator.submit("/handler/reset", asked, **fields, reason="restored")
-    assert "Deleted the entries of 2 event(s)." in done.text
+    result = operator.submit("/handler/reset", confirmation, **fields, reason="restored")
+    assert "Deleted the entries of 2 event(s)." in result.text
     assert count_dead(console, THEIRS) == 0
     assert count_dead(console) == 1
-    confined = console.sign_in(tenant_id=OURS)
-    page = confined.get("/handler", name="mailer")
+    tenant_operator = console.sign_in(tenant_id=OURS)
+    page = tenant_operator.get("/handler", name="mailer")
     assert "/console/handler/reset" not in page.html
-    assert confined.submit("/handler/reset", page, **fields, reason="mine").status == 403
-    assert confined.get("/handler/reset", name="mailer", plan="yes").status == 403
+    assert tenant_operator.submit("/handler/reset", page, **fields, reason="mine").status == 403
+    assert tenant_operator.get("/handler/reset", name="mailer", plan="yes").status == 403
 
 
 def test_the_cursors_of_workers_are_displayed(console: ConsoleService) -> None:
-    """N1: how far each worker has come, and its lag in events and in time."""
+    """N1: the page shows the cursor of each worker, with its lag in events and in time."""
     log = console.service.view(OURS)
     identity, head = log.identity(), log.head()
     cursor = LogCursor(identity.log_id, identity.epoch, head, log.store.event_id_at(head) or "")

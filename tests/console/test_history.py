@@ -27,7 +27,7 @@ def make_samples(*values: tuple[int, int]) -> list[ConsumerSample]:
 
 
 def test_a_cursor_that_stands_still_while_events_wait_has_stalled() -> None:
-    """N1: a minute without progress counts, and only while events wait."""
+    """N1: a consumer has stalled after a minute without progress while events are pending."""
     still = [(7, 3)] * 13
     assert is_stalled(make_samples(*still))
     assert not is_stalled(make_samples(*still[1:])), "a minute has not passed"
@@ -38,7 +38,7 @@ def test_a_cursor_that_stands_still_while_events_wait_has_stalled() -> None:
 
 
 def test_the_trend_of_a_lag_is_a_word() -> None:
-    """N1: growing, falling or steady, over the last five minutes."""
+    """N1: the trend of the last five minutes is growing, falling or steady."""
     assert describe_trend(make_samples((1, 10), (1, 90))) == "growing"
     assert describe_trend(make_samples((1, 90), (80, 10))) == "falling"
     assert describe_trend(make_samples((1, 100), (2, 101))) == "steady"
@@ -47,7 +47,7 @@ def test_the_trend_of_a_lag_is_a_word() -> None:
 
 
 def test_samples_consumers_and_tenants_are_bounded() -> None:
-    """N1: an hour of samples of a few consumers, whatever happens."""
+    """N1: the history has an hour of samples of a bounded number of consumers and tenants."""
     history = History()
     for number in range(2 * SAMPLES_MAX):
         history.log.append(LogSample(5.0 * number, number))
@@ -66,7 +66,7 @@ def test_samples_consumers_and_tenants_are_bounded() -> None:
 
 
 def test_a_consumer_belongs_to_its_tenant() -> None:
-    """K2: the same name of another tenant has a history of its own."""
+    """K2: consumers of two tenants with the same name have separate histories."""
     history = History()
     history.add(("acme", "projection", "seats"), ConsumerSample(0.0, 1, 1))
 
@@ -74,7 +74,7 @@ def test_a_consumer_belongs_to_its_tenant() -> None:
 
 
 def test_rates_are_those_between_two_samples() -> None:
-    """N1: the growth of the head by time; a restored log never counts backwards."""
+    """N1: a rate is the growth of the head by time, and never negative after a restore."""
     history = History()
     history.log += [LogSample(0.0, 10), LogSample(5.0, 60), LogSample(10.0, 0)]
 
@@ -82,7 +82,7 @@ def test_rates_are_those_between_two_samples() -> None:
 
 
 def test_durations_of_appends_become_percentiles() -> None:
-    """N1: median and 99th percentile since the last sample; the count is exact beyond the limit."""
+    """N1: a sample has the median and 99th percentile, and an exact count beyond the limit."""
     timer = AppendTimer()
     for number in range(101):
         timer.record(float(number))
@@ -94,7 +94,7 @@ def test_durations_of_appends_become_percentiles() -> None:
 
 
 def test_events_that_need_an_operator_do_not_wait() -> None:
-    """G5: dead letters and unknown effects are no lag of their handler."""
+    """G5: dead letters and unknown effects do not count as lag of their handler."""
     counts = [
         {"handler": "h", "status": status, "count": 2, "first_position": position}
         for status, position in (("failed", 9), ("blocked", 4), ("dead", 1), ("unknown", 2))
@@ -120,7 +120,7 @@ def test_a_sampler_records_the_log_and_its_consumers(tmp_path: Path) -> None:
 
         service.run(take_two())
     assert history.log[-1].head == 2
-    assert sum(one.appends for one in history.log) == 1
+    assert sum(sample.appends for sample in history.log) == 1
     [*_, last] = history.consumer("default", "subscription", "mirror")
     assert (last.position, last.lag) == (0, 2)
 

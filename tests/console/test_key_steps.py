@@ -74,12 +74,12 @@ ALL = (by_customer, by_function, by_correlation, by_upcast, by_pattern)
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
     """A service with a console that knows projections; a payload index finds customers."""
     url = f"sqlite:///{tmp_path_factory.mktemp('keys') / 'log.db'}"
-    with run_console(url, ConsoleSettings(projections=ALL)) as one:
-        one.service.log.declare(
+    with run_console(url, ConsoleSettings(projections=ALL)) as service:
+        service.service.log.declare(
             PayloadIndex("order.placed", "order.customer"),
             PayloadIndex("order.dropped", "order.customer"),
         )
-        yield one
+        yield service
 
 
 def place(customer: Any, number: int = 0, **more: Any) -> NewEvent:
@@ -96,8 +96,8 @@ def steps(reader: Visitor, name: str, key: str, **more: Any) -> list[tuple[str, 
 
 
 @pytest.mark.parametrize("name", ["by_customer", "by_pattern"])
-def test_steps_of_a_key_in_the_payload(console: ConsoleService, name: str) -> None:
-    """N1, I1: the events of one customer in all streams, found by an index and by a search."""
+def test_a_key_in_the_payload_has_steps(console: ConsoleService, name: str) -> None:
+    """N1, I1: the events of a key in all streams are found with and without an index."""
     events = [place("ann"), place("bob", 1), place("ann", 2), place(7, 3), place("7", 4)]
     append(console, name, *events, NewEvent("order.placed", {"order": []}))
     append(console, name, NewEvent("order.dropped", {"order": {"customer": "ann"}}, ("order", "0")))
@@ -112,8 +112,8 @@ def test_steps_of_a_key_in_the_payload(console: ConsoleService, name: str) -> No
     assert steps(reader, name, "ann", step="1") == [("1", "2")]
 
 
-def test_steps_of_other_keys(console: ConsoleService) -> None:
-    """N1, I1: a column, a function, and a payload that an upcaster changes."""
+def test_other_kinds_of_keys_have_steps(console: ConsoleService) -> None:
+    """N1, I1: keys from a column, from a function and from an upcast payload have steps."""
     more = [place("x", 1, correlation_id="c"), place("y", 2), place("z", 3, correlation_id="c")]
     append(console, "others", *more, NewEvent("noted", {}))
     reader = visit(console, tenant_id="others")
@@ -136,30 +136,30 @@ def test_a_search_without_an_index_is_bounded(
     searched = reader.get("/console/projection/steps", name="by_pattern", key="ann").text
     assert CHANGED_COUNT.findall(searched) == [(str(n or ""), str(n + 1)) for n in range(5)]
     assert re.search(r"The search stopped at position [\d,]+: later events", searched)
-    found = reader.get("/console/projection/steps", name="by_customer", key="ann").text
-    assert len(CHANGED_COUNT.findall(found)) == 10
-    assert "The search stopped" not in found
+    indexed = reader.get("/console/projection/steps", name="by_customer", key="ann").text
+    assert len(CHANGED_COUNT.findall(indexed)) == 10
+    assert "The search stopped" not in indexed
 
 
 def test_steps_of_a_key_are_paged(console: ConsoleService, monkeypatch: pytest.MonkeyPatch) -> None:
     """N5: a page of steps is a link; at most a bounded number of events is folded."""
     append(console, "paged", *[place("ann", n) for n in range(25)])
     reader = visit(console, tenant_id="paged")
-    found: list[tuple[str, str]] = []
+    counts: list[tuple[str, str]] = []
     address: str | None = "/console/projection/steps?name=by_customer&key=ann"
     while address:
         page = reader.get(address)
-        found += CHANGED_COUNT.findall(page.text)
+        counts += CHANGED_COUNT.findall(page.text)
         match = re.search(r'<a rel="next" href="([^"]*)"', page.text)
         address = None if match is None else unescape(match[1])
-    assert found == [(str(n or ""), str(n + 1)) for n in range(25)]
+    assert counts == [(str(n or ""), str(n + 1)) for n in range(25)]
 
     monkeypatch.setattr(key_steps, "STEPS_MAX", 10)
     last = reader.get("/console/projection/steps?name=by_customer&key=ann").text
     assert "The first 10 events can be displayed" in last
 
 
-def test_what_cannot_be_stepped_through(console: ConsoleService) -> None:
+def test_other_projections_and_tenants_have_no_steps(console: ConsoleService) -> None:
     """N1, N2, K2: unknown projections are not found, and no other tenant's events are folded."""
     append(console, "mine", place("ann"))
     append(console, "yours", place("ann"), place("ann", 1))
@@ -193,16 +193,16 @@ EVENTS = st.lists(
 )
 
 
-def to_payload(given: dict[str, Any]) -> dict[str, Any]:
+def to_payload(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a payload whose customer is where the projections look for it."""
-    inner = {"order": {"customer": given.pop("customer")}} if "customer" in given else {}
-    return {**given, **inner}
+    inner = {"order": {"customer": fields.pop("customer")}} if "customer" in fields else {}
+    return {**fields, **inner}
 
 
 @given(events=EVENTS)
-@pytest.mark.parametrize("made", ALL, ids=lambda one: one.name)
+@pytest.mark.parametrize("declared", ALL, ids=lambda declared: declared.name)
 def test_the_last_state_of_each_key_is_that_of_the_fold(
-    made: Projection, events: list[tuple[str, dict[str, Any], str | None]]
+    declared: Projection, events: list[tuple[str, dict[str, Any], str | None]]
 ) -> None:
     """N1, I1: each key is folded as the pipeline does, and its query finds all of its events."""
     with closing(seriatim.open("memory:")) as log:
@@ -211,26 +211,26 @@ def test_the_last_state_of_each_key_is_that_of_the_fold(
         records = list(log.read())
         expected: dict[str, Fold] = {}
         for record in records:
-            key = find_key(made, record)
+            key = find_key(declared, record)
             if key is not None:
-                expected.setdefault(key, Fold(made)).add(key, record)
+                expected.setdefault(key, Fold(declared)).add(key, record)
         for key, fold in expected.items():
-            stepper = Stepper(made, "default", key, first=0, count=12)
+            stepper = Stepper(declared, "default", key, first=0, count=12)
             wire = [msgspec.json.decode(msgspec.json.encode(to_wire_record(r))) for r in records]
-            own = [one for one in map(to_event_record, wire) if selects(made, key, one)]
+            own = [event for event in map(to_event_record, wire) if selects(declared, key, event)]
             stepper.run(own)
             assert stepper.fold.states == fold.states
             assert stepper.fold.failures == fold.failures
-            query = make_query(made, key)
-            assert (query is not None) == (made is by_customer)
+            query = make_query(declared, key)
+            assert (query is not None) == (declared is by_customer)
             if query is not None:
-                found = log.query(Query.from_mapping(query)).records
-                assert {one.position for one in own} <= {one.position for one in found}
+                matches = log.query(Query.from_mapping(query)).records
+                assert {event.position for event in own} <= {event.position for event in matches}
 
 
-def find_key(made: Projection, record: EventRecord) -> str | None:
+def find_key(declared: Projection, record: EventRecord) -> str | None:
     """Return the key under which the pipeline folds an event."""
-    types, kinds = made.events, made.stream_types
+    types, kinds = declared.events, declared.stream_types
     if types != ("*",) and record.event_type not in ("order.placed", "order.dropped"):
         return None
     if types == ("order.placed",) and record.event_type != "order.placed":
@@ -238,6 +238,6 @@ def find_key(made: Projection, record: EventRecord) -> str | None:
     if kinds is not None and record.stream_type not in kinds:
         return None
     try:
-        return made.extract_key(record)
+        return declared.extract_key(record)
     except (KeyError, TypeError):
         return None

@@ -16,7 +16,7 @@ HOSTILE = "<script>alert(1)</script>\u202ejavascript:"
 
 
 def test_an_operator_sees_the_log_and_its_consumers(console_anywhere: ConsoleService) -> None:
-    """N1: identity, consumers with lag and state, what needs attention, and doctor's findings."""
+    """N1: the page shows the log, its consumers with lag and state, problems and findings."""
     page = console_anywhere.sign_in().get("/", tenant=OURS)
     identity = console_anywhere.service.log.identity()
 
@@ -29,7 +29,7 @@ def test_an_operator_sees_the_log_and_its_consumers(console_anywhere: ConsoleSer
 
 
 def test_an_operator_of_a_tenant_sees_no_other(console_anywhere: ConsoleService) -> None:
-    """K2: nothing of another tenant, no findings about the database, no latency of all."""
+    """K2: an operator of a tenant sees no other tenant, database check or append latency."""
     page = console_anywhere.sign_in(tenant_id=OURS).get("/")
 
     assert page.status == 200
@@ -42,7 +42,7 @@ def test_an_operator_of_a_tenant_sees_no_other(console_anywhere: ConsoleService)
     assert console_anywhere.sign_in(tenant_id=OURS).get("/", tenant=THEIRS).status == 403
 
 
-def test_a_reader_sees_no_operators_parts(console: ConsoleService) -> None:
+def test_a_reader_sees_no_parts_for_operators(console: ConsoleService) -> None:
     """N2: a token without `operate` sees projections, but neither subscriptions nor handlers."""
     page = console.sign_in(tenant_id=OURS, rights=["read"]).get("/")
 
@@ -85,7 +85,7 @@ def test_hostile_contents_are_text(console: ConsoleService) -> None:
 
 
 def test_stalled_consumers_are_marked(console: ConsoleService) -> None:
-    """N1: a cursor that stood still for a minute while events waited is marked, with a chart."""
+    """N1: a consumer without progress for a minute while events are pending is marked."""
     history = console._config.loaded_app._mount._history
     for number in range(20):
         at = 1000.0 + 5 * number

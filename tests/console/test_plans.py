@@ -66,12 +66,12 @@ def explained_postgres(server: PostgresServer, template: str) -> Iterator[tuple[
     def check() -> dict[str, list[str]]:
         nonlocal seen
         text = server.log_text
-        found = [json.loads(one) for one in _PLAN.findall(text[seen:])]
+        plans = [json.loads(plan) for plan in _PLAN.findall(text[seen:])]
         seen = len(text)
         return {
-            one["Query Text"]: list_plan_problems(one["Plan"])
-            for one in found
-            if any(node.get("Relation Name") in _TABLES for node in _list_nodes(one["Plan"]))
+            plan["Query Text"]: list_plan_problems(plan["Plan"])
+            for plan in plans
+            if any(node.get("Relation Name") in _TABLES for node in _list_nodes(plan["Plan"]))
         }
 
     yield url, check
@@ -142,9 +142,9 @@ def explained_sqlite(folder: Path) -> Iterator[tuple[str, Plans]]:
         patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=RecordedConnection))
 
         def check() -> dict[str, list[str]]:
-            taken = [one for one in recorded if _READS_EVENTS.search(one) is not None]
+            statements = [text for text in recorded if _READS_EVENTS.search(text) is not None]
             recorded.clear()
-            return {one: list_problems(connection, one) for one in taken}
+            return {text: list_problems(connection, text) for text in statements}
 
         yield url, check
 
@@ -153,7 +153,7 @@ def list_problems(connection: sqlite3.Connection, statement: str) -> list[str]:
     """Return scans and sorts of a statement that reads events or their keys."""
     names = {*_TABLES, *_ALIAS.findall(statement)}
     plan = [row[3] for row in connection.execute(f"explain query plan {statement}")]
-    problems = [one for one in plan if "TEMP B-TREE" in one or _is_scan(one, names)]
+    problems = [step for step in plan if "TEMP B-TREE" in step or _is_scan(step, names)]
     return problems if _BOUNDED.search(statement) else [*problems, "without a bound"]
 
 
@@ -186,15 +186,15 @@ def test_indexes_answer_every_page(visited: tuple[Visitor, Plans], page: Measure
     visitor, check = visited
     check()
 
-    shown = visitor.get(page.address)
+    visited_page = visitor.get(page.address)
 
-    assert shown.status == 200, shown.text
-    assert {text: found for text, found in check().items() if found} == {}
-    assert len(shown.html) <= PAGE_BYTES_MAX
+    assert visited_page.status == 200, visited_page.text
+    assert {text: problems for text, problems in check().items() if problems} == {}
+    assert len(visited_page.html) <= PAGE_BYTES_MAX
 
 
 def test_the_statements_of_a_page_are_recorded(visited: tuple[Visitor, Plans]) -> None:
-    """The check covers what a page runs: the list of events reads the head and the events."""
+    """The check sees the statements of a page: the list of events reads head and events."""
     visitor, check = visited
     check()
 

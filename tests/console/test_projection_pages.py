@@ -16,7 +16,7 @@ def operator(console_anywhere: ConsoleService) -> Visitor:
 
 
 def test_a_projection_has_a_page_with_its_failures(operator: Visitor) -> None:
-    """N1: status, lag in events and in time, and each failure with a link to its event."""
+    """N1: the page shows the status, the lag, and each failure with a link to its event."""
     assert "/console/projection?name=seats" in operator.get("/projections").html
     page = operator.get("/projection", name="seats")
 
@@ -31,7 +31,7 @@ def test_a_projection_has_a_page_with_its_failures(operator: Visitor) -> None:
 def test_a_projection_is_paused_and_resumed(
     console_anywhere: ConsoleService, operator: Visitor
 ) -> None:
-    """N4: pause and resume with a reason, which the journal records."""
+    """N4: a projection is paused and resumed, and the journal records the reasons."""
     page = operator.get("/projection", name="seats")
     paused = operator.submit("/projection/pause", page, name="seats", reason="a deployment")
     assert "Paused." in paused.text
@@ -50,7 +50,7 @@ def test_a_projection_is_paused_and_resumed(
 def test_one_failure_is_retried_or_skipped(
     console_anywhere: ConsoleService, operator: Visitor
 ) -> None:
-    """N4: an action on one failure."""
+    """N4: retrying and skipping affect the one failure that the form names."""
     page = operator.get("/projection", name="seats")
     retried = operator.submit("/projection/retry", page, name="seats", position=1)
     assert "Retried 1 event(s)." in retried.text
@@ -63,31 +63,31 @@ def test_one_failure_is_retried_or_skipped(
 
 
 def test_all_failures_are_retried_after_a_confirmation(operator: Visitor) -> None:
-    """N4: the count first, then a confirmation that names it; a reason is required."""
-    asked = operator.get("/projection/retry-all", name="seats")
-    assert "This retries 1 failed event(s)." in asked.text
+    """N4: the confirmation names the number of failures, and a reason is required."""
+    confirmation = operator.get("/projection/retry-all", name="seats")
+    assert "This retries 1 failed event(s)." in confirmation.text
 
     fields = {"name": "seats", "expected_count": 1}
-    refused = operator.submit("/projection/retry-all", asked, **fields)
+    refused = operator.submit("/projection/retry-all", confirmation, **fields)
     assert refused.status == 400
     assert "reason" in refused.text
     assert 'role="alert"' in refused.html
-    done = operator.submit("/projection/retry-all", asked, **fields, reason="fixed")
-    assert "Retried 1 event(s)." in done.text
+    result = operator.submit("/projection/retry-all", confirmation, **fields, reason="fixed")
+    assert "Retried 1 event(s)." in result.text
 
 
 def test_another_number_of_failures_is_refused(operator: Visitor) -> None:
     """N4: nothing is done if the number has changed since the confirmation."""
-    asked = operator.get("/projection/retry-all", name="seats")
+    confirmation = operator.get("/projection/retry-all", name="seats")
     fields = {"name": "seats", "expected_count": 7, "reason": "fixed"}
-    refused = operator.submit("/projection/retry-all", asked, **fields)
+    refused = operator.submit("/projection/retry-all", confirmation, **fields)
 
     assert refused.status == 409
     assert "would affect 1, not 7" in refused.text
 
 
 def test_a_reader_sees_no_failures_and_may_not_act(console: ConsoleService) -> None:
-    """N2: actions need the right to operate, whatever the browser sends."""
+    """N2: actions require the right to operate, also when a form is forged."""
     reader = console.sign_in(tenant_id=OURS, rights=["read"])
     page = reader.get("/projection", name="seats")
     assert page.status == 200
@@ -108,7 +108,7 @@ def test_a_forged_action_is_refused(console: ConsoleService) -> None:
 
 
 def test_another_tenants_projections_are_not_visible(console: ConsoleService) -> None:
-    """K2: the tenant of a form or an address does not widen a token."""
+    """K2: a tenant named in a form or an address does not extend the rights of a token."""
     operator = console.sign_in(tenant_id=OURS)
     page = operator.get("/projection", name="seats")
     assert operator.get("/projection", name="seats", tenant=THEIRS).status == 403
@@ -119,12 +119,12 @@ def test_another_tenants_projections_are_not_visible(console: ConsoleService) ->
 
 @pytest.mark.parametrize("position", ["", "-1", "x", "1e3", "9" * 40, "١"])
 def test_malformed_positions_are_refused(console: ConsoleService, position: str) -> None:
-    """L3: a form is checked as the API checks its requests."""
+    """L3: a malformed position in a form is refused."""
     operator = console.sign_in(tenant_id=OURS)
     page = operator.get("/projection", name="seats")
-    answer = operator.submit("/projection/retry", page, name="seats", position=position)
+    response = operator.submit("/projection/retry", page, name="seats", position=position)
 
-    assert answer.status == 400
+    assert response.status == 400
 
 
 def test_an_address_puts_no_words_on_a_page(console: ConsoleService) -> None:
@@ -138,7 +138,7 @@ def test_an_address_puts_no_words_on_a_page(console: ConsoleService) -> None:
 
 
 def test_lag_in_time_is_the_age_of_the_first_waiting_event(console: ConsoleService) -> None:
-    """N1: lag in time is shown while events of the tenant wait."""
+    """N1: the page shows the lag in time while events of the tenant are pending."""
     console.service.view(OURS).append([NewEvent("noted", {})])
     page = console.sign_in(tenant_id=OURS).get("/projection", name="seats")
 
@@ -146,7 +146,7 @@ def test_lag_in_time_is_the_age_of_the_first_waiting_event(console: ConsoleServi
 
 
 def test_a_refused_job_is_reported_beside_its_form(console: ConsoleService) -> None:
-    """N4: the service runs only projections that it was started with."""
+    """N4: a job for a projection that the service was not started with is refused."""
     operator = console.sign_in()
     page = operator.get("/projection", name="seats", tenant=OURS)
     assert "Verification and rebuild" in page.text
@@ -156,14 +156,14 @@ def test_a_refused_job_is_reported_beside_its_form(console: ConsoleService) -> N
     assert refused.status in (400, 404)
     assert 'role="alert"' in refused.html
     assert operator.get("/job", id="absent").status == 404
-    theirs = console.sign_in(tenant_id=OURS)
-    form = theirs.get("/projection", name="seats")
+    tenant_operator = console.sign_in(tenant_id=OURS)
+    form = tenant_operator.get("/projection", name="seats")
     assert "Verification and rebuild" not in form.text
-    assert theirs.submit("/projection/job", form, **fields).status == 403
+    assert tenant_operator.submit("/projection/job", form, **fields).status == 403
 
 
 def test_a_job_has_a_page(console: ConsoleService) -> None:
-    """N1: the state of a job, its reason, and who started it."""
+    """N1: the page shows the state, the reason and the actor of a job."""
     job = console.service.jobs.store.add(
         "verify", "seats", OURS, actor_id="root", reason="an audit"
     )

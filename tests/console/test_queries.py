@@ -1,4 +1,4 @@
-"""The page of queries: the form, results, access paths, and the same query by other means."""
+"""The page of queries: the form, results, access paths, and equivalent calls."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BIG = 2**63 + 1
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
     """A service with a console on SQLite."""
-    with run_console(f"sqlite:///{tmp_path_factory.mktemp('queries') / 'log.db'}") as one:
-        yield one
+    with run_console(f"sqlite:///{tmp_path_factory.mktemp('queries') / 'log.db'}") as service:
+        yield service
 
 
 def calls_of(page: str) -> dict[str, str]:
     """Return the texts that can be copied: JSON, curl, command line, Python."""
-    found = re.findall(r'<pre[^>]* id="(call-\d|query-json)"[^>]*>([^<]*)</pre>', page)
-    return {name: unescape(text) for name, text in found}
+    matches = re.findall(r'<pre[^>]* id="(call-\d|query-json)"[^>]*>([^<]*)</pre>', page)
+    return {name: unescape(text) for name, text in matches}
 
 
 def test_the_form_makes_a_query() -> None:
@@ -72,8 +72,10 @@ def test_the_form_makes_a_query() -> None:
         {"query": "nope"},
     ],
 )
-def test_a_malformed_form(console: ConsoleService, form: dict[str, str]) -> None:
-    """D6: the field that is malformed is named beside the form, and nothing is run."""
+def test_a_malformed_field_is_named_beside_the_form(
+    console: ConsoleService, form: dict[str, str]
+) -> None:
+    """D6: the malformed field is named beside the form, and no query is run."""
     with pytest.raises(InvalidArgument):
         parse_query_form(form)
     page = visit(console).get("/console/query", run="1", **form)
@@ -83,15 +85,17 @@ def test_a_malformed_form(console: ConsoleService, form: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize("form", [{"query": '{"filters": 7}'}, {"types1": "a\x07b"}])
-def test_an_invalid_query(console: ConsoleService, form: dict[str, str]) -> None:
-    """D6: the error of the log is shown beside the form, with its status."""
+def test_an_invalid_query_is_explained_beside_the_form(
+    console: ConsoleService, form: dict[str, str]
+) -> None:
+    """D6: the error of the log is displayed beside the form, with its status."""
     page = visit(console).get("/console/query", run="1", **form)
     assert page.status in (400, 422)
     assert 'role="alert"' in page.text
 
 
-def test_results_and_access_paths(console: ConsoleService) -> None:
-    """D1, N1: matches, context version and head, and which index finds the candidates."""
+def test_results_have_their_access_paths(console: ConsoleService) -> None:
+    """D1, N1: the page shows the matches, the context version, the head, and the indexes used."""
     console.service.log.declare(PayloadIndex("seat.taken", "n"))
     positions = append(
         console,
@@ -131,7 +135,7 @@ def test_results_and_access_paths(console: ConsoleService) -> None:
 
 
 @pytest.mark.parametrize("order", ["oldest", "newest"])
-def test_pages_of_one_snapshot(console: ConsoleService, order: str) -> None:
+def test_pages_continue_in_one_snapshot(console: ConsoleService, order: str) -> None:
     """D1, N5: the next page continues in the same snapshot."""
     tenant = f"snapshot-{order}"
     positions = append(console, tenant, *[NewEvent("n", {"n": n}) for n in range(PAGE_EVENTS + 5)])
@@ -148,8 +152,8 @@ def test_pages_of_one_snapshot(console: ConsoleService, order: str) -> None:
     assert link(second, "next") is None
 
 
-def test_the_same_query_by_other_means(console: ConsoleService) -> None:
-    """N1: JSON, curl, command line and Python select the events of the page, odd texts included."""
+def test_equivalent_calls_select_the_same_events(console: ConsoleService) -> None:
+    """N1: the JSON, curl, CLI and Python calls select the events of the page, with any text."""
     odd = "it's $HOME `id` \\ \" €"
     [position] = append(console, "odd ones", NewEvent("noted", {"n": BIG, "text": odd}))
     append(console, "odd ones", NewEvent("noted", {"n": BIG}))
@@ -164,9 +168,9 @@ def test_the_same_query_by_other_means(console: ConsoleService) -> None:
     assert query == {"filters": [{"payload": [{"text": odd}]}]}
     curl = shlex.split(calls["call-1"])
     body = curl[curl.index("--data-raw") + 1]
-    answer = Caller(console.port, token, "odd ones")("POST", "/v1/query", body.encode())
+    response = Caller(console.port, token, "odd ones")("POST", "/v1/query", body.encode())
     assert "Seriatim-Tenant: odd ones" in curl
-    assert [one["position"] for one in answer.json["records"]] == [position]
+    assert [record["position"] for record in response.json["records"]] == [position]
     command = shlex.split(calls["call-2"])[1:]
     result = CliRunner().invoke(app, [*command, "--json"], env={"SERIATIM_TOKEN": token})
     assert json.loads(result.stdout)["context_version"] == position
@@ -174,19 +178,19 @@ def test_the_same_query_by_other_means(console: ConsoleService) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERIATIM_TOKEN", token)
         exec(compile(calls["call-3"], "call", "exec"), scope)  # noqa: S102 - the displayed code
-    assert [one.position for one in scope["found"].records] == [position]
+    assert [record.position for record in scope["result"].records] == [position]
     assert token not in page.text
     assert seriatim.Query.from_mapping(query).filters is not None
 
 
 @pytest.mark.parametrize("explain", [True, False])
-def test_explanations_over_http(console: ConsoleService, explain: bool) -> None:
+def test_access_paths_are_returned_on_request(console: ConsoleService, explain: bool) -> None:
     """D1: the route of queries adds access paths only on request."""
     caller = Caller(console.port, console.token())
     body = {"query": {"filters": [{"tags": ["t"]}]}, "explain": explain}
-    answer = caller("POST", "/v1/query", body).json
-    assert ("access" in answer) == ("events_read" in answer) == explain
+    result = caller("POST", "/v1/query", body).json
+    assert ("access" in result) == ("events_read" in result) == explain
     if explain:
-        [path] = answer["access"]
+        [path] = result["access"]
         assert (path["filter"], path["index"], path["exact"]) == (0, "tag", True)
-        assert path["until"] == answer["head"]
+        assert path["until"] == result["head"]

@@ -90,8 +90,8 @@ def by_payload(row: Any, event: EventRecord) -> Any:
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
     """A service with a console that knows projections."""
     url = f"sqlite:///{tmp_path_factory.mktemp('streams') / 'log.db'}"
-    with run_console(url, ConsoleSettings(projections=(totals, lines, by_payload))) as one:
-        yield one
+    with run_console(url, ConsoleSettings(projections=(totals, lines, by_payload))) as service:
+        yield service
 
 
 def order(kind: str, **payload: Any) -> NewEvent:
@@ -99,8 +99,8 @@ def order(kind: str, **payload: Any) -> NewEvent:
     return NewEvent(f"order.{kind}", payload, STREAM)
 
 
-def test_history_and_next_number(console: ConsoleService) -> None:
-    """N1, B5, B7: the history is complete, and the page says what may follow."""
+def test_the_page_has_the_history_and_the_next_number(console: ConsoleService) -> None:
+    """N1, B5, B7: the page shows the history, the next number, and whether the stream is open."""
     console.service.log.declare(StreamKind(name="parcel", closing_types=("parcel.lost",)))
     positions = append(console, "history", *[order("placed", n=n) for n in range(60)])
     append(console, "history", NewEvent("parcel.lost", {}, ("parcel", "p")))
@@ -119,15 +119,15 @@ def test_history_and_next_number(console: ConsoleService) -> None:
     assert ">unknown<" in user.get("/console/stream", type="parcel", id="p").text
 
 
-def test_a_stream_that_does_not_exist(console: ConsoleService) -> None:
-    """N1, K2: an unknown stream is not found, nor is one of another tenant."""
+def test_an_unknown_stream_is_not_found(console: ConsoleService) -> None:
+    """N1, K2: an unknown stream and one of another tenant are not found."""
     append(console, "one", order("placed"))
     stranger = visit(console, tenant_id="two")
     assert stranger.get("/console/stream", type="order", id="7").status == 404
     assert visit(console, tenant_id="one").get("/console/stream", type="order").status == 400
 
 
-def test_the_state_before_and_after_each_event(console: ConsoleService) -> None:
+def test_each_step_marks_the_changes_of_its_event(console: ConsoleService) -> None:
     """N1, I1: each step marks the difference that its event makes to the row."""
     append(console, "steps", order("placed", amount=5, note="<b>"), NewEvent("other", {}, STREAM))
     append(console, "steps", order("raised", amount=2**40), order("dropped"))
@@ -144,7 +144,7 @@ def test_the_state_before_and_after_each_event(console: ConsoleService) -> None:
     assert f"<del>5</del></td>\n          <td><ins>{5 + 2**40}</ins>" in steps[2]
     assert "<ins>" not in steps[3]
     assert f"<del>{5 + 2**40}</del>" in steps[3]
-    assert "by_payload" in page.text.partition("Not by stream")[2]
+    assert "by_payload" in page.text.partition("Projections with another key")[2]
     both = reader.get("/console/stream", type="order", id="7", projection="lines")
     assert 'line["order.placed"].amount' in unescape(both.text)
 
@@ -170,22 +170,22 @@ def test_steps_are_paged_and_bounded(
     append(console, "long", *[order("raised", amount=1) for _ in range(35)])
     reader = visit(console, tenant_id="long")
 
-    found: list[tuple[str, str]] = []
+    totals_found: list[tuple[str, str]] = []
     address: str | None = "/console/stream?type=order&id=7&projection=totals"
     while address:
         page = reader.get(address)
-        found += CHANGED_TOTAL.findall(page.text)
+        totals_found += CHANGED_TOTAL.findall(page.text)
         steps = page.text.partition('aria-label="Steps"')[2].partition("</nav>")[0]
         match = re.search(r'<a rel="next" href="([^"]*)"', steps)
         address = None if match is None else unescape(match[1])
-    assert found == [(str(n or ""), str(n + 1)) for n in range(35)]
+    assert totals_found == [(str(n or ""), str(n + 1)) for n in range(35)]
 
     monkeypatch.setattr(streams, "STEPS_MAX", 20)
     last = reader.get("/console/stream?type=order&id=7&projection=totals&step=10")
     assert "The first 20 events can be displayed" in last.text
 
 
-def test_the_trace_of_a_decision(console: ConsoleService) -> None:
+def test_a_decision_trace_is_stepped_through(console: ConsoleService) -> None:
     """N1, T3: the shipped projection of traces can be stepped through."""
     log = console.service.view("deals")
     for envelope in DEAL_DESK["events"]:
@@ -213,24 +213,26 @@ EVENTS = st.lists(
 
 
 @given(events=EVENTS, first=st.integers(0, 12), count=st.integers(1, 12))
-@pytest.mark.parametrize("made", [totals, lines, aggregate_states], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "declared", [totals, lines, aggregate_states], ids=lambda declared: declared.name
+)
 def test_the_last_state_is_that_of_the_fold(
-    made: Projection, events: list[tuple[str, dict[str, Any]]], first: int, count: int
+    declared: Projection, events: list[tuple[str, dict[str, Any]]], first: int, count: int
 ) -> None:
-    """N1, I1: whatever is displayed, the stepper folds events as the pipeline does."""
-    key = find_key(made, STREAM)
+    """N1, I1: the stepper folds events as the pipeline does, for any range of displayed steps."""
+    key = find_key(declared, STREAM)
     assert key is not None
     with closing(seriatim.open("memory:")) as log:
         for event_type, payload in events:
             log.append([NewEvent(event_type, payload, STREAM)])
         records = list(log.read())
-    expected = Fold(made)
+    expected = Fold(declared)
     for record in records:
-        if made.events == ("*",) or record.event_type.startswith("order."):
-            expected.add(made.extract_key(record) or "", record)
+        if declared.events == ("*",) or record.event_type.startswith("order."):
+            expected.add(declared.extract_key(record) or "", record)
 
-    stepper = Stepper(made, "default", key, first=first, count=count)
-    wire = [msgspec.json.decode(msgspec.json.encode(to_wire_record(one))) for one in records]
+    stepper = Stepper(declared, "default", key, first=first, count=count)
+    wire = [msgspec.json.decode(msgspec.json.encode(to_wire_record(record))) for record in records]
     stepper.run(map(to_event_record, wire))
 
     assert list(map(to_event_record, wire)) == records
@@ -239,20 +241,22 @@ def test_the_last_state_is_that_of_the_fold(
     assert stepper.fold.failures == expected.failures
     assert len(stepper.steps) == max(0, min(count, len(events) - first))
     for before, after in zip(stepper.steps, stepper.steps[1:], strict=False):
-        shown = {one.name: one.after for one in before.changes if one.after is not None}
-        assert {one.name: one.before for one in after.changes if one.before is not None} == shown
+        state = {change.name: change.after for change in before.changes if change.after is not None}
+        assert state == {
+            change.name: change.before for change in after.changes if change.before is not None
+        }
 
 
 def test_fields_with_odd_names_are_distinct() -> None:
     """N1: a nested field and one whose name contains a dot have different paths."""
     changes = compare_states({"a": {"b": 1}}, {"a": {"b": 1}, "a.b": 2})
-    assert [(one.name, one.before, one.after) for one in changes] == [
+    assert [(change.name, change.before, change.after) for change in changes] == [
         ("a.b", "1", "1"),
         ('["a.b"]', None, "2"),
     ]
 
 
-def test_keys_that_are_streams() -> None:
+def test_only_keys_that_are_streams_are_folded_from_a_stream() -> None:
     """I1: only a projection whose key is exactly the stream is folded from one stream."""
     assert find_key(totals, ("a:b", "c")) == "a%3Ab:c"
     assert find_key(decision_graph, ("trace", "t")) == "t"
@@ -262,25 +266,27 @@ def test_keys_that_are_streams() -> None:
     assert find_key(msgspec.structs.replace(totals, stream_types=("seat",)), STREAM) is None
 
 
-def test_projections_of_the_command() -> None:
+def test_the_command_passes_on_its_projections() -> None:
     """N1: `serve --projection` gives the console of each process the declared projection."""
     name = "tests.console.test_streams:totals"
     sent = pickle.dumps(partial(_make_console, (name,)))
     console = pickle.loads(sent)()  # noqa: S301 - made here
-    assert [one.name for one in console._settings.projections] == ["totals"]
+    assert [declared.name for declared in console._settings.projections] == ["totals"]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("names", "message"),
     [
         (["no.such.module:x"], "cannot be imported"),
         (["tests.console.test_streams:STREAM"], "is not a projection"),
         (["aggregate_states"], "two projections have the name aggregate_states"),
     ],
 )
-def test_projections_that_cannot_be_loaded(tmp_path: Path, given: list[str], message: str) -> None:
-    """N1: the command refuses to start, and says why."""
-    options = [part for one in given for part in ("--projection", one)]
+def test_projections_that_cannot_be_loaded_are_refused(
+    tmp_path: Path, names: list[str], message: str
+) -> None:
+    """N1: the command refuses to start, and names the reason."""
+    options = [part for name in names for part in ("--projection", name)]
     result = CliRunner().invoke(app, ["serve", "--url", f"sqlite:///{tmp_path}/log.db", *options])
     assert result.exit_code != 0
     assert message in " ".join(result.output.split())

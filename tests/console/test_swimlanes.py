@@ -14,22 +14,22 @@ def event(name: str, stream: str | None = None, cause: str | None = None) -> dic
     return {**fields, "stream_id": stream}
 
 
-def test_lines_marks_and_links() -> None:
-    """N1: one line for each stream in the order of its first event; causes are linked."""
-    found = lay_out_swimlanes(
+def test_each_stream_has_a_line_and_causes_are_linked() -> None:
+    """N1: each stream has a line, in the order of first events, and causes are linked."""
+    drawing = lay_out_swimlanes(
         [event("a", "1"), event("b", "2", "a"), event("c", None, "b"), event("d", "1", "gone")], "b"
     )
 
-    assert [line.label for line in found.lines] == ["s / 1", "s / 2", "no stream"]
-    heights = [line.y for line in found.lines]
-    assert [mark.y for mark in found.marks] == [heights[0], heights[1], heights[2], heights[0]]
-    places = [mark.x for mark in found.marks]
+    assert [line.label for line in drawing.lines] == ["s / 1", "s / 2", "no stream"]
+    heights = [line.y for line in drawing.lines]
+    assert [mark.y for mark in drawing.marks] == [heights[0], heights[1], heights[2], heights[0]]
+    places = [mark.x for mark in drawing.marks]
     assert places == sorted(set(places))
     assert places[0] > LABEL_WIDTH
-    assert places[-1] < found.width
-    assert max(heights) < found.height
-    assert [mark.selected for mark in found.marks] == [False, True, False, False]
-    assert [(link.x1, link.y1, link.x2, link.y2) for link in found.links] == [
+    assert places[-1] < drawing.width
+    assert max(heights) < drawing.height
+    assert [mark.selected for mark in drawing.marks] == [False, True, False, False]
+    assert [(link.x1, link.y1, link.x2, link.y2) for link in drawing.links] == [
         (places[0], heights[0], places[1], heights[1]),
         (places[1], heights[1], places[2], heights[2]),
     ]
@@ -38,9 +38,9 @@ def test_lines_marks_and_links() -> None:
 def test_many_streams_share_the_last_line() -> None:
     """N1: the number of lines is bounded, and an event that names itself has no link."""
     events = [event(str(n), str(n), str(n)) for n in range(LINES_MAX + 3)]
-    found = lay_out_swimlanes(events, "0")
+    drawing = lay_out_swimlanes(events, "0")
 
-    assert len(found.lines) == LINES_MAX
-    assert found.lines[-1].label == "other streams"
-    assert [mark.y for mark in found.marks[LINES_MAX - 1 :]] == [found.lines[-1].y] * 4
-    assert found.links == []
+    assert len(drawing.lines) == LINES_MAX
+    assert drawing.lines[-1].label == "other streams"
+    assert [mark.y for mark in drawing.marks[LINES_MAX - 1 :]] == [drawing.lines[-1].y] * 4
+    assert drawing.links == []

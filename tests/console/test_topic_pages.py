@@ -41,7 +41,7 @@ def console(tmp_path: Path) -> Iterator[ConsoleService]:
 def write_checkpoint(console: ConsoleService, folder: Path, position: int, epoch: int = 1) -> None:
     """Store the checkpoint of a publisher."""
     log_id = console.service.log.identity().log_id
-    made = Checkpoint(
+    checkpoint = Checkpoint(
         log_id=log_id,
         epoch=epoch,
         target=TARGET,
@@ -49,7 +49,7 @@ def write_checkpoint(console: ConsoleService, folder: Path, position: int, epoch
         last_event_id="",
         written_at=WRITTEN_AT,
     )
-    CheckpointStore(open_storage(str(folder / "checkpoints")), TARGET).advance(made)
+    CheckpointStore(open_storage(str(folder / "checkpoints")), TARGET).advance(checkpoint)
 
 
 def write_archive(console: ConsoleService, folder: Path, segments: int) -> None:
@@ -59,7 +59,7 @@ def write_archive(console: ConsoleService, folder: Path, segments: int) -> None:
     assert isinstance(storage, FolderStorage)
     storage.put_if_absent(HEADER_NAME, encode_entry(ArchiveHeader(log_id=log_id)))
     for position in range(1, segments + 1):
-        made = Segment(
+        segment = Segment(
             log_id=log_id,
             epoch=1,
             first=position,
@@ -72,11 +72,11 @@ def write_archive(console: ConsoleService, folder: Path, segments: int) -> None:
             bytes=10,
             sha256="0" * 64,
         )
-        storage.put_if_absent(made.seal_name, encode_entry(made))
+        storage.put_if_absent(segment.seal_name, encode_entry(segment))
 
 
 def test_checkpoints_and_segments_are_displayed(console: ConsoleService, tmp_path: Path) -> None:
-    """N1: the position and lag of a publisher, and the digests of an archive's segments."""
+    """N1: the page shows the position and lag of publishers, and the digests of segments."""
     write_checkpoint(console, tmp_path, 1)
     write_archive(console, tmp_path, 2)
     page = console.sign_in().get("/topics")
@@ -103,7 +103,7 @@ def keep_result(console: ConsoleService, folder: Path, *, equal: bool, **finding
 
 
 def test_the_last_reconciliation_is_displayed(console: ConsoleService, tmp_path: Path) -> None:
-    """N1, H5: its verdict, its findings and its age are kept beside the checkpoints."""
+    """N1, H5: the page shows the last verdict and findings, which are stored beside checkpoints."""
     write_checkpoint(console, tmp_path, 2)
     keep_result(console, tmp_path, equal=True, duplicates=1, missing=0)
     page = console.sign_in().get("/topics").text
@@ -113,21 +113,25 @@ def test_the_last_reconciliation_is_displayed(console: ConsoleService, tmp_path:
 
     keep_result(console, tmp_path, equal=False, missing=1)
     keep_result(console, tmp_path, equal=False, missing=1200)
-    found = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
-    assert found is not None
-    assert (found.equal, found.findings, found.until) == (False, {"missing": 1200}, 2)
+    reconciliation = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
+    assert reconciliation is not None
+    assert (reconciliation.equal, reconciliation.findings, reconciliation.until) == (
+        False,
+        {"missing": 1200},
+        2,
+    )
     assert len(list((tmp_path / "checkpoints" / RECORD_FOLDER).iterdir())) == 2
     newest = max((tmp_path / "checkpoints" / RECORD_FOLDER).iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])
-    again = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
-    assert again is not None
-    assert again.findings == {"missing": 1}
+    previous = read_storage([str(tmp_path / "checkpoints")], []).publishers[0].reconciliation
+    assert previous is not None
+    assert previous.findings == {"missing": 1}
 
 
 def test_a_reconciliation_of_an_earlier_epoch_is_marked(
     console: ConsoleService, tmp_path: Path
 ) -> None:
-    """F8, H5: after a restore, an old verdict says nothing about the log."""
+    """F8, H5: after a restore, a verdict from an earlier epoch is marked."""
     keep_result(console, tmp_path, equal=True)
     console.service.log.store.raise_epoch()
     page = console.sign_in().get("/topics").text
@@ -137,7 +141,7 @@ def test_a_reconciliation_of_an_earlier_epoch_is_marked(
 
 
 def test_a_long_archive_is_read_from_its_end(console: ConsoleService, tmp_path: Path) -> None:
-    """N1: pages are bounded, however many segments there are."""
+    """N1: the report of an archive is bounded, for any number of segments."""
     write_archive(console, tmp_path, 2 * SEGMENTS_MAX)
     [archive] = read_storage([], [str(tmp_path / "archive")]).archives
 
@@ -149,7 +153,7 @@ def test_a_long_archive_is_read_from_its_end(console: ConsoleService, tmp_path: 
 def test_a_checkpoint_of_an_earlier_epoch_is_marked(
     console: ConsoleService, tmp_path: Path
 ) -> None:
-    """F8: after a restore, a publisher's checkpoint does not fit."""
+    """F8: after a restore, a checkpoint from another epoch is marked."""
     console.service.log.store.raise_epoch()
     write_checkpoint(console, tmp_path, 2)
 
@@ -157,7 +161,7 @@ def test_a_checkpoint_of_an_earlier_epoch_is_marked(
 
 
 def test_missing_and_damaged_places_are_reported(console: ConsoleService, tmp_path: Path) -> None:
-    """N1: what cannot be read is said; the page does not fail."""
+    """N1: the page reports a missing checkpoint and a damaged archive, and does not fail."""
     archive = tmp_path / "archive"
     archive.mkdir()
     (archive / HEADER_NAME).write_text("<script>alert(1)</script>")
@@ -170,7 +174,7 @@ def test_missing_and_damaged_places_are_reported(console: ConsoleService, tmp_pa
 
 
 def test_only_operators_of_all_tenants_see_topics(console: ConsoleService, tmp_path: Path) -> None:
-    """K2: a topic or an archive holds events of all tenants."""
+    """K2: only operators of all tenants see topics and archives."""
     write_checkpoint(console, tmp_path, 1)
     page = console.sign_in(tenant_id="default").get("/topics")
 

@@ -75,8 +75,10 @@ def test_list_has_outcome_and_workflow(console: ConsoleService) -> None:
         ({"workflow": "none"}, set()),
     ],
 )
-def test_filters(console: ConsoleService, filters: dict[str, str], titles: set[str]) -> None:
-    """N5: filters are in the address, and rows match them."""
+def test_filters_select_traces(
+    console: ConsoleService, filters: dict[str, str], titles: set[str]
+) -> None:
+    """N5: the filters of the address select the listed traces."""
     page = console.sign_in().get("/traces", **filters)
     all_titles = {"Given up", "Still open", "Healthcare customer discount approval"}
 
@@ -85,19 +87,19 @@ def test_filters(console: ConsoleService, filters: dict[str, str], titles: set[s
 
 
 def test_tenants_see_their_own_traces(console: ConsoleService) -> None:
-    """N2: the token of a tenant sees the traces of that tenant alone."""
+    """N2: the token of a tenant sees only the traces of that tenant."""
     acme = console.sign_in(tenant_id="acme", rights=["read"], subject=None)
 
-    listed = acme.get("/traces").text
-    assert "Of acme" in listed
-    assert "Still open" not in listed
+    text = acme.get("/traces").text
+    assert "Of acme" in text
+    assert "Still open" not in text
     assert acme.get("/trace", id="acme-1").status == 200
     assert acme.get("/trace", id=DEAL_ID).status == 404
     assert acme.get("/traces", tenant="default").status == 403
 
 
-def test_one_trace(console: ConsoleService) -> None:
-    """N1: a trace has its timeline, its drawn graph and the same as a table; precedents link."""
+def test_a_trace_has_a_timeline_a_graph_and_a_table(console: ConsoleService) -> None:
+    """N1: the page has a timeline, a graph, the same graph as a table, and linked precedents."""
     page = console.sign_in().get("/trace", id=DEAL_ID)
 
     assert page.status == 200
@@ -113,8 +115,8 @@ def test_one_trace(console: ConsoleService) -> None:
         assert f"id={event['event_id']}" in page.html
 
 
-def test_unknown_trace(console: ConsoleService) -> None:
-    """N1: an unknown trace is not found, and a page without an id says what is missing."""
+def test_an_unknown_trace_is_not_found(console: ConsoleService) -> None:
+    """N1: an unknown trace is not found, and an address without an id is refused."""
     visitor = console.sign_in()
 
     assert visitor.get("/trace", id="none").status == 404
@@ -122,60 +124,60 @@ def test_unknown_trace(console: ConsoleService) -> None:
     assert visitor.get("/traces", until="x").status == 400
 
 
-def test_restricted_types(console: ConsoleService) -> None:
-    """K4, N2: a token for some event types sees their part of a trace, and no outcome."""
-    some = console.sign_in(rights=["read"], types=["PolicyEvaluated", "PrecedentCited"])
+def test_a_token_for_some_types_sees_a_part_of_a_trace(console: ConsoleService) -> None:
+    """K4, N2: a token for some event types sees only events of these types, and no outcome."""
+    restricted = console.sign_in(rights=["read"], types=["PolicyEvaluated", "PrecedentCited"])
     first = console.sign_in(rights=["read"], types=["TraceStarted"])
 
-    page = some.get("/trace", id=DEAL_ID)
-    listed = first.get("/traces")
+    page = restricted.get("/trace", id=DEAL_ID)
+    trace_list = first.get("/traces")
 
     assert "The first event of this trace is not among" in page.text
     assert "Healthcare" not in page.text
     assert page.html.count('<rect class="node') == 3
-    assert "Healthcare" in listed.text
-    assert "not visible" in listed.text
-    assert "success" not in re.sub(r"<select.*?</select>", "", listed.html, flags=re.DOTALL)
+    assert "Healthcare" in trace_list.text
+    assert "not visible" in trace_list.text
+    assert "success" not in re.sub(r"<select.*?</select>", "", trace_list.html, flags=re.DOTALL)
 
 
 @pytest.fixture
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
+def empty_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService]:
     """A console on an empty SQLite log."""
-    with run_console(f"sqlite:///{tmp_path_factory.mktemp('quick')}/log.db") as service:
+    with run_console(f"sqlite:///{tmp_path_factory.mktemp('empty_console')}/log.db") as service:
         yield service
 
 
-def test_hostile_contents_are_text(quick: ConsoleService) -> None:
-    """N3: markup, quotes and long names in every field are shown as text."""
-    log = quick.service.log
+def test_hostile_contents_are_text(empty_console: ConsoleService) -> None:
+    """N3: markup, quotes and long names are displayed as text in every field."""
+    log = empty_console.service.log
     trace_id = "t<i>\"'&javascript:alert(1)"
     start_trace(log, trace_id, HOSTILE, HOSTILE + "x" * 10_000)
     observe_entity(log, trace_id, 1, HOSTILE)
     cited = {"cited_trace_id": "javascript:alert(1)<b>", "reason": HOSTILE * 1000}
     append_step(log, trace_id, 2, "PrecedentCited", cited)
-    visitor = quick.sign_in()
+    visitor = empty_console.sign_in()
 
-    listed = visitor.get("/traces")
-    page = visitor.get(listed.link("&lt;script&gt;"))
+    trace_list = visitor.get("/traces")
+    page = visitor.get(trace_list.link("&lt;script&gt;"))
 
-    for one in (listed, page):
-        assert one.status == 200
-        assert "<script>alert" not in one.html
-        assert not re.search(r"<[^>]* onload", one.html)
-        assert not re.search(r"(href|action)=\"javascript:", one.html)
-        assert " style=" not in one.html
-        assert len(one.html) < 100_000
+    for visited in (trace_list, page):
+        assert visited.status == 200
+        assert "<script>alert" not in visited.html
+        assert not re.search(r"<[^>]* onload", visited.html)
+        assert not re.search(r"(href|action)=\"javascript:", visited.html)
+        assert " style=" not in visited.html
+        assert len(visited.html) < 100_000
     assert "&lt;script&gt;alert(1)" in page.html
     assert page.html.count('<rect class="node') == 5
 
 
-def test_large_traces_are_bounded(quick: ConsoleService) -> None:
-    """N1: drawing, timeline and table are bounded, and say so; the rest is on further pages."""
-    log = quick.service.log
+def test_large_traces_are_bounded(empty_console: ConsoleService) -> None:
+    """N1: drawing, timeline and table are bounded, and further pages show the rest."""
+    log = empty_console.service.log
     start_trace(log, "large")
     for number in range(1, 610):
         observe_entity(log, "large", number, f"i-{number}")
-    visitor = quick.sign_in()
+    visitor = empty_console.sign_in()
 
     page = visitor.get("/trace", id="large")
     timeline = visitor.get("/trace", id="large", step=600)
@@ -189,22 +191,22 @@ def test_large_traces_are_bounded(quick: ConsoleService) -> None:
     assert "related item i-100, 0 facts" in visitor.get(page.link("Next")).text
 
 
-def test_long_lists_have_pages(quick: ConsoleService) -> None:
+def test_long_lists_have_pages(empty_console: ConsoleService) -> None:
     """N1, N5: a page lists 50 traces; its link to older ones continues without gap or repeat."""
-    log = quick.service.log
+    log = empty_console.service.log
     for number in range(120):
         start_trace(log, f"t-{number:03}", "even" if number % 2 == 0 else "odd")
-    visitor = quick.sign_in()
+    visitor = empty_console.sign_in()
 
     page = visitor.get("/traces")
-    seen = re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
+    trace_ids = re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
     while "Older" in page.html:
         page = visitor.get(page.link("Older"))
-        seen += re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
+        trace_ids += re.findall(r"<bdi>(t-\d+)</bdi>", page.html)
     odd = visitor.get("/traces", workflow="odd")
     more = visitor.get(odd.link("Older"))
 
-    assert seen == [f"t-{number:03}" for number in reversed(range(120))]
+    assert trace_ids == [f"t-{number:03}" for number in reversed(range(120))]
     assert odd.html.count("<tr>") == 1 + 50
     assert re.findall(r"<bdi>(t-\d+)</bdi>", more.html) == [
         f"t-{number:03}" for number in range(19, 0, -2)

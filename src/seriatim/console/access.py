@@ -31,12 +31,12 @@ async def _render_access(
     owner = page.params.get("owner", "").strip()
     if page.caller.tenant_id == ALL_TENANTS and page.caller.types is None:
         after = page.params.get("after")
-        found = await page.get("/v1/tokens", tenant_id=owner, after=after, limit=_PAGE + 1)
-        tokens = found["tokens"]
+        listing = await page.get("/v1/tokens", tenant_id=owner, after=after, limit=_PAGE + 1)
+        tokens = listing["tokens"]
         if len(tokens) > _PAGE:
             following = page.url("/access", owner=owner, after=tokens[_PAGE - 1]["token_id"])
-        begin = page.params.get("quotas_after")
-        quotas = await page.get("/v1/quotas", after=begin, limit=_PAGE + 1)
+        quotas_after = page.params.get("quotas_after")
+        quotas = await page.get("/v1/quotas", after=quotas_after, limit=_PAGE + 1)
         if len(quotas["quotas"]) > _PAGE:
             last = quotas["quotas"][_PAGE - 1]["tenant_id"]
             next_quotas = page.url("/access", owner=owner, quotas_after=last)
@@ -61,7 +61,11 @@ async def _render_access(
 
 
 async def create_token(page: ConsolePage) -> ConsoleResponse:
-    """Create a token, and show its text once."""
+    """Create a token and show its text once.
+
+    The text is rendered in the response to the form: an address must not contain it, and only its
+    hash is stored.
+    """
     form = page.form
     try:
         created = await page.post(
@@ -83,16 +87,16 @@ async def create_token(page: ConsolePage) -> ConsoleResponse:
     return await _render_access(page, created=created)
 
 
-def read_days(given: str) -> float | None:
-    """Return a number of days in seconds, None if there is none.
+def read_days(text: str) -> float | None:
+    """Return a number of days in seconds, None for an empty text.
 
     Raises:
-        InvalidArgument: It is not a positive number.
+        InvalidArgument: The text is not a positive number.
     """
-    if not given.strip():
+    if not text.strip():
         return None
     try:
-        days = float(given)
+        days = float(text)
     except ValueError:
         days = math.nan
     if not 0 < days <= _DAYS_MAX:
@@ -102,7 +106,7 @@ def read_days(given: str) -> float | None:
 
 
 async def confirm_revocation(page: ConsolePage) -> ConsoleResponse:
-    """Ask before a token is revoked."""
+    """Ask for a confirmation before a token is revoked."""
     token_id = page.params.get("token_id", "")
     return await page.render("access_revoke.html", token_id=token_id)
 
@@ -135,9 +139,9 @@ async def set_quota(page: ConsolePage) -> ConsoleResponse:
 
 
 def _read_rate(page: ConsolePage, name: str) -> float:
-    given = page.form.get(name, "").strip() or "0"
+    text = page.form.get(name, "").strip() or "0"
     try:
-        rate = float(given)
+        rate = float(text)
     except ValueError:
         rate = math.nan
     if not 0 <= rate < math.inf:
@@ -162,10 +166,10 @@ async def remove_quota(page: ConsolePage) -> ConsoleResponse:
 async def show_journal(page: ConsolePage) -> ConsoleResponse:
     """List the actions of operators, newest first."""
     before = page.params.get("before")
-    whole = page.caller.tenant_id == ALL_TENANTS
-    affected = page.params.get("affected", "").strip() if whole else None
-    found = await page.get("/v1/operations", tenant_id=affected, before=before, limit=_PAGE + 1)
-    operations: list[dict[str, Any]] = found["operations"]
+    sees_all_tenants = page.caller.tenant_id == ALL_TENANTS
+    affected = page.params.get("affected", "").strip() if sees_all_tenants else None
+    listing = await page.get("/v1/operations", tenant_id=affected, before=before, limit=_PAGE + 1)
+    operations: list[dict[str, Any]] = listing["operations"]
     following = ""
     if len(operations) > _PAGE:
         last = operations[_PAGE - 1]["position"]

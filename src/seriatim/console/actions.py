@@ -7,7 +7,7 @@ from typing import Any
 from seriatim.console.page import ConsolePage, ConsoleResponse
 from seriatim.core.errors import InvalidArgument
 
-_DIGITS_MAX = 18
+_DIGITS_MAX = 18  # fewer than those of 2**63, the bound of positions
 # The address holds the name of an outcome, never its text: a link must not put words on a page.
 _OUTCOMES = {
     "paused": "Paused.",
@@ -37,9 +37,9 @@ def finish_action(
             was recorded in the journal.
         params: Further parameters of the page.
     """
-    given = result if isinstance(result, dict) else {}
-    count = given.get("count") if outcome in _COUNTED else None
-    unrecorded = None if given.get("recorded", True) else "yes"
+    response = result if isinstance(result, dict) else {}
+    count = response.get("count") if outcome in _COUNTED else None
+    unrecorded = None if response.get("recorded", True) else "yes"
     return page.redirect(path, **params, done=outcome, count=count, unrecorded=unrecorded)
 
 
@@ -58,12 +58,12 @@ def list_notices(page: ConsolePage) -> list[tuple[str, str]]:
 
 
 def _read_affected(page: ConsolePage) -> str:
-    given = page.params.get("count", "")
-    return f"{int(given):,}" if _is_number(given) else "some"
+    text = page.params.get("count", "")
+    return f"{int(text):,}" if _is_number(text) else "some"
 
 
 def read_count(page: ConsolePage, name: str) -> int:
-    """Return a number of a form.
+    """Return the whole number in a field of the submitted form.
 
     Raises:
         InvalidArgument: It is not a whole number.
@@ -71,16 +71,16 @@ def read_count(page: ConsolePage, name: str) -> int:
     return parse_count(page.form.get(name, ""), name)
 
 
-def parse_count(given: str, name: str) -> int:
-    """Return a number of a field.
+def parse_count(text: str, name: str) -> int:
+    """Return the whole number that a text represents.
 
     Raises:
         InvalidArgument: It is not a whole number.
     """
-    if not _is_number(given):
+    if not _is_number(text):
         msg = f"{name} must be a whole number"
         raise InvalidArgument(msg, details={"argument": name})
-    return int(given)
+    return int(text)
 
 
 def _is_number(text: str) -> bool:

@@ -33,7 +33,7 @@ from seriatim.console.sessions import (
     SECURE_COOKIE,
     SESSION_S,
     SessionSigner,
-    local_id,
+    make_local_id,
 )
 from seriatim.core.builtin_folds import BUILTIN_FOLDS
 from seriatim.core.errors import (
@@ -49,15 +49,18 @@ from seriatim.core.projection import Projection
 logger = logging.getLogger("seriatim.console")
 
 _FORM_BYTES = 2 * MIB
-_SIGN_IN_BYTES = 8 * KIB  # sent by clients that are not authenticated yet
+_SIGN_IN_BYTES = 8 * KIB  # clients that are not authenticated send it, so it must be small
 _ADDRESS_CHARS = 2048
-_OWN_ADDRESS = re.compile(rf"{PREFIX}/[!-\[\]-~]*")  # visible ASCII without the backslash
+# Visible ASCII without the backslash: browsers read a backslash as a slash, and a line break would
+# start another header.
+_OWN_ADDRESS = re.compile(rf"{PREFIX}/[!-\[\]-~]*")
 _HTML = b"text/html; charset=utf-8"
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     b"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-# N3: nothing inline, no other origin, no framing; pages are not kept by caches.
+# N3: pages contain text that any caller with the right to append has written. If a template failed
+# to escape it, the policy would still refuse inline scripts, other origins and frames.
 _SECURITY_HEADERS = (
     (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
@@ -66,7 +69,7 @@ _SECURITY_HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-_NO_STORE = (b"cache-control", b"no-store")
+_NO_STORE = (b"cache-control", b"no-store")  # no cache keeps what a token has read
 
 
 class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +77,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sign_in_code: Opens a session once, without a token; for `seriatim console`.
-        operate: Whether such a session may operate, beside reading.
+        operate: Whether such a session may also operate.
         session_s: The lifetime of a session in seconds.
         projections: Declared projections whose states can be displayed event by event, besides
             the shipped ones.
@@ -87,7 +90,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_sign_in_code() -> str:
-    """Return a code for a one-time link."""
+    """Return a random code for a one-time sign-in link."""
     return secrets.token_urlsafe(24)
 
 
@@ -129,7 +132,7 @@ class Console:
         if request.path in ("/", PREFIX):
             return _secure(redirect_to(f"{PREFIX}/"))
         path = request.path.removeprefix(PREFIX)
-        request.route = self._route_of(path)
+        request.route = self._name_route(path)
         try:
             return _secure(await self._respond(app, request, path))
         except SeriatimError as error:
@@ -137,21 +140,25 @@ class Console:
         except StatusError as refusal:
             return _secure(self._error_page(app, request, refusal.error, refusal.status))
         except ClientDisconnected:
-            raise
+            raise  # nobody is left to receive a page
         except Exception as error:
+            # The visitor receives only the type: a message may contain data of other tenants.
             logger.exception("a page failed with an unexpected error")
             msg = f"the console failed with an unexpected error ({type(error).__name__})"
             failure = BackendFailure(msg, details={"ambiguous": True})
             return _secure(self._error_page(app, request, failure))
 
-    def _route_of(self, path: str) -> str:
-        """Return the path for metrics; one value for all unknown paths, which have no bound."""
-        known = path in ("/sign-in", "/sign-out") or any(path == one for _, one in self._routes)
+    def _name_route(self, path: str) -> str:
+        """Return the route name for metrics; all unknown paths share one, to bound their number."""
+        known = path in ("/sign-in", "/sign-out") or any(
+            path == page_path for _, page_path in self._routes
+        )
         return PREFIX + path if known else f"{PREFIX}/other"
 
     async def _respond(self, app: App, request: HttpRequest, path: str) -> ConsoleResponse:
         if path.startswith("/static/"):
             return self._static_file(request, path)
+        # Also before signing in: another site could sign a visitor in with a token of its own.
         _check_origin(request)
         if path == "/sign-in":
             return await self._sign_in(app, request)
@@ -165,16 +172,17 @@ class Console:
         route = self._routes.get((request.route_method, path))
         if route is None and not signs_out:
             raise NotFound("there is no such page in the console")
-        named = parse_fields(request.query).get("tenant") or None
-        request.tenant_id = caller.resolve_tenant(named)
+        requested_tenant = parse_fields(request.query).get("tenant") or None
+        request.tenant_id = caller.resolve_tenant(requested_tenant)
         form = {}
         if request.method == "POST":
             form = await self._read_form(app, request, cookie)
-            if named is None and form.get("tenant"):
-                held = request.held_bytes
+            if requested_tenant is None and form.get("tenant"):
+                # The form was read before its tenant was known: move its bytes to that tenant.
+                body_bytes = request.held_bytes
                 app.service.release(request)
                 request.tenant_id = caller.resolve_tenant(form["tenant"])
-                app.service.hold(request, held)
+                app.service.hold(request, body_bytes)
         request.identified = True
         if route is None:
             return _clear_cookies(redirect_to(f"{PREFIX}/sign-in"))
@@ -198,12 +206,14 @@ class Console:
 
     def _redirect_to_sign_in(self, app: App, request: HttpRequest) -> HttpResponse:
         """Send a client without a session to the form, and from there to the requested page."""
-        address = _address_of(request)
+        address = _format_address(request)
         if _is_cross_site_navigation(request):
             # Browsers send no SameSite=Strict cookie when a link on another site is followed, but
             # they send it when this page loads the same address again.
             body = self._renderer.render("continue.html", {"address": address})
             return HttpResponse(200, body, _HTML)
+        # The name counts, not only the address: a page of another site whose host name resolves to
+        # this machine must not receive a session.
         if app.service.tokens_optional and is_loopback(host_name(request.headers)):
             return self._open_session(request, ANONYMOUS, address)
         query = "" if address == f"{PREFIX}/" else "?" + urlencode({"next": address})
@@ -212,19 +222,19 @@ class Console:
     # -- sessions
 
     async def _authenticate(self, app: App, request: HttpRequest) -> tuple[str, Caller | None]:
-        """Return the cookie of a request and its caller, None if it has no valid session."""
+        """Return the cookie of a request and its caller; without a valid session "" and None."""
         cookie = _read_cookie(request)
         if not cookie:
             return "", None
         try:
             session = self._signer.open(cookie, time.time())
-            return cookie, await self._caller_of(app, request, session.token_id)
+            return cookie, await self._find_caller(app, request, session.token_id)
         except Unauthorized:
             return "", None
 
-    async def _caller_of(self, app: App, request: HttpRequest, token_id: str) -> Caller:
+    async def _find_caller(self, app: App, request: HttpRequest, token_id: str) -> Caller:
         code = self._settings.sign_in_code
-        if code is not None and token_id == local_id(code):
+        if code is not None and token_id == make_local_id(code):
             rights: frozenset[Right] = frozenset({"read"})
             if self._settings.operate:
                 # Pages append nothing: these two are for dry runs of appends.
@@ -242,10 +252,10 @@ class Console:
             return self._sign_in_page(params.get("next", ""))
         if request.method != "POST":
             raise NotFound("there is no such page in the console")
-        raw = await request.body(
+        body = await request.body(
             _SIGN_IN_BYTES, app.service.settings.body_timeout_s, lambda _: None
         )
-        form = parse_fields(raw)
+        form = parse_fields(body)
         address = form.get("next", "")
         try:
             token = form.get("token", "").strip().encode()
@@ -256,21 +266,22 @@ class Console:
             return self._sign_in_page(address, msg, HTTPStatus.FORBIDDEN)
         except Forbidden as error:
             return self._sign_in_page(address, error.message, HTTPStatus.FORBIDDEN)
-        return self._open_session(request, caller.token_id, _own_address(address))
+        return self._open_session(request, caller.token_id, _restrict_address(address))
 
-    def _use_code(self, request: HttpRequest, given: str) -> HttpResponse:
-        """Open a session by a one-time link; a code that was used opens no second one."""
+    def _use_code(self, request: HttpRequest, submitted: str) -> HttpResponse:
+        """Open a session for a one-time link; a code is accepted once."""
         code, genuine = self._code, False
         if code is not None:
-            genuine = hmac.compare_digest(given.encode(), code.encode())
+            # In constant time: a faster refusal would tell how much of a guess was right.
+            genuine = hmac.compare_digest(submitted.encode(), code.encode())
         if code is None or not genuine:
             msg = "this sign-in link was used before, or belongs to another console"
             return self._sign_in_page("", msg, HTTPStatus.FORBIDDEN)
         self._code = None
-        return self._open_session(request, local_id(code), f"{PREFIX}/")
+        return self._open_session(request, make_local_id(code), f"{PREFIX}/")
 
     def _sign_in_page(self, address: str, error: str = "", status: int = 200) -> HttpResponse:
-        values = {"error": error, "address": _own_address(address)}
+        values = {"error": error, "address": _restrict_address(address)}
         return HttpResponse(status, self._renderer.render("sign_in.html", values), _HTML)
 
     def _open_session(self, request: HttpRequest, token_id: str, address: str) -> HttpResponse:
@@ -288,8 +299,8 @@ class Console:
         """
         service = app.service
         hold = partial(service.hold, request)
-        raw = await request.body(_FORM_BYTES, service.settings.body_timeout_s, hold)
-        form = await service.run_sized(request.tenant_id, len(raw), partial(parse_fields, raw))
+        body = await request.body(_FORM_BYTES, service.settings.body_timeout_s, hold)
+        form = await service.run_sized(request.tenant_id, len(body), partial(parse_fields, body))
         if not self._signer.is_request_token(form.pop("request_token", ""), cookie):
             msg = "this form was not made by your session: go back, reload the page, and try again"
             raise Forbidden(msg)
@@ -311,12 +322,13 @@ def _secure(response: ConsoleResponse) -> ConsoleResponse:
 
 
 def _check_origin(request: HttpRequest) -> None:
-    """Refuse actions that another site's page sends; browsers name their origin.
+    """Refuse actions that a page of another site sends.
 
-    A request without these headers is not sent by a browser.
+    Browsers name the origin of a request in headers. A request without them is not sent by a
+    browser, so no visitor's cookie is misused.
 
     Raises:
-        Forbidden: The request comes from another origin, or from one that hides its name.
+        Forbidden: The request comes from another origin, or its origin is hidden.
     """
     if request.route_method == "GET":
         return
@@ -329,8 +341,8 @@ def _check_origin(request: HttpRequest) -> None:
 
 def _is_cross_site_navigation(request: HttpRequest) -> bool:
     headers = request.headers
-    followed = headers.get(b"sec-fetch-site"), headers.get(b"sec-fetch-mode")
-    return request.route_method == "GET" and followed == (b"cross-site", b"navigate")
+    fetch_metadata = headers.get(b"sec-fetch-site"), headers.get(b"sec-fetch-mode")
+    return request.route_method == "GET" and fetch_metadata == (b"cross-site", b"navigate")
 
 
 def _is_encrypted(request: HttpRequest) -> bool:
@@ -342,9 +354,10 @@ def _read_cookie(request: HttpRequest) -> str:
     """Return the session cookie; other applications of the host may have set malformed ones."""
     text = request.headers.get(b"cookie", b"").decode("latin-1")
     pairs = [pair.strip().partition("=") for pair in text.split(";")]
-    cookies = {name: value for name, _, value in reversed(pairs)}  # the first one counts
+    cookies = {name: value for name, _, value in reversed(pairs)}  # the first of a name counts
     if SECURE_COOKIE in cookies:
         return cookies[SECURE_COOKIE]
+    # Under TLS only the name with the prefix counts: another host could have set the other one.
     return "" if request.scheme == "https" else cookies.get(COOKIE, "")
 
 
@@ -358,25 +371,30 @@ def _set_cookie(
 
 
 def _clear_cookies(response: HttpResponse) -> HttpResponse:
+    # Both names: a visitor may have signed in with and without TLS.
     cleared = ((b"set-cookie", _format_cookie(name, "", 0)) for name in (COOKIE, SECURE_COOKIE))
     return msgspec.structs.replace(response, headers=(*response.headers, *cleared))
 
 
 def _format_cookie(name: str, value: str, lifetime_s: int) -> bytes:
+    # Strict, and HttpOnly: forms of other sites are sent without it, and scripts cannot read it.
     secure = "; Secure" if name == SECURE_COOKIE else ""
     attributes = f"Path=/; Max-Age={lifetime_s}; HttpOnly; SameSite=Strict{secure}"
     return f"{name}={value}; {attributes}".encode()
 
 
-def _address_of(request: HttpRequest) -> str:
+def _format_address(request: HttpRequest) -> str:
     """Return the address of a request, to load it after signing in."""
     address = quote(request.path)
     if request.query:
         address += "?" + quote(request.query, safe="%=&+/:,;~")
-    return _own_address(address) if request.route_method == "GET" else f"{PREFIX}/"
+    return _restrict_address(address) if request.route_method == "GET" else f"{PREFIX}/"
 
 
-def _own_address(given: str) -> str:
-    """Return an address of the console, the overview in place of any other address."""
-    own = len(given) <= _ADDRESS_CHARS and _OWN_ADDRESS.fullmatch(given) is not None
-    return given if own else f"{PREFIX}/"
+def _restrict_address(address: str) -> str:
+    """Return the address if it belongs to the console, else that of the overview.
+
+    The address comes from a link, which must not send a visitor to another site after signing in.
+    """
+    is_own = len(address) <= _ADDRESS_CHARS and _OWN_ADDRESS.fullmatch(address) is not None
+    return address if is_own else f"{PREFIX}/"

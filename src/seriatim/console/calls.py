@@ -1,4 +1,4 @@
-"""Calls that return what a page displays: curl, the command line, and Python; without a token."""
+"""Equivalent calls of a page for curl, the command line and Python; they contain no token."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ class CallContext(msgspec.Struct, frozen=True):
     def of(cls, page: ConsolePage) -> CallContext:
         """Return the context of a page."""
         host = page.request.headers.get(b"host", b"localhost").decode("latin-1")
-        named = page.caller.tenant_id == ALL_TENANTS
-        return cls(f"{page.request.scheme}://{host}", page.request.tenant_id if named else None)
+        names_tenant = page.caller.tenant_id == ALL_TENANTS
+        return cls(
+            f"{page.request.scheme}://{host}", page.request.tenant_id if names_tenant else None
+        )
 
     def curl(self, path: str, params: Mapping[str, str], body: Any = None) -> str:
         """Return a curl command; the shell inserts the token from its variable."""
@@ -50,10 +52,10 @@ class CallContext(msgspec.Struct, frozen=True):
 
     def cli(self, command: str, options: Mapping[str, str]) -> str:
         """Return a command of the CLI."""
-        given = {"url": self.address, **options}
+        arguments = {"url": self.address, **options}
         if self.tenant_id is not None:
-            given["tenant"] = self.tenant_id
-        parts = [shlex.quote(f"--{name}={value}") for name, value in given.items()]
+            arguments["tenant"] = self.tenant_id
+        parts = [shlex.quote(f"--{name}={value}") for name, value in arguments.items()]
         return " ".join(["seriatim", command, *parts])
 
     def python(self, expression: str) -> str:
@@ -65,7 +67,7 @@ class CallContext(msgspec.Struct, frozen=True):
         )
 
 
-def event_calls(context: CallContext, event_id: str) -> EquivalentCalls:
+def make_event_calls(context: CallContext, event_id: str) -> EquivalentCalls:
     """Return the calls that read one event."""
     return EquivalentCalls(
         context.curl("/v1/event", {"event_id": event_id}),
@@ -74,13 +76,13 @@ def event_calls(context: CallContext, event_id: str) -> EquivalentCalls:
     )
 
 
-def query_calls(context: CallContext, query: Mapping[str, Any], limit: int) -> EquivalentCalls:
+def make_query_calls(context: CallContext, query: Mapping[str, Any], limit: int) -> EquivalentCalls:
     """Return the calls that run a query."""
     return EquivalentCalls(
         context.curl("/v1/query", {}, {"query": query, "limit": limit}),
         context.cli("query", {"query": json.dumps(query, ensure_ascii=False), "limit": str(limit)}),
         context.python(
-            f"found = log.query(seriatim.Query.from_mapping({dict(query)!r}), limit={limit})\n"
-            "    print(found.context_version, found.records)"
+            f"result = log.query(seriatim.Query.from_mapping({dict(query)!r}), limit={limit})\n"
+            "    print(result.context_version, result.records)"
         ),
     )

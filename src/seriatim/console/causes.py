@@ -37,10 +37,12 @@ class CauseNode(msgspec.Struct):
 
 async def read_cause_tree(page: ConsolePage, event: dict[str, Any]) -> CauseNode:
     """Return the tree from the first known cause of an event to its effects, bounded."""
-    here = CauseNode(event["event_id"], event, here=True)
-    seen = {here.event_id}
-    await _add_effects(page, here, seen)
-    top = here
+    node = CauseNode(event["event_id"], event, here=True)
+    seen = {
+        node.event_id
+    }  # callers choose causation ids, so events can cause each other in a circle
+    await _add_effects(page, node, seen)
+    top = node
     for _ in range(CAUSES_MAX):
         cause_id = None if top.event is None else top.event["causation_id"]
         if cause_id is None or cause_id in seen:
@@ -51,30 +53,30 @@ async def read_cause_tree(page: ConsolePage, event: dict[str, Any]) -> CauseNode
 
 
 async def _find_event(page: ConsolePage, event_id: str) -> dict[str, Any] | None:
-    """Return an event, None if there is none; a causation id need not be an event id."""
+    """Return an event by its id, None if there is none: a causation id may be any text."""
     try:
-        found: dict[str, Any] = (await page.get("/v1/event", event_id=event_id))["record"]
+        event: dict[str, Any] = (await page.get("/v1/event", event_id=event_id))["record"]
     except (NotFound, InvalidArgument):
         return None
-    return found
+    return event
 
 
 async def _add_effects(page: ConsolePage, top: CauseNode, seen: set[str]) -> None:
     """Add the effects of an event level by level, until a bound is reached."""
-    waiting = deque([(top, 1)])
+    queue = deque([(top, 1)])
     lookups = 0
-    while waiting:
-        node, depth = waiting.popleft()
+    while queue:
+        node, depth = queue.popleft()
         if depth > EFFECT_DEPTH or lookups >= _LOOKUPS_MAX or len(seen) > EFFECTS_MAX:
             node.cut = True
             continue
         lookups += 1
-        found = await page.get("/v1/events", causation_id=node.event_id, limit=_EFFECTS_OF_ONE)
-        for event in found["records"]:
+        response = await page.get("/v1/events", causation_id=node.event_id, limit=_EFFECTS_OF_ONE)
+        for event in response["records"]:
             if event["event_id"] in seen:
                 continue
             seen.add(event["event_id"])
             effect = CauseNode(event["event_id"], event)
             node.effects.append(effect)
-            waiting.append((effect, depth + 1))
-        node.cut = len(found["records"]) == _EFFECTS_OF_ONE
+            queue.append((effect, depth + 1))
+        node.cut = len(response["records"]) == _EFFECTS_OF_ONE

@@ -20,7 +20,7 @@ from seriatim.core.errors import Forbidden, InvalidArgument, NotFound
 from seriatim.core.times import parse_us
 
 _PAGE = 100
-_TIMED_MAX = 20  # projections whose lag in time is read: one read each
+_TIMED_MAX = 20  # consumers whose lag in time is read: it takes one read of the log for each
 HANDLER_STATUSES = ("failed", "blocked", "claimed", "expired", "dead", "unknown")
 
 MarkColor = Literal["good", "warn", "bad", ""]
@@ -35,11 +35,11 @@ class ConsumerRow(msgspec.Struct, kw_only=True):
         path: The page that shows it; empty if there is none.
         state: Its state in a word or two.
         color: The colour of the state.
-        position: Its cursor; for a handler the first waiting event, None if none waits.
-        lag: The events that wait for it.
-        lag_time: The age of the oldest of them, in words; empty if it is unknown.
+        position: Its cursor; for a handler the position of its first pending event, or None.
+        lag: The number of its pending events.
+        lag_time: The age of the oldest pending event, in words; empty if it is unknown.
         trend: Whether the lag grows or falls, in a word.
-        failures: The events that need an operator.
+        failures: The number of events that need an operator.
         error: The last error.
     """
 
@@ -57,12 +57,12 @@ class ConsumerRow(msgspec.Struct, kw_only=True):
 
     @property
     def stalled(self) -> bool:
-        """Whether its cursor has stood still for a minute while events waited."""
+        """Whether its cursor has not moved for a minute while events were pending."""
         return self.state == "stalled"
 
 
 async def read_optional(page: ConsolePage, path: str, **params: Any) -> Any:
-    """Call a route, and return None if the caller may not, or there is nothing to read.
+    """Call a route; return None if the caller lacks the right, or the log lacks the data.
 
     A log in memory has no read models, and most logs have no registry.
     """
@@ -74,9 +74,9 @@ async def read_optional(page: ConsolePage, path: str, **params: Any) -> Any:
 
 async def read_projections(page: ConsolePage) -> list[ConsumerRow]:
     """Return the projections of the tenant, with their lag in time."""
-    found = await read_optional(page, "/v1/projections")
-    listed = [] if found is None else found["projections"][:_PAGE]
-    rows = [make_projection_row(page, one) for one in listed]
+    response = await read_optional(page, "/v1/projections")
+    statuses = [] if response is None else response["projections"][:_PAGE]
+    rows = [make_projection_row(page, status) for status in statuses]
     for row in [row for row in rows if row.lag][:_TIMED_MAX]:
         row.lag_time = await read_lag_time(page, row.position or 0)
     return rows
@@ -115,18 +115,18 @@ def _describe_projection(
 
 async def read_lag_time(page: ConsolePage, position: int) -> str:
     """Return the age of the first event of the tenant after a position, in words."""
-    found = await read_optional(page, "/v1/events", after=position, limit=1)
-    if not found or not found["records"]:
+    response = await read_optional(page, "/v1/events", after=position, limit=1)
+    if not response or not response["records"]:
         return ""
-    recorded_us = parse_us(found["records"][0]["recorded_at"]) or 0
+    recorded_us = parse_us(response["records"][0]["recorded_at"]) or 0
     return format_span(max(0.0, time.time() - recorded_us / 1_000_000))
 
 
 async def read_subscriptions(page: ConsolePage) -> list[ConsumerRow]:
-    """Return the durable subscriptions of the tenant, for operators."""
-    found = await read_optional(page, "/v1/subscriptions", limit=_PAGE)
-    listed = [] if found is None else found["subscriptions"]
-    return [_make_subscription_row(page, one) for one in listed]
+    """Return the durable subscriptions of the tenant; none for callers who are no operators."""
+    response = await read_optional(page, "/v1/subscriptions", limit=_PAGE)
+    statuses = [] if response is None else response["subscriptions"]
+    return [_make_subscription_row(page, status) for status in statuses]
 
 
 def _make_subscription_row(page: ConsolePage, status: dict[str, Any]) -> ConsumerRow:
@@ -167,21 +167,21 @@ class HandlerRow(ConsumerRow, kw_only=True):
 
 async def read_handlers(page: ConsolePage) -> list[HandlerRow] | None:
     """Return the handlers of the registry, for operators; None if there is no registry."""
-    found = await read_optional(page, "/v1/registry")
-    if found is None:
+    registry = await read_optional(page, "/v1/registry")
+    if registry is None:
         return None
-    waiting = count_waiting(found["counts"])
+    waiting = count_waiting(registry["counts"])
     rows = []
-    for one in found["handlers"][:_PAGE]:
+    for handler in registry["handlers"][:_PAGE]:
         counts = {
             count["status"]: count["count"]
-            for count in found["counts"]
-            if count["handler"] == one["name"]
+            for count in registry["counts"]
+            if count["handler"] == handler["name"]
         }
-        row = _make_handler_row(page, one, counts, waiting.get(one["name"]))
+        row = _make_handler_row(page, handler, counts, waiting.get(handler["name"]))
         row.cursors = [
             cursor | {"lag_time": _format_lag(cursor)}
-            for cursor in found["cursors"]
+            for cursor in registry["cursors"]
             if cursor["handler"] == row.name
         ]
         rows.append(row)
@@ -231,5 +231,5 @@ def find_samples(page: ConsolePage, kind: ConsumerKind, name: str) -> list[Consu
 
 def draw_lag(page: ConsolePage, kind: ConsumerKind, name: str) -> str:
     """Draw the lag of a consumer in the last hour; empty before there are two samples."""
-    points = [(one.at, float(one.lag)) for one in find_samples(page, kind, name)]
-    return draw_line_chart([("lag", points)], label=f"Events that wait for {name}, by time")
+    points = [(sample.at, float(sample.lag)) for sample in find_samples(page, kind, name)]
+    return draw_line_chart([("lag", points)], label=f"Lag of {name} in events, by time")

@@ -28,18 +28,18 @@ def draw_line_chart(
     Returns:
         An SVG element, or an empty text if no line has two points.
     """
-    drawn = [(name, reduce_points(points)) for name, points in lines if len(points) > 1]
-    if not drawn:
+    series = [(name, reduce_points(points)) for name, points in lines if len(points) > 1]
+    if not series:
         return ""
-    times = [at for _, points in drawn for at, _ in points]
+    times = [at for _, points in series for at, _ in points]
     begin, end = min(times), max(times)
-    top = choose_top(max(value for _, points in drawn for _, value in points))
+    top = choose_top(max(value for _, points in series for _, value in points))
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"',
         f' aria-label="{escape(label)}">',
         *_draw_axes(begin, end, top, unit),
     ]
-    for number, (name, points) in enumerate(drawn):
+    for number, (name, points) in enumerate(series):
         path = _format_path(points, begin, end, top)
         if number == 0:
             parts.append(_draw_area(path, points, begin, end))
@@ -96,11 +96,11 @@ def _draw_axes(begin: float, end: float, top: float, unit: str) -> list[str]:
             f'<line class="axis" x1="{_LEFT}" y1="{y}" x2="{right}" y2="{y}"/>',
             f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{text}</text>',
         ]
-    below = _HEIGHT - 6
-    ago = escape(f"{format_span(end - begin)} ago")
+    label_y = _HEIGHT - 6
+    start_label = escape(f"{format_span(end - begin)} ago")
     parts += [
-        f'<text x="{_LEFT}" y="{below}">{ago}</text>',
-        f'<text x="{right}" y="{below}" text-anchor="end">now</text>',
+        f'<text x="{_LEFT}" y="{label_y}">{start_label}</text>',
+        f'<text x="{right}" y="{label_y}" text-anchor="end">now</text>',
     ]
     return parts
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from seriatim.console.calls import CallContext, event_calls
+from seriatim.console.calls import CallContext, make_event_calls
 from seriatim.console.causes import read_cause_tree
 from seriatim.console.consumers import read_optional
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
@@ -44,7 +44,7 @@ from seriatim.core.errors import (
 from seriatim.core.patterns import escape_name
 from seriatim.core.query import ID_FIELDS
 
-ROWS_MAX = 200  # kept in a page that follows the log
+ROWS_MAX = 200  # a page that follows the log removes older rows
 _FILTERS = (
     "types",
     "stream_type",
@@ -57,10 +57,10 @@ _FILTERS = (
     "recorded_after",
     "recorded_until",
 )
-_QUERIED = ("tag", "payload")  # filters that only a query has
-_TYPES = 50  # offered to complete the filter by type
-_RELATED = 100  # events of one append, or of one correlation
-_SMALL_FRAME = 16 * 1024  # bytes; a larger message of a tail is formatted in a thread
+_QUERY_FILTERS = ("tag", "payload")  # filters that only a query has
+_TYPES_MAX = 50  # offered to complete the filter by type
+_RELATED_MAX = 100  # events of one append, or of one correlation
+_SMALL_FRAME_BYTES = 16 * 1024  # bytes; a larger message of a tail is formatted in a thread
 _ENVELOPE = (
     "event_version",
     "occurred_at",
@@ -78,63 +78,65 @@ _ENVELOPE = (
 
 async def show_events(page: ConsolePage) -> ConsoleResponse:
     """Show a page of events that match the filters of the address."""
-    given = {name: page.params.get(name, "").strip() for name in _FILTERS}
+    filters = {name: page.params.get(name, "").strip() for name in _FILTERS}
     newest_first = page.params.get("order") != "oldest"
-    error, status, found = "", 200, EventPage([])
+    error, status, event_page = "", 200, EventPage([])
     head = (await page.get("/v1/log"))["head"]
     try:
         if (target := await _find_jump(page, newest_first=newest_first)) is not None:
-            return page.redirect("/events", **_kept(page), **target)
-        query = build_query(given) if any(given[name] for name in _QUERIED) else None
-        filters = {name: given[name] for name in _FILTERS if name not in _QUERIED}
-        found = await read_event_page(page, filters, newest_first=newest_first, query=query)
+            return page.redirect("/events", **_read_list_params(page), **target)
+        query = build_query(filters) if any(filters[name] for name in _QUERY_FILTERS) else None
+        indexed_filters = {name: filters[name] for name in _FILTERS if name not in _QUERY_FILTERS}
+        event_page = await read_event_page(
+            page, indexed_filters, newest_first=newest_first, query=query
+        )
     except (InvalidArgument, InvalidQuery, LimitExceeded, NotFound, TimedOut) as problem:
-        error, status = problem.message, _status_of(page, problem)
-    types = [] if error else await list_types(page, given["types"])
-    followable = newest_first and not error and not _has_passed(given)
-    live = followable and found.at_start and page.params.get("live") == "1"
+        error, status = problem.message, _find_status(page, problem)
+    types = [] if error else await list_types(page, filters["types"])
+    followable = newest_first and not error and not _has_passed(filters)
+    live = followable and event_page.at_start and page.params.get("live") == "1"
     return await page.render(
         "events.html",
         status=status,
         error=error,
-        filters=given,
+        filters=filters,
         types=types,
-        kept=_kept(page),
+        link_params=_read_list_params(page),
         newest_first=newest_first,
-        found=found,
+        event_page=event_page,
         head=head,
         followable=followable,
         live=live,
         rows_max=ROWS_MAX,
-        tail=given,
+        tail=filters,
     )
 
 
-def build_query(given: Mapping[str, str]) -> dict[str, Any]:
+def build_query(filters: Mapping[str, str]) -> dict[str, Any]:
     """Return the query with the filters of the form, except the times; empty if there are none.
 
     Raises:
         InvalidArgument: A filter is malformed.
     """
-    one: dict[str, Any] = {name: given[name] for name in ID_FIELDS if given.get(name)}
-    if given.get("types"):
-        one["types"] = [given["types"]]
-    if given.get("tag"):
-        one["tags"] = [given["tag"]]
-    if given.get("payload"):
-        one["payload"] = [parse_json_field(given["payload"], "payload")]
-    stream = [given.get("stream_type") or "", given.get("stream_id") or ""]
+    event_filter: dict[str, Any] = {name: filters[name] for name in ID_FIELDS if filters.get(name)}
+    if filters.get("types"):
+        event_filter["types"] = [filters["types"]]
+    if filters.get("tag"):
+        event_filter["tags"] = [filters["tag"]]
+    if filters.get("payload"):
+        event_filter["payload"] = [parse_json_field(filters["payload"], "payload")]
+    stream = [filters.get("stream_type") or "", filters.get("stream_id") or ""]
     if any(stream) and not all(stream):
         msg = "stream_id and stream_type must be given together"
         raise InvalidArgument(msg, details={"argument": "stream_id"})
     if any(stream):
-        one["streams"] = [stream]
-    return {"filters": [one]} if one else {}
+        event_filter["streams"] = [stream]
+    return {"filters": [event_filter]} if event_filter else {}
 
 
-def _has_passed(given: Mapping[str, str]) -> bool:
-    """Return whether the window of the filters has ended, so that no new event is in it."""
-    until = parse_window(given).until
+def _has_passed(filters: Mapping[str, str]) -> bool:
+    """Return whether the time window of the filters is over, so that no new event matches."""
+    until = parse_window(filters).until
     return until is not None and until < time.time_ns() // 1000
 
 
@@ -144,24 +146,24 @@ async def list_types(page: ConsolePage, pattern: str) -> list[tuple[str, str]]:
     A token that is restricted to event types gets none: the counts are of all types.
     """
     prefix = pattern[:-1] if pattern.endswith(".*") else ""
-    found = await read_optional(page, "/v1/event-types", prefix=prefix, limit=_TYPES)
+    response = await read_optional(page, "/v1/event-types", prefix=prefix, limit=_TYPES_MAX)
     return [
         (
-            escape_name(one["event_type"]),
-            f"events: {format_number(one['counted'])}{'' if one['exact'] else ' or more'}",
+            escape_name(entry["event_type"]),
+            f"events: {format_number(entry['counted'])}{'' if entry['exact'] else ' or more'}",
         )
-        for one in (found or {"types": []})["types"]
+        for entry in (response or {"types": []})["types"]
     ]
 
 
-def _kept(page: ConsolePage) -> dict[str, str]:
-    """Return the filters and the order of the address, without the place in the list."""
+def _read_list_params(page: ConsolePage) -> dict[str, str]:
+    """Return the filters and the order that the address names, without the page of the list."""
     names = (*_FILTERS, "order")
     return {name: value for name in names if (value := page.params.get(name, "").strip())}
 
 
 async def _find_jump(page: ConsolePage, *, newest_first: bool) -> dict[str, int] | None:
-    """Return the place in the list of a position or time to jump to, None if none is given."""
+    """Return the page parameters for the position or time to jump to, None without a jump."""
     position = parse_number(page, "position")
     moment = parse_moment(page.params.get("time", ""), "time")
     if position is not None:
@@ -172,7 +174,7 @@ async def _find_jump(page: ConsolePage, *, newest_first: bool) -> dict[str, int]
     return None
 
 
-def _status_of(page: ConsolePage, error: SeriatimError) -> int:
+def _find_status(page: ConsolePage, error: SeriatimError) -> int:
     return page.app.service.problem(error, page.request.request_id).status
 
 
@@ -181,12 +183,12 @@ def _status_of(page: ConsolePage, error: SeriatimError) -> int:
 
 async def follow_events(page: ConsolePage) -> ConsoleResponse:
     """Stream new events as rows, in the order of the log; `Last-Event-ID` continues a stream."""
-    given = {name: page.params.get(name, "").strip() for name in _FILTERS}
+    filters = {name: page.params.get(name, "").strip() for name in _FILTERS}
     names = ["after", "keep_alive_s"]
     params = {name: page.params[name] for name in names if page.params.get(name)}
-    if query := build_query(given):
+    if query := build_query(filters):
         params["query"] = canonical_text(query)
-    window = parse_window(given)
+    window = parse_window(filters)
     stream = await page.stream("/v1/tail", params)
     return msgspec.structs.replace(stream, chunks=_stream_rows(page, stream.chunks, window))
 
@@ -194,15 +196,19 @@ async def follow_events(page: ConsolePage) -> ConsoleResponse:
 async def _stream_rows(
     page: ConsolePage, chunks: AsyncIterator[bytes], window: TimeWindow
 ) -> AsyncGenerator[bytes, None]:
-    """Replace the events of a tail by the text of their rows: browsers round large integers."""
+    """Replace the events of a tail by the texts of their rows.
+
+    The texts are formatted here because JavaScript rounds large integers.
+    """
     buffer = bytearray()
+    # aclosing ends the tail of the API at once when the browser disconnects.
     async with aclosing(cast("AsyncGenerator[bytes, None]", chunks)) as source:
         async for chunk in source:
             buffer += chunk
             while (end := buffer.find(b"\n\n")) >= 0:
                 frame = bytes(buffer[:end])
                 del buffer[: end + 2]
-                if len(frame) <= _SMALL_FRAME:
+                if len(frame) <= _SMALL_FRAME_BYTES:
                     yield format_frame(page, frame, window)
                     continue
                 yield await page.app.service.run_for_tenant(
@@ -211,9 +217,10 @@ async def _stream_rows(
 
 
 def format_frame(page: ConsolePage, frame: bytes, window: TimeWindow) -> bytes:
-    """Return a message of a tail with rows instead of events; a problem is unchanged.
+    """Return a message of a tail with rows instead of events; problems are unchanged.
 
-    A position without rows is a message of its own, with which a page that reconnects continues.
+    A comment with a position becomes a message of its own, so that a page that reconnects continues
+    there even if no event has matched its filters.
     """
     start, event, data = frame.partition(b"\nevent: append\ndata: ")
     comment, _, position = frame.partition(b"\nid: ")
@@ -221,14 +228,16 @@ def format_frame(page: ConsolePage, frame: bytes, window: TimeWindow) -> bytes:
         return b"id: %b\nevent: position\ndata: %b\n\n" % (position, position)
     if not event:
         return frame + b"\n\n"
-    records = [one for one in msgspec.json.decode(data)["records"] if window.contains(one)]
-    rows = msgspec.json.encode([format_row(page, record) for record in records])
+    records = msgspec.json.decode(data)["records"]
+    rows = msgspec.json.encode(
+        [format_row(page, record) for record in records if window.contains(record)]
+    )
     return start + b"\nevent: rows\ndata: " + rows + b"\n\n"
 
 
 def format_row(page: ConsolePage, event: dict[str, Any]) -> dict[str, str]:
     """Return the texts and links of the row of an event, as in `events_table`."""
-    stream = event["stream_type"] is not None
+    has_stream = event["stream_type"] is not None
     name = f"{shorten(event['stream_type'], 24)} / {shorten(event['stream_id'], 40)}"
     address = page.url("/stream", type=event["stream_type"], id=event["stream_id"])
     return {
@@ -238,8 +247,8 @@ def format_row(page: ConsolePage, event: dict[str, Any]) -> dict[str, str]:
         "recorded_at": event["recorded_at"],
         "time": format_seconds(event["recorded_at"]),
         "type": shorten(event["event_type"], 48),
-        "stream": name if stream else "",
-        "stream_address": address if stream else "",
+        "stream": name if has_stream else "",
+        "stream_address": address if has_stream else "",
         "seq": "" if event["stream_seq"] is None else str(event["stream_seq"]),
         "actor": shorten(event["actor_id"] or "", 24),
         "payload": format_inline_json(event["payload"]),
@@ -254,46 +263,47 @@ async def show_event(page: ConsolePage) -> ConsoleResponse:
     event = await _read_event(page)
     neighbours = await _read_neighbours(page, event)
     correlated = await _read_correlated(page, event)
-    actual = await page.app.service.run_for_tenant(
+    # In a thread of the tenant: a payload can have a megabyte.
+    actual_hash = await page.app.service.run_for_tenant(
         page.request.tenant_id, lambda: hash_text(canonical_text(event["payload"]))
     )
     return await page.render(
         "event.html",
         event=event,
         envelope=[(name, event[name]) for name in _ENVELOPE if event[name] is not None],
-        actual_hash=actual,
+        actual_hash=actual_hash,
         append=await _read_append(page, event),
         before=neighbours[0],
         after=neighbours[1],
         tree=await read_cause_tree(page, event),
         correlated=correlated,
-        related_max=_RELATED,
+        related_max=_RELATED_MAX,
         drawing=lay_out_swimlanes(correlated, event["event_id"]) if correlated else None,
         consumers=await read_consumers(page, event),
-        calls=event_calls(CallContext.of(page), event["event_id"]),
+        calls=make_event_calls(CallContext.of(page), event["event_id"]),
     )
 
 
 async def _read_event(page: ConsolePage) -> dict[str, Any]:
     """Return the event that the address names by id or by position."""
-    found: dict[str, Any]
+    event: dict[str, Any]
     position = parse_number(page, "position")
     if position is None:
-        found = (await page.get("/v1/event", event_id=page.params.get("id", "")))["record"]
-        return found
-    part = await page.get("/v1/events", after=max(0, position - 1), until=position, limit=1)
-    if not part["records"]:
+        event = (await page.get("/v1/event", event_id=page.params.get("id", "")))["record"]
+        return event
+    response = await page.get("/v1/events", after=max(0, position - 1), until=position, limit=1)
+    if not response["records"]:
         msg = f"there is no event at position {position} that you may read"
         raise NotFound(msg, details={"position": position})
-    found = part["records"][0]
-    return found
+    event = response["records"][0]
+    return event
 
 
 async def _read_append(page: ConsolePage, event: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the events of the same append, at most `_RELATED`."""
+    """Return the events of the same append, at most `_RELATED_MAX`."""
     first = event["append_position"]
-    found = await page.get("/v1/events", after=first - 1, until=first + _RELATED - 1)
-    return [one for one in found["records"] if one["append_position"] == first]
+    response = await page.get("/v1/events", after=first - 1, until=first + _RELATED_MAX - 1)
+    return [record for record in response["records"] if record["append_position"] == first]
 
 
 async def _read_neighbours(
@@ -303,9 +313,9 @@ async def _read_neighbours(
     if event["stream_type"] is None:
         return None, None
     stream = {"stream_type": event["stream_type"], "stream_id": event["stream_id"]}
-    at = event["position"]
-    after = await page.get("/v1/events", **stream, after=at, limit=1)
-    before = await page.get("/v1/events", **stream, until=at - 1, limit=1, newest_first=True)
+    position = event["position"]
+    after = await page.get("/v1/events", **stream, after=position, limit=1)
+    before = await page.get("/v1/events", **stream, until=position - 1, limit=1, newest_first=True)
     return next(iter(before["records"]), None), next(iter(after["records"]), None)
 
 
@@ -313,8 +323,8 @@ async def _read_correlated(page: ConsolePage, event: dict[str, Any]) -> list[dic
     correlation_id = event["correlation_id"]
     if correlation_id is None:
         return []
-    found = await page.get("/v1/events", correlation_id=correlation_id, limit=_RELATED)
-    records: list[dict[str, Any]] = found["records"]
+    response = await page.get("/v1/events", correlation_id=correlation_id, limit=_RELATED_MAX)
+    records: list[dict[str, Any]] = response["records"]
     return records
 
 
@@ -330,25 +340,29 @@ class ConsumerState(msgspec.Struct, frozen=True):
 
 async def read_consumers(page: ConsolePage, event: dict[str, Any]) -> list[ConsumerState]:
     """Return the consumers that the caller may see, and whether they have passed an event."""
-    position, found = event["position"], []
+    position, states = event["position"], []
     try:
-        for one in (await page.get("/v1/projections"))["projections"]:
-            cursor, note = one["position"], one["status"]
-            found.append(ConsumerState("projection", one["name"], cursor >= position, cursor, note))
+        for entry in (await page.get("/v1/projections"))["projections"]:
+            cursor, note = entry["position"], entry["status"]
+            states.append(
+                ConsumerState("projection", entry["name"], cursor >= position, cursor, note)
+            )
     except (Forbidden, NotFound):
         pass  # a token that is restricted to event types does not see projections
     if not page.can("operate"):
-        return found
-    for one in (await page.get("/v1/subscriptions"))["subscriptions"]:
-        cursor = one["position"]
-        found.append(ConsumerState("subscription", one["name"], cursor >= position, cursor))
+        return states
+    for entry in (await page.get("/v1/subscriptions"))["subscriptions"]:
+        cursor = entry["position"]
+        states.append(ConsumerState("subscription", entry["name"], cursor >= position, cursor))
     try:
-        dead = await page.get("/v1/dead-letters", event_id=event["event_id"])
+        dead_letters = await page.get("/v1/dead-letters", event_id=event["event_id"])
     except NotFound:  # the log has no registry
-        return found
-    return found + [
-        ConsumerState("handler", one["handler"], False, position, f"dead letter: {one['error']}")
-        for one in dead["entries"]
+        return states
+    return states + [
+        ConsumerState(
+            "handler", entry["handler"], False, position, f"dead letter: {entry['error']}"
+        )
+        for entry in dead_letters["entries"]
     ]
 
 

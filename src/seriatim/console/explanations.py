@@ -14,8 +14,8 @@ from seriatim.core.canonical import parse_strict_json
 from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.errors import InvalidArgument, NotFound, SeriatimError
 
-_FAILURE = 500  # from this status on, an error is not about the form
-_EVENTS = 100  # of one receipt
+_SERVER_ERROR = 500  # from this status on, an error is not about the form
+_EVENTS_MAX = 100  # of one receipt
 _EXAMPLE = """{
   "events": [
     {"event_type": "seat.reserved", "payload": {"seat": "12A"}, "stream": ["show", "s-1"]}
@@ -58,7 +58,7 @@ _LOOKUPS = (("idempotency_key", "producer_id"), ("key", "endpoint", "actor"))
 
 
 class FormProblem(msgspec.Struct, frozen=True):
-    """An error that belongs to a form, shown beside it."""
+    """An error about the values of a form, displayed next to it."""
 
     status: int
     code: str
@@ -82,34 +82,34 @@ async def _find_refused_request(page: ConsolePage) -> str | None:
     """Return the text of the refused append that the address names, or None if it names none.
 
     Raises:
-        NotFound: This process has it no more, or never had it.
+        NotFound: This process does not keep that append: it is too old, or another one refused it.
     """
-    if not (wanted := page.params.get("refusal")):
+    if not (refusal_id := page.params.get("refusal")):
         return None
-    for one in (await page.get("/v1/refusals"))["refusals"]:
-        if one["id"] == wanted and one["request"] is not None:
-            return format_json(parse_strict_json(one["request"]))
+    for refusal in (await page.get("/v1/refusals"))["refusals"]:
+        if refusal["id"] == refusal_id and refusal["request"] is not None:
+            return format_json(parse_strict_json(refusal["request"]))
     msg = "this process does not have that refused append: each keeps the last ones it refused"
-    raise NotFound(msg, details={"refusal": wanted[:80]})
+    raise NotFound(msg, details={"refusal": refusal_id[:80]})
 
 
 async def explain(page: ConsolePage) -> ConsoleResponse:
     """Explain the append request of the form; nothing is stored."""
     try:
-        found = await page.post("/v1/explain", _make_body(page))
+        explanation = await page.post("/v1/explain", _make_body(page))
     except SeriatimError as error:
         problem = _make_problem(page, error)
-        if problem.status >= _FAILURE:
+        if problem.status >= _SERVER_ERROR:
             raise
         return await _render(page, problem.status, explain_problem=problem)
-    steps = [{"index": None} | step for step in found["steps"]]
-    return await _render(page, 200, explanation=_EXPLANATION | found | {"steps": steps})
+    steps = [{"index": None} | step for step in explanation["steps"]]
+    return await _render(page, 200, explanation=_EXPLANATION | explanation | {"steps": steps})
 
 
 async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse:
-    refused = await read_optional(page, "/v1/refusals") if page.can("append") else None
-    shown: dict[str, Any] = {
-        "refused": refused,
+    refusals = await read_optional(page, "/v1/refusals") if page.can("append") else None
+    defaults: dict[str, Any] = {
+        "refused": refusals,
         "receipt": None,
         "receipt_problem": None,
         "explanation": None,
@@ -117,9 +117,9 @@ async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse
         "example": _EXAMPLE,
         "checks": _CHECKS,
         "names": _DETAIL_NAMES,
-        "events_max": _EVENTS,
+        "events_max": _EVENTS_MAX,
     }
-    return await page.render("why.html", status=status, **(shown | values))
+    return await page.render("why.html", status=status, **(defaults | values))
 
 
 def _make_problem(page: ConsolePage, error: SeriatimError) -> FormProblem:
@@ -128,10 +128,12 @@ def _make_problem(page: ConsolePage, error: SeriatimError) -> FormProblem:
 
 
 def _make_body(page: ConsolePage) -> Any:
-    """Return the pasted request; byte for byte, unless an actor is added to its events.
+    """Return the pasted request, byte for byte unless an actor is added to its events.
+
+    Decoding and encoding it again could hide what the log refuses, such as repeated keys.
 
     Raises:
-        InvalidArgument: It is not JSON, or not an object with a list of events.
+        InvalidArgument: The text is not JSON, or not an object with a list of events.
     """
     text = page.form.get("request", "").encode()
     try:
@@ -149,7 +151,7 @@ def _make_body(page: ConsolePage) -> Any:
 def _set_actor(event: Any, actor_id: str) -> None:
     """Set the actor as the service does for the events of a token with this subject."""
     if not isinstance(event, dict):
-        return  # explained as an invalid event
+        return  # left as it is, so that the dry run reports the invalid event
     if event.get("actor_type") is None and event.get("actor_id") is None:
         stream = event.get("stream") or [event.get("stream_type")]
         kind = "system" if stream[0] == TRACE_STREAM_TYPE else "service_principal"
@@ -159,10 +161,10 @@ def _set_actor(event: Any, actor_id: str) -> None:
 async def _find_receipt(page: ConsolePage) -> Any:
     """Return the append that the address names, or None if it names none."""
     for fields in _LOOKUPS:
-        given = {name: page.params.get(name) for name in fields}
-        if given[fields[0]]:
-            found = await page.get("/v1/receipts", **given)
-            return {"request_hash": None, "response": None} | found
+        params = {name: page.params.get(name) for name in fields}
+        if params[fields[0]]:
+            receipt = await page.get("/v1/receipts", **params)
+            return {"request_hash": None, "response": None} | receipt
     return None
 
 

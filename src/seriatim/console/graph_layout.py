@@ -105,13 +105,13 @@ def _orient(
     Nodes without incoming edges are visited first, so that only edges of cycles are reversed.
     """
     targets: dict[str, list[str]] = {node: [] for node in nodes}
-    entered = {target for origin, target in pairs if origin != target}
+    with_origins = {target for origin, target in pairs if origin != target}
     for origin, target in pairs:
         targets[origin].append(target)
     oriented: dict[tuple[str, str], tuple[str, str]] = {}
     active: set[str] = set()
     visited: set[str] = set()
-    for start in sorted(nodes, key=entered.__contains__):
+    for start in sorted(nodes, key=with_origins.__contains__):
         if start in visited:
             continue
         path = [(start, iter(targets[start]))]
@@ -119,36 +119,36 @@ def _orient(
         visited.add(start)
         while path:
             node, remaining = path[-1]
-            entering = next(remaining, None)
-            if entering is None:
+            successor = next(remaining, None)
+            if successor is None:
                 active.discard(node)
                 path.pop()
                 continue
-            backward = entering in active and entering != node
-            oriented[node, entering] = (entering, node) if backward else (node, entering)
-            if entering not in visited:
-                visited.add(entering)
-                active.add(entering)
-                path.append((entering, iter(targets[entering])))
+            backward = successor in active and successor != node
+            oriented[node, successor] = (successor, node) if backward else (node, successor)
+            if successor not in visited:
+                visited.add(successor)
+                active.add(successor)
+                path.append((successor, iter(targets[successor])))
     return {pair: oriented[pair] for pair in pairs}
 
 
 def _assign_layers(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[str, int]:
     """Return the column of each node: one after the last of its origins."""
     targets: dict[str, list[str]] = {node: [] for node in nodes}
-    missing = dict.fromkeys(nodes, 0)
+    open_origins = dict.fromkeys(nodes, 0)
     for origin, target in edges:
         if origin != target:
             targets[origin].append(target)
-            missing[target] += 1
+            open_origins[target] += 1
     layers = dict.fromkeys(nodes, 0)
-    ready = deque(node for node in nodes if not missing[node])
+    ready = deque(node for node in nodes if not open_origins[node])
     while ready:
         node = ready.popleft()
         for target in targets[node]:
             layers[target] = max(layers[target], layers[node] + 1)
-            missing[target] -= 1
-            if not missing[target]:
+            open_origins[target] -= 1
+            if not open_origins[target]:
                 ready.append(target)
     return layers
 
@@ -174,43 +174,50 @@ def _reduce_crossings(
     forward: dict[tuple[str, str], tuple[str, str]],
     layers: dict[str, int],
 ) -> None:
-    """Order each column by the mean row of its neighbours, alternately from left and right."""
+    """Order each column by the mean row of its neighbours, alternately from left and right.
+
+    A few sweeps remove most crossings; no fast method is known that finds the minimum.
+    """
     before: dict[_Slot, list[_Slot]] = {}
     after: dict[_Slot, list[_Slot]] = {}
-    filled = {slot for column in columns for slot in column}
+    placed_slots = {slot for column in columns for slot in column}
     for edge, (left, right) in forward.items():
-        passed = (_Slot("", edge, layer) for layer in range(layers[left] + 1, layers[right]))
-        chain = [_Slot(left), *(slot for slot in passed if slot in filled), _Slot(right)]
+        waypoints = (_Slot("", edge, layer) for layer in range(layers[left] + 1, layers[right]))
+        chain = [_Slot(left), *(slot for slot in waypoints if slot in placed_slots), _Slot(right)]
         for first, second in pairwise(chain):
             after.setdefault(first, []).append(second)
             before.setdefault(second, []).append(first)
-    joined = before.keys() | after.keys()  # all others are last in their column
+    connected = before.keys() | after.keys()  # all others are last in their column
     rows = {slot: row for column in columns for row, slot in enumerate(column)}
     for sweep in range(_SWEEPS):
         from_left = sweep % 2 == 0
         neighbours = before if from_left else after
         for column in columns if from_left else reversed(columns):
             means = {
-                slot: _mean_row(slot, neighbours, rows) if slot in joined else inf
+                slot: _compute_mean_row(slot, neighbours, rows) if slot in connected else inf
                 for slot in column
             }
             column.sort(key=means.__getitem__)
             rows |= {slot: row for row, slot in enumerate(column)}
 
 
-def _mean_row(slot: _Slot, neighbours: dict[_Slot, list[_Slot]], rows: dict[_Slot, int]) -> float:
-    near = neighbours.get(slot)
-    return sum(rows[one] for one in near) / len(near) if near else rows[slot]
+def _compute_mean_row(
+    slot: _Slot, neighbours: dict[_Slot, list[_Slot]], rows: dict[_Slot, int]
+) -> float:
+    adjacent = neighbours.get(slot)
+    return (
+        sum(rows[neighbour] for neighbour in adjacent) / len(adjacent) if adjacent else rows[slot]
+    )
 
 
-def _height_of(slot: _Slot) -> int:
+def _find_height(slot: _Slot) -> int:
     return BOX_HEIGHT if slot.edge is None else _WAYPOINT_HEIGHT
 
 
 def _draw(
     columns: list[list[_Slot]], forward: dict[tuple[str, str], tuple[str, str]]
 ) -> GraphLayout:
-    heights = [sum(_height_of(slot) + ROW_GAP for slot in column) - ROW_GAP for column in columns]
+    heights = [sum(_find_height(slot) + ROW_GAP for slot in column) - ROW_GAP for column in columns]
     tallest = max(heights, default=0)
     boxes: dict[str, Box] = {}
     waypoints: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -223,7 +230,7 @@ def _draw(
             else:
                 middle = y + _WAYPOINT_HEIGHT // 2
                 waypoints.setdefault(slot.edge, []).extend([(x, middle), (x + BOX_WIDTH, middle)])
-            y += _height_of(slot) + ROW_GAP
+            y += _find_height(slot) + ROW_GAP
     curves = _draw_curves(boxes, waypoints, forward)
     width = 2 * MARGIN + len(columns) * (BOX_WIDTH + COLUMN_GAP)
     return GraphLayout(width, tallest + 2 * MARGIN, tuple(boxes.values()), curves)
@@ -245,8 +252,8 @@ def _draw_curves(
         points = (start, *waypoints.get(edge, ()), (boxes[right].x, arriving[edge]))
         reversed_ = edge != (left, right)
         x, y = points[0] if reversed_ else points[-1]
-        away = _ARROW if reversed_ else -_ARROW
-        arrow = f"M{x} {y}l{away} -4v8z"
+        arrow_length = _ARROW if reversed_ else -_ARROW
+        arrow = f"M{x} {y}l{arrow_length} -4v8z"
         curves.append(Curve(*edge, _draw_line(points), arrow, points))
     return tuple(curves)
 

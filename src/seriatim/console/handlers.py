@@ -37,10 +37,10 @@ async def _render_handler(
 ) -> ConsoleResponse:
     row = await _find_handler(page, name)
     after = page.params.get("after", "-1")
-    found = await page.get(
+    response = await page.get(
         "/v1/registry/entries", handler=name, after=after, limit=_PAGE + 1, **filters
     )
-    entries = found["entries"]
+    entries = response["entries"]
     more = len(entries) > _PAGE
     following = ""
     if more:
@@ -63,25 +63,25 @@ async def _render_handler(
 
 async def _find_handler(page: ConsolePage, name: str) -> HandlerRow:
     rows = await read_handlers(page)
-    row = next((one for one in rows or () if one.name == name), None)
+    row = next((candidate for candidate in rows or () if candidate.name == name), None)
     if row is None:
         raise NotFound("there is no such handler", details={"handler": name})
     return row
 
 
 async def show_entry(page: ConsolePage) -> ConsoleResponse:
-    """Show the attempts of a handler to process one event, as far as the registry stores them."""
+    """Show what the registry stores about the attempts of a handler to process one event."""
     name, event_id = page.params.get("name", ""), page.params.get("event_id", "")
-    found = await page.get("/v1/registry/entries", handler=name, event_id=event_id, limit=1)
-    if not found["entries"]:
+    response = await page.get("/v1/registry/entries", handler=name, event_id=event_id, limit=1)
+    if not response["entries"]:
         msg = "this event is finished, or the handler has not received it"
         raise NotFound(msg, details={"handler": name, "event_id": event_id})
-    return await page.render("handler_entry.html", entry=found["entries"][0])
+    return await page.render("handler_entry.html", entry=response["entries"][0])
 
 
-def read_filters(given: Any) -> dict[str, str]:
+def read_filters(fields: Any) -> dict[str, str]:
     """Return the filters of an address or a form that are not empty."""
-    return {name: value for name in _FILTERS if (value := given.get(name, "").strip())}
+    return {name: value for name in _FILTERS if (value := fields.get(name, "").strip())}
 
 
 # -- actions on one event
@@ -89,15 +89,15 @@ def read_filters(given: Any) -> dict[str, str]:
 
 async def retry_one(page: ConsolePage) -> ConsoleResponse:
     """Retry one event at once."""
-    return await _act_on_one(page, "retry")
+    return await _post_action(page, "retry")
 
 
 async def skip_one(page: ConsolePage) -> ConsoleResponse:
     """Mark one event as done, with a reason."""
-    return await _act_on_one(page, "skip")
+    return await _post_action(page, "skip")
 
 
-async def _act_on_one(page: ConsolePage, action: str) -> ConsoleResponse:
+async def _post_action(page: ConsolePage, action: str) -> ConsoleResponse:
     name = page.form.get("name", "")
     body = {
         "handler": name,
@@ -115,7 +115,7 @@ async def _act_on_one(page: ConsolePage, action: str) -> ConsoleResponse:
 
 
 async def confirm(page: ConsolePage) -> ConsoleResponse:
-    """Ask before all events that match are retried or skipped, with their number."""
+    """Ask for a confirmation, with the number of events, before all that match are acted on."""
     action, name = page.params.get("action", ""), page.params.get("name", "")
     return await _render_confirmation(page, action, name, read_filters(page.params))
 
@@ -129,20 +129,20 @@ async def _render_confirmation(
 ) -> ConsoleResponse:
     if action not in _ACTIONS:
         raise NotFound("there is no such action")
-    found = await page.get("/v1/registry/count", handler=name, **filters)
+    response = await page.get("/v1/registry/count", handler=name, **filters)
     return await page.render_form(
         "handler_confirm.html",
         error,
         action=action,
         name=name,
         filters=filters,
-        count=found["retryable" if action == "retry" else "count"],
-        counts=found["counts"],
+        count=response["retryable" if action == "retry" else "count"],
+        counts=response["counts"],
     )
 
 
 async def act_on_all(page: ConsolePage) -> ConsoleResponse:
-    """Retry or skip all events that match, if there are as many as the confirmation named."""
+    """Retry or skip all events that match, if their number is the confirmed one."""
     action, name = page.form.get("action", ""), page.form.get("name", "")
     filters = read_filters(page.form)
     if action not in _ACTIONS:
@@ -187,19 +187,19 @@ async def _set_status(page: ConsolePage, action: str, outcome: str) -> ConsoleRe
 
 
 async def plan_prune(page: ConsolePage) -> ConsoleResponse:
-    """Ask before finished entries are deleted, with their number."""
+    """Ask for a confirmation, with their number, before finished entries are deleted."""
     return await _render_prune(page, page.params)
 
 
 async def _render_prune(
-    page: ConsolePage, given: Mapping[str, str], error: SeriatimError | None = None
+    page: ConsolePage, fields: Mapping[str, str], error: SeriatimError | None = None
 ) -> ConsoleResponse:
-    name, before = given.get("name", ""), given.get("before", "").strip()
-    streamless = bool(given.get("streamless"))
+    name, before = fields.get("name", ""), fields.get("before", "").strip()
+    streamless = bool(fields.get("streamless"))
     count = None
     if before:
         try:
-            count = (await page.get("/v1/handlers/prunable", **_prunable(given)))["count"]
+            count = (await page.get("/v1/handlers/prunable", **_make_prune_params(fields)))["count"]
         except InvalidArgument as problem:
             error = error or problem
     suggested = format_us(max(0, time.time_ns() // 1000 - _PRUNE_DEFAULT_US))
@@ -213,19 +213,19 @@ async def _render_prune(
     )
 
 
-def _prunable(given: Mapping[str, str]) -> dict[str, Any]:
+def _make_prune_params(fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the parameters that select the entries to delete."""
     return {
-        "handler": given.get("name", ""),
-        "finished_before": given.get("before", "").strip(),
-        "streamless": bool(given.get("streamless")),
+        "handler": fields.get("name", ""),
+        "finished_before": fields.get("before", "").strip(),
+        "streamless": bool(fields.get("streamless")),
     }
 
 
 async def prune(page: ConsolePage) -> ConsoleResponse:
-    """Delete finished entries, if there are as many as the confirmation named."""
+    """Delete finished entries, if their number is the confirmed one."""
     expected = read_count(page, "expected_count")
-    body = _prunable(page.form) | {"expected_count": expected, "reason": page.reason}
+    body = _make_prune_params(page.form) | {"expected_count": expected, "reason": page.reason}
     try:
         result = await page.post("/v1/handlers/prune", body)
     except (Conflict, InvalidArgument) as error:
@@ -234,44 +234,45 @@ async def prune(page: ConsolePage) -> ConsoleResponse:
 
 
 async def plan_reset(page: ConsolePage) -> ConsoleResponse:
-    """Ask before a handler is reset, with what the reset would delete for each tenant."""
+    """Show what a reset of a handler would delete for each tenant, and ask for a confirmation."""
     return await _render_reset(page, page.params)
 
 
 async def _render_reset(
-    page: ConsolePage, given: Mapping[str, str], error: SeriatimError | None = None
+    page: ConsolePage, fields: Mapping[str, str], error: SeriatimError | None = None
 ) -> ConsoleResponse:
-    planned = None
+    plan = None
     try:
-        if given.get("plan") or error is not None:  # it reads every stream of the handler
-            body = {**_resettable(given), "dry_run": True}
-            planned = await page.post("/v1/handlers/reset", body)
+        # Only on request, or after a refusal: a plan reads every stream of the handler.
+        if fields.get("plan") or error is not None:
+            body = {**_make_reset_params(fields), "dry_run": True}
+            plan = await page.post("/v1/handlers/reset", body)
     except (BackendFailure, InvalidArgument) as problem:  # such as a position that is required
         error = error or problem
     return await page.render_form(
         "handler_reset.html",
         error,
-        name=given.get("name", ""),
-        affected=given.get("affected", "").strip(),
-        position=given.get("position", "").strip(),
-        planned=planned,
+        name=fields.get("name", ""),
+        affected=fields.get("affected", "").strip(),
+        position=fields.get("position", "").strip(),
+        plan=plan,
     )
 
 
-def _resettable(given: Mapping[str, str]) -> dict[str, Any]:
+def _make_reset_params(fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the parameters of a reset."""
-    position = given.get("position", "").strip()
+    position = fields.get("position", "").strip()
     return {
-        "handler": given.get("name", ""),
-        "tenant_id": given.get("affected", "").strip() or None,
+        "handler": fields.get("name", ""),
+        "tenant_id": fields.get("affected", "").strip() or None,
         "position": parse_count(position, "position") if position else None,
     }
 
 
 async def reset(page: ConsolePage) -> ConsoleResponse:
-    """Reset a handler, if as many entries are deleted as the confirmation named."""
+    """Reset a handler, if the number of entries to delete is the confirmed one."""
     expected = read_count(page, "expected_count")
-    body = {**_resettable(page.form), "expected_count": expected, "reason": page.reason}
+    body = {**_make_reset_params(page.form), "expected_count": expected, "reason": page.reason}
     try:
         result = await page.post("/v1/handlers/reset", body)
     except (Conflict, InvalidArgument) as error:

@@ -59,7 +59,7 @@ class LogSample(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerSample(msgspec.Struct, frozen=True, gc=False):
-    """A consumer at one time: its cursor, and the number of events that wait for it."""
+    """A consumer at one time: its cursor, and the number of its pending events."""
 
     at: float
     position: int
@@ -88,7 +88,7 @@ class AppendTimer:
             self._durations, self._count = [], 0
         if not durations:
             return count, 0.0, 0.0
-        durations.sort()
+        durations.sort()  # outside the lock, which appends take
         last = len(durations) - 1
         return count, durations[last // 2], durations[round(last * 0.99)]
 
@@ -102,7 +102,7 @@ class History:
     def __init__(self) -> None:
         self.log: deque[LogSample] = deque(maxlen=SAMPLES_MAX)
         self._consumers: dict[ConsumerKey, deque[ConsumerSample]] = {}
-        self._tenants: dict[str, None] = {DEFAULT_TENANT: None}  # the last one was viewed last
+        self._tenants: dict[str, None] = {DEFAULT_TENANT: None}  # least recently viewed first
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -110,14 +110,14 @@ class History:
         return tuple(self._tenants)
 
     def watch(self, tenant_id: str) -> None:
-        """Sample the consumers of a tenant; the tenant viewed longest ago may lose its place."""
+        """Sample the consumers of a tenant; beyond a limit, drop the least recently viewed one."""
         self._tenants.pop(tenant_id, None)
         self._tenants[tenant_id] = None
         while len(self._tenants) > _TENANTS_MAX:
             self._tenants.pop(next(iter(self._tenants)))
 
     def add(self, key: ConsumerKey, sample: ConsumerSample) -> None:
-        """Add a sample of a consumer; new consumers beyond the limit are not recorded."""
+        """Add a sample of a consumer; consumers beyond `_CONSUMERS_MAX` are not recorded."""
         samples = self._consumers.get(key)
         if samples is None:
             if len(self._consumers) >= _CONSUMERS_MAX:
@@ -146,7 +146,7 @@ class History:
 
 
 def is_stalled(samples: list[ConsumerSample], seconds: float = STALLED_S) -> bool:
-    """Return whether a cursor has stood still for `seconds` while events waited."""
+    """Return whether a cursor has not moved for `seconds` while events were pending."""
     if not samples:
         return False
     last = samples[-1]
@@ -160,7 +160,7 @@ def is_stalled(samples: list[ConsumerSample], seconds: float = STALLED_S) -> boo
 
 def describe_trend(samples: list[ConsumerSample], seconds: float = 300.0) -> str:
     """Return whether the lag of a consumer is growing, falling or steady, in a word."""
-    recent = [one for one in samples[-SAMPLES_MAX:] if one.at >= samples[-1].at - seconds]
+    recent = [sample for sample in samples[-SAMPLES_MAX:] if sample.at >= samples[-1].at - seconds]
     if len(recent) < 2:  # noqa: PLR2004 - a trend needs two samples
         return ""
     change = recent[-1].lag - recent[0].lag
@@ -183,7 +183,7 @@ class Sampler:
         self._history = history
         self._interval_s = interval_s
         self._timer = AppendTimer()
-        self._taken = 0
+        self._sample_count = 0
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -227,27 +227,27 @@ class Sampler:
             for key, position, lag in await self._read_consumers(tenant_id):
                 self._history.add(key, ConsumerSample(now, position, lag))
         self._history.expire(now)
-        self._taken += 1
+        self._sample_count += 1
 
     async def _read_consumers(self, tenant_id: str) -> list[tuple[ConsumerKey, int, int]]:
-        found: list[tuple[ConsumerKey, int, int]] = []
+        readings: list[tuple[ConsumerKey, int, int]] = []
         with suppress(SeriatimError):  # there is no read model
-            listed = (await self._get(tenant_id, "/v1/projections"))["projections"]
-            found += [
-                ((tenant_id, "projection", one["name"]), one["position"], one["lag"])
-                for one in listed[:_PAGE]
+            listing = (await self._get(tenant_id, "/v1/projections"))["projections"]
+            readings += [
+                ((tenant_id, "projection", status["name"]), status["position"], status["lag"])
+                for status in listing[:_PAGE]
             ]
         with suppress(SeriatimError):
-            listed = await self._get(tenant_id, "/v1/subscriptions", limit=_PAGE)
-            for one in listed["subscriptions"]:
-                key: ConsumerKey = (tenant_id, "subscription", one["name"])
-                found.append((key, one["position"], one["lag_events"]))
-        if self._taken % _REGISTRY_EVERY == 0:
+            listing = await self._get(tenant_id, "/v1/subscriptions", limit=_PAGE)
+            for status in listing["subscriptions"]:
+                key: ConsumerKey = (tenant_id, "subscription", status["name"])
+                readings.append((key, status["position"], status["lag_events"]))
+        if self._sample_count % _REGISTRY_EVERY == 0:
             with suppress(SeriatimError):  # there is no registry
                 counts = (await self._get(tenant_id, "/v1/registry"))["counts"]
                 for name, (position, waiting) in list(count_waiting(counts).items())[:_PAGE]:
-                    found.append(((tenant_id, "handler", name), position, waiting))
-        return found
+                    readings.append(((tenant_id, "handler", name), position, waiting))
+        return readings
 
     async def _get(self, tenant_id: str, path: str, **params: Any) -> Any:
         if self._stopping.is_set():
@@ -258,21 +258,21 @@ class Sampler:
 
 
 def count_waiting(counts: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-    """Return the first position and the number of events that wait for each handler.
+    """Return the first position and the number of the pending events of each handler.
 
-    Dead letters and events with an unknown outcome are left out: they wait for an operator.
+    Dead letters and events with an unknown outcome are left out: only an operator can finish them.
     """
     waiting: dict[str, tuple[int, int]] = {}
-    for one in counts:
-        if one["status"] in WAITING_STATUSES:
-            position, count = waiting.get(one["handler"], (one["first_position"], 0))
-            first = min(position, one["first_position"])
-            waiting[one["handler"]] = first, count + one["count"]
+    for entry in counts:
+        if entry["status"] in WAITING_STATUSES:
+            position, count = waiting.get(entry["handler"], (entry["first_position"], 0))
+            first = min(position, entry["first_position"])
+            waiting[entry["handler"]] = first, count + entry["count"]
     return waiting
 
 
 def _make_request(tenant_id: str, path: str, **params: Any) -> HttpRequest:
-    """Return a request of the sampler, which may read and operate on all tenants."""
+    """Return a request of the sampler, which has the rights to read and operate for all tenants."""
 
     async def receive() -> AsgiMessage:
         return {"type": "http.request", "body": b"", "more_body": False}

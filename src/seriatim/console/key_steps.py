@@ -1,4 +1,4 @@
-"""The state of one key of a projection, event by event, whatever the key is."""
+"""The state of one key of a projection, event by event, for keys of every kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Records = list[dict[str, Any]]
 async def show_steps(page: ConsolePage) -> ConsoleResponse:
     """Show a form for the key, and the state of the key before and after each of its events."""
     name, key = page.params.get("name", ""), page.params.get("key", "")
-    projection = next((one for one in page.projections if one.name == name), None)
+    projection = next((candidate for candidate in page.projections if candidate.name == name), None)
     if projection is None or projection.is_frame:
         msg = "the service was not started with a fold projection of this name"
         raise NotFound(msg, details={"projection": name})
@@ -43,7 +43,7 @@ async def show_steps(page: ConsolePage) -> ConsoleResponse:
 
 
 def describe_key(projection: Projection) -> str:
-    """Return in words what the key of an event is."""
+    """Describe how a projection determines the key of an event."""
     key = projection.key
     if callable(key):
         return "computed by a function of the projection"
@@ -83,21 +83,21 @@ def make_query(projection: Projection, key: str) -> dict[str, Any] | None:
     if path is None or projection.upcasters or NameFilter.parse(projection.events).prefixes:
         return None
     predicates = []
-    for value in _values_of(key):
+    for value in _list_json_values(key):
         for name in reversed(path):
             value = {name: value}  # noqa: PLW2901 - wrapped from the inside
         predicates.append(value)
     return {"filters": [{"types": list(projection.events), "payload": predicates}]}
 
 
-def _values_of(key: str) -> list[Any]:
-    """Return the JSON values whose key is this text: the text, and what it is the JSON of."""
+def _list_json_values(key: str) -> list[Any]:
+    """Return the JSON values with this key: the text itself, and the value that it encodes."""
     try:
         value = parse_strict_json(key)
     except ValidationError:
         return [key]
-    same = value is not None and not isinstance(value, str) and canonical_text(value) == key
-    return [key, value] if same else [key]
+    is_canonical = value is not None and not isinstance(value, str) and canonical_text(value) == key
+    return [key, value] if is_canonical else [key]
 
 
 async def read_steps(page: ConsolePage, projection: Projection, key: str) -> StepPage:
@@ -109,12 +109,16 @@ async def read_steps(page: ConsolePage, projection: Projection, key: str) -> Ste
     end = min(first + STEPS_PAGE, STEPS_MAX)
     tenant_id = page.request.tenant_id
     stepper = Stepper(projection, tenant_id, key, first=first, count=STEPS_PAGE)
-    head = (await page.get("/v1/log"))["head"]
+    head = (await page.get("/v1/log"))["head"]  # fixed: a busy log must not prolong the search
     query = await _find_query(page, projection, key)
-    reads = _read_all(page, projection, key, head) if query is None else _run(page, query, head)
+    pages = (
+        _search_by_scan(page, projection, key, head)
+        if query is None
+        else _search_by_query(page, query, head)
+    )
     total, scanned, more = 0, 0, False
-    async for records, reached in reads:
-        scanned = reached
+    async for records, read_until in pages:
+        scanned = read_until
         folded, more = await page.app.service.run_for_tenant(
             tenant_id, _fold, stepper, projection, key, records, end - total
         )
@@ -135,12 +139,12 @@ async def read_steps(page: ConsolePage, projection: Projection, key: str) -> Ste
 
 
 def _fold(
-    stepper: Stepper, projection: Projection, key: str, records: Records, room: int
+    stepper: Stepper, projection: Projection, key: str, records: Records, limit: int
 ) -> tuple[int, bool]:
-    """Fold the events of the key, at most `room`; return how many, and whether there are more."""
-    events = [one for one in map(to_event_record, records) if selects(projection, key, one)]
-    stepper.run(events[:room])
-    return min(len(events), room), len(events) > room
+    """Fold at most `limit` events of the key; return their number, and whether there are more."""
+    events = [event for event in map(to_event_record, records) if selects(projection, key, event)]
+    stepper.run(events[:limit])
+    return min(len(events), limit), len(events) > limit
 
 
 async def _find_query(page: ConsolePage, projection: Projection, key: str) -> dict[str, Any] | None:
@@ -153,24 +157,24 @@ async def _find_query(page: ConsolePage, projection: Projection, key: str) -> di
         access = (await page.post("/v1/query", body))["access"]
     except InvalidArgument:  # the key is no valid predicate
         return None
-    return query if all(one["index"] == "payload" for one in access) else None
+    return query if all(path["index"] == "payload" for path in access) else None
 
 
-async def _run(
+async def _search_by_query(
     page: ConsolePage, query: dict[str, Any], head: int
 ) -> AsyncIterator[tuple[Records, int]]:
     """Yield pages of a query with the position up to which each has searched."""
     after = 0
     for _ in range(READS_MAX):
         body = {"query": query, "after": after, "head": head, "limit": READ_EVENTS}
-        found = await page.post("/v1/query", body)
-        after = found["last_returned_position"] if found["more"] else head
-        yield found["records"], after
+        response = await page.post("/v1/query", body)
+        after = response["last_returned_position"] if response["more"] else head
+        yield response["records"], after
         if after >= head:
             return
 
 
-async def _read_all(
+async def _search_by_scan(
     page: ConsolePage, projection: Projection, key: str, head: int
 ) -> AsyncIterator[tuple[Records, int]]:
     """Yield pages of events that may have the key, with the position up to which each was read."""
@@ -181,8 +185,10 @@ async def _read_all(
         filters[str(projection.key)] = key
     after = 0
     for _ in range(READS_MAX):
-        found = await page.get("/v1/events", after=after, until=head, limit=READ_EVENTS, **filters)
-        records, after = found["records"], found["last_scanned"]
+        response = await page.get(
+            "/v1/events", after=after, until=head, limit=READ_EVENTS, **filters
+        )
+        records, after = response["records"], response["last_scanned"]
         yield records, after
         if after >= head:
             return

@@ -45,7 +45,7 @@ async def show_overview(page: ConsolePage) -> ConsoleResponse:
         problems=list_problems(projections, subscriptions, handlers or ()),
         findings=findings,
         size=await read_size(page),
-        charts=draw_log_charts(page.history, whole=page.caller.tenant_id == ALL_TENANTS),
+        charts=draw_log_charts(page.history, all_tenants=page.caller.tenant_id == ALL_TENANTS),
         rate=find_current_rate(page.history),
         refresh_s=int(INTERVAL_S),
     )
@@ -55,16 +55,16 @@ async def read_findings(page: ConsolePage) -> list[dict[str, Any]] | None:
     """Return the findings of `doctor`; None for callers that may not see them."""
     if page.caller.tenant_id != ALL_TENANTS:
         return None
-    found = await read_optional(page, "/v1/doctor")
-    return None if found is None else found["findings"]
+    response = await read_optional(page, "/v1/doctor")
+    return None if response is None else response["findings"]
 
 
 async def read_size(page: ConsolePage) -> str:
-    """Return the size of the whole log in words; empty for callers that may not see it."""
+    """Return the size of the log in words; empty for callers that may not see it."""
     if page.caller.tenant_id != ALL_TENANTS:
         return ""
-    found = await read_optional(page, "/v1/log/size")
-    return "" if found is None or found["bytes"] is None else format_bytes(found["bytes"])
+    response = await read_optional(page, "/v1/log/size")
+    return "" if response is None or response["bytes"] is None else format_bytes(response["bytes"])
 
 
 def list_problems(
@@ -72,35 +72,35 @@ def list_problems(
     subscriptions: Sequence[ConsumerRow],
     handlers: Sequence[HandlerRow],
 ) -> list[tuple[int, str, str]]:
-    """Return what needs an operator: how many, what it is, and the page that shows it."""
+    """Return the problems that need an operator: number, description, and path of the page."""
     consumers = (*projections, *subscriptions, *handlers)
-    counted = [
-        (sum(one.stalled for one in consumers), "stalled consumers", "/"),
-        (sum(one.counts["dead"] for one in handlers), "dead letters", "/handlers"),
-        (sum(one.counts["unknown"] for one in handlers), "unknown effects", "/handlers"),
-        (sum(one.failures for one in projections), "projection failures", "/projections"),
-        (sum(bool(one.failures) for one in subscriptions), "failing subscriptions", "/"),
-        (sum(one.state == "stopped" for one in handlers), "stopped handlers", "/handlers"),
+    problems = [
+        (sum(row.stalled for row in consumers), "stalled consumers", "/"),
+        (sum(row.counts["dead"] for row in handlers), "dead letters", "/handlers"),
+        (sum(row.counts["unknown"] for row in handlers), "unknown effects", "/handlers"),
+        (sum(row.failures for row in projections), "projection failures", "/projections"),
+        (sum(bool(row.failures) for row in subscriptions), "failing subscriptions", "/"),
+        (sum(row.state == "stopped" for row in handlers), "stopped handlers", "/handlers"),
     ]
-    return [one for one in counted if one[0]]
+    return [problem for problem in problems if problem[0]]
 
 
-def draw_log_charts(history: History, *, whole: bool) -> list[tuple[str, str]]:
+def draw_log_charts(history: History, *, all_tenants: bool) -> list[tuple[str, str]]:
     """Return the title and drawing of each chart of the log.
 
     The latency of appends is that of all tenants: only callers for all tenants see it.
     """
     rates = [("events per second", history.append_rates())]
     charts = [("Events per second", draw_line_chart(rates, label="Events per second, by time"))]
-    if whole:
-        samples = [one for one in history.log if one.appends]
+    if all_tenants:
+        samples = [sample for sample in history.log if sample.appends]
         lines = [
-            ("99th percentile", [(one.at, one.p99_s * 1000) for one in samples]),
-            ("median", [(one.at, one.p50_s * 1000) for one in samples]),
+            ("99th percentile", [(sample.at, sample.p99_s * 1000) for sample in samples]),
+            ("median", [(sample.at, sample.p50_s * 1000) for sample in samples]),
         ]
         label = "Duration of appends in this process, median and 99th percentile, by time"
-        drawn = draw_line_chart(lines, label=label, unit=" ms")
-        charts.append(("Append latency: 99th percentile and median", drawn))
+        chart = draw_line_chart(lines, label=label, unit=" ms")
+        charts.append(("Append latency: 99th percentile and median", chart))
     return charts
 
 
@@ -109,7 +109,7 @@ def find_current_rate(history: History) -> tuple[float, str] | None:
     rates = history.append_rates()[-_RATE_SAMPLES:]
     if not rates:
         return None
-    latest = next((one for one in reversed(history.log) if one.appends), None)
+    latest = next((sample for sample in reversed(history.log) if sample.appends), None)
     mean = sum(rate for _, rate in rates) / len(rates)
     return round(mean, 1), "" if latest is None else format_span(latest.p50_s)
 

@@ -1,4 +1,4 @@
-"""What a page of the console works with: its request, calls of the API, and templates."""
+"""The context of a page: its request, calls of the API, and rendering."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PageRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsolePage:
-    """One request for a page.
+    """A request for a page, with what is needed to respond to it.
 
     Args:
         app: The application whose routes the page calls.
@@ -93,7 +93,10 @@ class ConsolePage:
         return self.form.get("reason", "").strip()
 
     def can(self, right: Right) -> bool:
-        """Return whether the caller has a right; forms for other callers are not rendered."""
+        """Return whether the caller has a right, so that a form for it is rendered.
+
+        The routes of the API check the right again when the form is sent.
+        """
         return right in self.caller.rights and (right == "read" or self.caller.service)
 
     # -- calls of the API
@@ -121,8 +124,8 @@ class ConsolePage:
         Raises:
             SeriatimError: The call failed.
         """
-        raw = msgspec.json.encode(body)
-        response = await self.app.call(self.request.derive("POST", path, b"", raw))
+        encoded = msgspec.json.encode(body)
+        response = await self.app.call(self.request.derive("POST", path, b"", encoded))
         return await self._decode(response)
 
     async def _decode(self, response: ConsoleResponse) -> Any:
@@ -157,10 +160,10 @@ class ConsolePage:
 
     async def render(self, template: str, *, status: int = 200, **values: Any) -> HttpResponse:
         """Render a template in a thread of the tenant: payloads can be large."""
-        shown = tuple(route for route in self._navigation if self.can(route.right))
+        visible_routes = tuple(route for route in self._navigation if self.can(route.right))
         values |= {
             "page": self,
-            "navigation": shown,
+            "navigation": visible_routes,
             "request_token": self._request_token,
             "all_tenants": self.caller.tenant_id == ALL_TENANTS,
         }
@@ -185,12 +188,14 @@ class ConsolePage:
 
 
 def _quote(value: str) -> str:
-    """Quote a value of an address. Lists have some hundred links, and most ids need no quoting."""
+    """Quote a value of an address."""
+    # A list has some hundred links, and most of their ids need no quoting.
     return value if _is_plain(value) is not None else quote_plus(value)
 
 
 def redirect_to(address: str) -> HttpResponse:
     """Return a redirection that the browser follows with GET."""
+    # 303: reloading the page that follows does not repeat the action.
     return HttpResponse(303, b"", b"text/plain", ((b"location", address.encode("ascii")),))
 
 

@@ -12,8 +12,8 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.times import format_us, parse_us
 
 PAGE_EVENTS = 50
-_DIGITS_MAX = 18
-_MARGIN_US = 60_000_000  # of clocks: positions are in the order of recording, nearly
+_DIGITS_MAX = 18  # fewer than those of 2**63, the bound of positions
+_MARGIN_US = 60_000_000  # clocks of writers differ: times follow positions only nearly
 
 
 class EventPage(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 def parse_number(page: ConsolePage, name: str) -> int | None:
-    """Return a whole number of the address, None if it is not given.
+    """Return a whole number from the address, None if the address has none.
 
     Raises:
         InvalidArgument: It is not a whole number.
@@ -48,7 +48,7 @@ def parse_number(page: ConsolePage, name: str) -> int | None:
 
 
 def parse_moment(text: str, name: str) -> int | None:
-    """Return a time in microseconds since 1970, None if it is not given.
+    """Return a time in microseconds since 1970, None for an empty text.
 
     The zone and the seconds may be left out, and a space may separate date and time: times without
     a zone are UTC.
@@ -56,11 +56,11 @@ def parse_moment(text: str, name: str) -> int | None:
     Raises:
         InvalidArgument: It is not a time.
     """
-    given = text.strip().replace(" ", "T", 1)
-    if not given:
+    normalized = text.strip().replace(" ", "T", 1)
+    if not normalized:
         return None
     for suffix in ("", "Z", ":00Z", "T00:00:00Z"):
-        if (moment := parse_us(given + suffix)) is not None:
+        if (moment := parse_us(normalized + suffix)) is not None:
             return moment
     msg = f"{name} must be a time such as 2026-05-01T12:30:00Z"
     raise InvalidArgument(msg, details={"argument": name})
@@ -75,9 +75,9 @@ async def find_position(page: ConsolePage, moment_us: int, **filters: Any) -> in
     low, high = 0, (await page.get("/v1/log"))["head"]
     while low < high:
         middle = (low + high + 1) // 2
-        found = await page.get("/v1/events", after=middle - 1, until=high, limit=1, **filters)
-        if found["records"] and found["records"][0]["recorded_at"] <= moment:
-            low = found["records"][0]["position"]
+        response = await page.get("/v1/events", after=middle - 1, until=high, limit=1, **filters)
+        if response["records"] and response["records"][0]["recorded_at"] <= moment:
+            low = response["records"][0]["position"]
         else:
             high = middle - 1
     return int(low)
@@ -150,14 +150,14 @@ async def read_event_page(
     bounds = {
         "limit": PAGE_EVENTS,
         "newest_first": newest_first is not back,
-        "after": _tightest(max, after, window["after"]),
-        "until": _tightest(min, until, window["until"]),
+        "after": _choose_bound(max, after, window["after"]),
+        "until": _choose_bound(min, until, window["until"]),
     }
     if query is None:
-        found = await page.get("/v1/events", **bounds, **_format_times(filters, times))
+        response = await page.get("/v1/events", **bounds, **_format_times(filters, times))
     else:
-        found = await _select_events(page, query, bounds, times)
-    events, more = found["records"], found.get("cut", False)
+        response = await _select_events(page, query, bounds, times)
+    events, more = response["records"], response.get("cut", False)
     more = more or len(events) == PAGE_EVENTS
     if back:
         events.reverse()
@@ -183,16 +183,16 @@ async def _select_events(
     body = bounds | {"query": query, "after": bounds["after"] or 0, "until": head}
     if body["after"] >= head:
         return {"records": []}
-    found = await page.post("/v1/query/records", body)
-    full = found.get("cut", False) or len(found["records"]) == PAGE_EVENTS
+    response = await page.post("/v1/query/records", body)
+    full = response.get("cut", False) or len(response["records"]) == PAGE_EVENTS
     # A clock that was set back has positions outside the window between its bounds.
-    kept = [event for event in found["records"] if times.contains(event)]
-    return {"records": kept, "cut": full}
+    records = [event for event in response["records"] if times.contains(event)]
+    return {"records": records, "cut": full}
 
 
-def _tightest(choose: Any, *bounds: int | None) -> int | None:
-    given = [bound for bound in bounds if bound is not None]
-    return choose(given) if given else None
+def _choose_bound(choose: Any, *bounds: int | None) -> int | None:
+    present = [bound for bound in bounds if bound is not None]
+    return choose(present) if present else None
 
 
 def _link_page(

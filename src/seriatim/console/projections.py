@@ -42,16 +42,16 @@ async def _render_projection(
     page: ConsolePage, name: str, error: SeriatimError | None = None
 ) -> ConsoleResponse:
     page.history.watch(page.request.tenant_id)
-    found = (await page.get("/v1/projections", name=name))["projections"] if name else []
-    if not found:
+    statuses = (await page.get("/v1/projections", name=name))["projections"] if name else []
+    if not statuses:
         raise NotFound("there is no such projection", details={"projection": name})
-    [standing] = found
+    [standing] = statuses
     row = make_projection_row(page, standing)
     if row.lag:
         row.lag_time = await read_lag_time(page, row.position or 0)
-    listed = None
+    listing = None
     if page.can("operate"):
-        listed = await read_optional(
+        listing = await read_optional(
             page, "/v1/projections/failures", name=name, limit=_FAILURES_MAX
         )
     return await page.render_form(
@@ -59,11 +59,13 @@ async def _render_projection(
         error,
         standing=standing,
         row=row,
-        stepped=any(one.name == name and not one.is_frame for one in page.projections),
+        has_steps=any(
+            projection.name == name and not projection.is_frame for projection in page.projections
+        ),
         chart=draw_lag(page, "projection", name),
-        failures=[] if listed is None else listed["failures"],
-        failure_count=0 if listed is None else listed["count"],
-        unresolved=0 if listed is None else listed["unresolved"],
+        failures=[] if listing is None else listing["failures"],
+        failure_count=0 if listing is None else listing["count"],
+        unresolved=0 if listing is None else listing["unresolved"],
         jobs=await _read_jobs(page, name),
         notices=list_notices(page),
     )
@@ -73,19 +75,19 @@ async def _read_jobs(page: ConsolePage, name: str) -> list[dict[str, Any]] | Non
     """Return the newest jobs of a projection; None for callers that may not start one."""
     if page.caller.tenant_id != ALL_TENANTS or not page.can("operate"):
         return None
-    found = await read_optional(page, "/v1/jobs", limit=_JOBS_READ)
+    response = await read_optional(page, "/v1/jobs", limit=_JOBS_READ)
     tenant_id = page.request.tenant_id
     return [
-        one
-        for one in (found or {"jobs": []})["jobs"]
-        if (one["projection"], one["tenant_id"]) == (name, tenant_id)
+        job
+        for job in (response or {"jobs": []})["jobs"]
+        if (job["projection"], job["tenant_id"]) == (name, tenant_id)
     ]
 
 
 async def show_job(page: ConsolePage) -> ConsoleResponse:
     """Show the state, progress and result of a job."""
-    found = await page.get("/v1/jobs/one", id=page.params.get("id", ""))
-    job = found["job"]
+    response = await page.get("/v1/jobs/one", id=page.params.get("id", ""))
+    job = response["job"]
     active = job["status"] in ("queued", "running")
     return await page.render("job.html", job=job, active=active, notices=list_notices(page))
 
@@ -99,16 +101,18 @@ async def start_job(page: ConsolePage) -> ConsoleResponse:
         "reason": page.reason,
     }
     try:
-        started = await page.post("/v1/jobs", body)
+        response = await page.post("/v1/jobs", body)
     except (BackendFailure, Conflict, InvalidArgument, NotFound) as error:
         return await _render_projection(page, name, error)
-    return finish_action(page, "/job", "started", started, id=started["job"]["job_id"])
+    return finish_action(page, "/job", "started", response, id=response["job"]["job_id"])
 
 
 # -- actions
 
 
-async def _act(page: ConsolePage, path: str, outcome: str, **fields: Any) -> ConsoleResponse:
+async def _post_action(
+    page: ConsolePage, path: str, outcome: str, **fields: Any
+) -> ConsoleResponse:
     """Call a route for the projection of a form, and show its page again."""
     name = page.form.get("name", "")
     body = {"name": name, "reason": page.reason, **fields}
@@ -121,39 +125,39 @@ async def _act(page: ConsolePage, path: str, outcome: str, **fields: Any) -> Con
 
 async def pause(page: ConsolePage) -> ConsoleResponse:
     """Stop a projection at its current position."""
-    return await _act(page, "/v1/projections/pause", "paused")
+    return await _post_action(page, "/v1/projections/pause", "paused")
 
 
 async def resume(page: ConsolePage) -> ConsoleResponse:
     """Resume a paused projection."""
-    return await _act(page, "/v1/projections/resume", "resumed")
+    return await _post_action(page, "/v1/projections/resume", "resumed")
 
 
 async def retry(page: ConsolePage) -> ConsoleResponse:
-    """Retry one failure."""
-    return await _act(
+    """Retry one failed event of a projection."""
+    return await _post_action(
         page, "/v1/projections/retry", "retried", position=read_count(page, "position")
     )
 
 
 async def skip(page: ConsolePage) -> ConsoleResponse:
-    """Skip one failed event."""
-    return await _act(
+    """Skip one failed event of a projection."""
+    return await _post_action(
         page, "/v1/projections/skip", "skipped", position=read_count(page, "position")
     )
 
 
 async def confirm_retry(page: ConsolePage) -> ConsoleResponse:
-    """Ask before all failures of a projection are retried, with their number (N4)."""
+    """Ask for a confirmation, with their number, before all failures are retried (N4)."""
     name = page.params.get("name", "")
-    found = await page.get("/v1/projections/failures", name=name, limit=1)
-    return await page.render("projection_retry.html", name=name, count=found["unresolved"])
+    response = await page.get("/v1/projections/failures", name=name, limit=1)
+    return await page.render("projection_retry.html", name=name, count=response["unresolved"])
 
 
 async def retry_all(page: ConsolePage) -> ConsoleResponse:
-    """Retry all failures, if there are as many as the confirmation named."""
+    """Retry all failures of a projection, if their number is the confirmed one."""
     expected = read_count(page, "expected_count")
-    return await _act(page, "/v1/projections/retry", "retried", expected_count=expected)
+    return await _post_action(page, "/v1/projections/retry", "retried", expected_count=expected)
 
 
 ROUTES: tuple[PageRoute, ...] = (

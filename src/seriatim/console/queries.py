@@ -1,10 +1,10 @@
-"""Query: a form for filters and predicates, its results, and how an index answers it."""
+"""Query: a form for filters and predicates, the results, and the indexes that find them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from seriatim.console.calls import CallContext, query_calls
+from seriatim.console.calls import CallContext, make_query_calls
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import PAGE_EVENTS, parse_number
 from seriatim.core.canonical import parse_strict_json
@@ -17,24 +17,24 @@ from seriatim.core.errors import (
 )
 
 FILTERS = 3  # in the form; a query in JSON has more
-_SIDES = ("types", "tags", "streams", "payload")
+_FIELDS = ("types", "tags", "streams", "payload")
 
 
 async def show_query(page: ConsolePage) -> ConsoleResponse:
-    """Show the form of a query, and its result if the address has one."""
+    """Show the form of a query, and the result of the query that the address contains."""
     error, status, result, query, calls = "", 200, None, None, None
     if page.params.get("run") == "1":
         try:
             query = parse_query_form(page.params)
-            calls = query_calls(CallContext.of(page), query, PAGE_EVENTS)
+            calls = make_query_calls(CallContext.of(page), query, PAGE_EVENTS)
             result = await _run_query(page, query)
         except (InvalidArgument, InvalidQuery, LimitExceeded, TimedOut) as problem:
             error = problem.message
             status = page.app.service.problem(problem, page.request.request_id).status
-    names = [f"{side}{number}" for number in range(1, FILTERS + 1) for side in _SIDES]
+    names = [f"{field}{number}" for number in range(1, FILTERS + 1) for field in _FIELDS]
     values = {name: page.params.get(name, "") for name in names}
     common = ("query", "min_position", "order", "run")
-    kept = {name: page.params[name] for name in (*names, *common) if page.params.get(name)}
+    link_params = {name: page.params[name] for name in (*names, *common) if page.params.get(name)}
     return await page.render(
         "query.html",
         status=status,
@@ -47,8 +47,8 @@ async def show_query(page: ConsolePage) -> ConsoleResponse:
         query=query,
         calls=calls,
         result=result,
-        following=None if result is None else _next_page(page, result),
-        kept=kept,
+        following=None if result is None else _find_next_page(page, result),
+        link_params=link_params,
     )
 
 
@@ -65,7 +65,7 @@ async def _run_query(page: ConsolePage, query: dict[str, Any]) -> Any:
     return await page.post("/v1/query", body)
 
 
-def _next_page(page: ConsolePage, result: Any) -> dict[str, int] | None:
+def _find_next_page(page: ConsolePage, result: Any) -> dict[str, int] | None:
     """Return the parameters of the next page of the same snapshot, None if there is none."""
     if not result["more"]:
         return None
@@ -86,38 +86,42 @@ def parse_query_form(params: dict[str, str]) -> dict[str, Any]:
     if text := params.get("query", "").strip():
         parsed = parse_json_field(text, "query")
         if not isinstance(parsed, dict):
-            raise _invalid("query", "must be a JSON object")
+            raise _make_field_error("query", "must be a JSON object")
         query = parsed
-    elif filters := [one for number in range(1, FILTERS + 1) if (one := _filter(params, number))]:
+    elif filters := [
+        event_filter
+        for number in range(1, FILTERS + 1)
+        if (event_filter := _parse_filter(params, number))
+    ]:
         query["filters"] = filters
     if minimum := params.get("min_position", "").strip().replace(",", ""):
         if not minimum.isascii() or not minimum.isdigit() or len(minimum) > len(str(1 << 63)):
-            raise _invalid("min_position", "must be a whole number")
+            raise _make_field_error("min_position", "must be a whole number")
         query["min_position"] = int(minimum)
     return query
 
 
-def _filter(params: dict[str, str], number: int) -> dict[str, list[Any]]:
+def _parse_filter(params: dict[str, str], number: int) -> dict[str, list[Any]]:
     """Return one filter of the form, empty if its fields are."""
-    one: dict[str, list[Any]] = {}
-    for side in _SIDES:
-        name = f"{side}{number}"
+    event_filter: dict[str, list[Any]] = {}
+    for field in _FIELDS:
+        name = f"{field}{number}"
         lines = [line for text in params.get(name, "").split("\n") if (line := text.strip())]
         if not lines:
             continue
-        if side == "payload":
-            one[side] = [parse_json_field(line, name) for line in lines]
-        elif side == "streams":
-            one[side] = [_parse_stream(line, name) for line in lines]
+        if field == "payload":
+            event_filter[field] = [parse_json_field(line, name) for line in lines]
+        elif field == "streams":
+            event_filter[field] = [_parse_stream(line, name) for line in lines]
         else:
-            one[side] = lines
-    return one
+            event_filter[field] = lines
+    return event_filter
 
 
 def _parse_stream(line: str, name: str) -> list[str]:
     stream_type, slash, stream_id = line.partition("/")
     if not slash:
-        raise _invalid(name, "must be a stream per line, as type/id")
+        raise _make_field_error(name, "must be a stream per line, as type/id")
     return [stream_type.strip(), stream_id.strip()]
 
 
@@ -126,10 +130,10 @@ def parse_json_field(text: str, name: str) -> Any:
     try:
         return parse_strict_json(text)
     except ValidationError as problem:
-        raise _invalid(name, f"must be JSON: {problem}") from None
+        raise _make_field_error(name, f"must be JSON: {problem}") from None
 
 
-def _invalid(name: str, problem: str) -> InvalidArgument:
+def _make_field_error(name: str, problem: str) -> InvalidArgument:
     return InvalidArgument(f"{name} {problem}", details={"argument": name})
 
 

@@ -31,22 +31,22 @@ class _Environment(jinja2.Environment):
     """
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return the item or attribute of an object; methods of plain objects keep their names."""
+        """Return the item or attribute of an object; methods of dict take precedence over items."""
         if type(obj) is dict and attribute in obj and attribute not in _DICT_NAMES:
             return obj[attribute]
         return super().getattr(obj, attribute)
 
 
 class Renderer:
-    """Render templates; everything that is inserted is escaped (N3)."""
+    """Render templates; all inserted values are escaped (N3)."""
 
     def __init__(self) -> None:
         self._assets = _load_assets()
         self._environment = _Environment(
             loader=jinja2.PackageLoader(_PACKAGE, "templates"),
             autoescape=True,
-            auto_reload=False,  # which would look for changed files at each page
-            undefined=jinja2.StrictUndefined,
+            auto_reload=False,  # it would look for changed files at each page
+            undefined=jinja2.StrictUndefined,  # a misspelled name fails instead of being empty
             trim_blocks=True,
             lstrip_blocks=True,
         )
@@ -64,17 +64,17 @@ class Renderer:
         return self._environment.get_template(template).render(values).encode()
 
     def asset_path(self, name: str) -> str:
-        """Return the path of a static file; it contains a digest, so browsers may keep the file."""
+        """Return the path of a static file; its digest lets browsers cache the file for good."""
         return f"/console/static/{self._assets[name][0]}/{name}"
 
     def asset(self, path: str) -> HttpResponse | None:
         """Return the response with a static file, None if there is none at this path."""
         digest, _, name = path.removeprefix("/static/").partition("/")
-        found = self._assets.get(name)
-        if found is None or found[0] != digest:
+        entry = self._assets.get(name)
+        if entry is None or entry[0] != digest:
             return None
         content_type = _CONTENT_TYPES[name.rpartition(".")[2]]
-        return HttpResponse(200, found[1], content_type, (_IMMUTABLE,))
+        return HttpResponse(200, entry[1], content_type, (_IMMUTABLE,))
 
 
 def _load_assets() -> dict[str, tuple[str, bytes]]:
@@ -107,12 +107,12 @@ def format_seconds(time: str) -> str:
 
 def shorten(text: object, chars: int = _SHORT_CHARS) -> str:
     """Return the beginning of a text, with an ellipsis if something is left out."""
-    whole = str(text)
-    return whole if len(whole) <= chars else whole[: chars - 1] + "…"
+    content = str(text)
+    return content if len(content) <= chars else content[: chars - 1] + "…"
 
 
 def format_json(value: Any) -> str:
-    """Return a value as indented JSON; integers are exact."""
+    """Return a value as indented JSON, with exact integers."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 

@@ -15,11 +15,11 @@ COOKIE = "seriatim_session"
 SECURE_COOKIE = "__Host-seriatim_session"  # browsers accept it only over TLS, for this host
 SESSION_S = 12 * 3600
 ANONYMOUS = "anonymous"  # in place of a token id: the service requires no tokens
-_COOKIE_MAX = 1024
+_COOKIE_MAX = 1024  # ours are shorter; a longer one is refused before it is hashed
 
 
-def local_id(code: str) -> str:
-    """Return the value in place of a token id for a session that a one-time link has opened.
+def make_local_id(code: str) -> str:
+    """Return the token id of sessions that were opened by a one-time link.
 
     It depends on the code: a session is valid only in the process that issued the link, and not in
     a later one that shares the access store and may have other rights.
@@ -28,11 +28,11 @@ def local_id(code: str) -> str:
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A session: the token it was opened with, and when it ends."""
+    """The content of a session cookie: the token that opened the session, and its expiry."""
 
     token_id: str
     expires: int  # seconds since 1970
-    nonce: str
+    nonce: str  # two sessions of one token have different request tokens
 
 
 class SessionSigner:
@@ -61,11 +61,13 @@ class SessionSigner:
             Unauthorized: The cookie is forged, malformed or expired.
         """
         content, _, signature = cookie.partition(".")
-        genuine = len(cookie) <= _COOKIE_MAX and hmac.compare_digest(
+        # Compared as bytes, in constant time: compare_digest refuses text that is not ASCII.
+        is_genuine = len(cookie) <= _COOKIE_MAX and hmac.compare_digest(
             signature.encode(), self._sign("session", content).encode()
         )
-        if not genuine:
+        if not is_genuine:
             raise Unauthorized("this session is not valid: sign in again")
+        # Only decoded after the signature was verified, so the content is our own.
         padded = content + "=" * (-len(content) % 4)
         session = msgspec.json.decode(urlsafe_b64decode(padded), type=Session)
         if session.expires <= now:
@@ -76,10 +78,11 @@ class SessionSigner:
         """Return the value that every form of a session must send back."""
         return self._sign("form", cookie)
 
-    def is_request_token(self, given: str, cookie: str) -> bool:
+    def is_request_token(self, token: str, cookie: str) -> bool:
         """Return whether a form was rendered for this session."""
-        return hmac.compare_digest(given.encode(), self.request_token(cookie).encode())
+        return hmac.compare_digest(token.encode(), self.request_token(cookie).encode())
 
     def _sign(self, purpose: str, text: str) -> str:
+        # With the purpose, a request token never passes as the signature of a cookie.
         digest = hmac.new(self._key, f"{purpose}\0{text}".encode(), sha256).digest()
         return urlsafe_b64encode(digest).rstrip(b"=").decode()

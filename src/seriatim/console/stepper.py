@@ -40,7 +40,7 @@ class Step(msgspec.Struct, frozen=True):
         event: The event.
         changes: All fields of the state before or after the event.
         applied: Whether the projection processes events of this type.
-        failure: Why the fold failed, if it did.
+        failure: The reason why the fold failed; empty if it succeeded.
         left_out: The number of fields that are not displayed.
     """
 
@@ -101,14 +101,14 @@ def find_key(projection: Projection, stream: StreamRef) -> str | None:
 
 
 class Stepper:
-    """Fold the events of one key, and keep the steps of a range.
+    """Fold the events of one key, and record a range of the steps.
 
     Args:
         projection: The projection.
         tenant_id: The tenant of the events.
         key: The key of the events.
-        first: The number of the first step to keep, from 0.
-        count: How many steps to keep.
+        first: The number of the first step to record, from 0.
+        count: How many steps to record.
     """
 
     def __init__(
@@ -116,37 +116,39 @@ class Stepper:
     ) -> None:
         self.fold = Fold(projection)
         self.steps: list[Step] = []
-        self._owner: TenantKey = tenant_id, key
+        self._tenant_key: TenantKey = tenant_id, key
         self._types = NameFilter.parse(projection.events)
-        self._kept = range(first, first + count)
+        self._displayed = range(first, first + count)
         self._number = 0
 
     def run(self, events: Iterable[EventRecord]) -> None:
         """Apply events in ascending order of position."""
         for event in events:
-            kept = self._number in self._kept
-            before = self.state() if kept else {}
+            is_displayed = self._number in self._displayed
+            before = self.state() if is_displayed else {}
             failures = len(self.fold.failures)
             applied = self._types.allows(event.event_type)
             if applied:
-                self.fold.add(self._owner[1], event)
-            if kept:
-                failed = self.fold.failures[failures:]
-                self._keep(event, before, applied, failed[0].reason if failed else "")
+                self.fold.add(self._tenant_key[1], event)
+            if is_displayed:
+                new_failures = self.fold.failures[failures:]
+                self._add_step(
+                    event, before, applied, new_failures[0].reason if new_failures else ""
+                )
             self._number += 1
 
-    def _keep(
+    def _add_step(
         self, event: EventRecord, before: dict[str, Any], applied: bool, failure: str
     ) -> None:
         changes = compare_states(before, self.state())
         left_out = max(0, len(changes) - FIELDS_MAX)
         if left_out:  # changed fields are displayed first
-            changes = sorted(changes, key=lambda one: not one.changed)[:FIELDS_MAX]
+            changes = sorted(changes, key=lambda change: not change.changed)[:FIELDS_MAX]
         self.steps.append(Step(event, changes, applied, failure, left_out))
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values: the row, or the state and its rows by table."""
-        stored, projection = self.fold.states.get(self._owner), self.fold.projection
+        stored, projection = self.fold.states.get(self._tenant_key), self.fold.projection
         if projection.state is None:
             return {} if stored is None else _to_values(projection.tables[0], stored)
         state = {} if stored is None else {"state": decode_stored_json(stored)}

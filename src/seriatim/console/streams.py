@@ -42,18 +42,22 @@ async def show_stream(page: ConsolePage) -> ConsoleResponse:
     filters = {"stream_type": stream[0], "stream_id": stream[1]}
     newest_first = page.params.get("order") == "newest"
     status = await read_status(page, stream)
-    available = {one.name: one for one in page.projections if find_key(one, stream) is not None}
-    chosen = available.get(page.params.get("projection", ""))
-    stepper = None if chosen is None else await read_steps(page, stream, chosen)
+    available = {
+        projection.name: projection
+        for projection in page.projections
+        if find_key(projection, stream) is not None
+    }
+    selected = available.get(page.params.get("projection", ""))
+    stepper = None if selected is None else await read_steps(page, stream, selected)
     return await page.render(
         "stream.html",
         stream=stream,
         standing=status,
         newest_first=newest_first,
-        kept={"type": stream[0], "id": stream[1], "order": page.params.get("order", "")},
-        found=await read_event_page(page, dict(filters), newest_first=newest_first),
+        link_params={"type": stream[0], "id": stream[1], "order": page.params.get("order", "")},
+        event_page=await read_event_page(page, dict(filters), newest_first=newest_first),
         available=list(available),
-        by_key=[one for one in page.projections if one.name not in available],
+        by_key=[projection for projection in page.projections if projection.name not in available],
         stepper=stepper,
         steps_page=STEPS_PAGE,
         steps_max=STEPS_MAX,
@@ -61,18 +65,18 @@ async def show_stream(page: ConsolePage) -> ConsoleResponse:
 
 
 async def read_status(page: ConsolePage, stream: StreamRef) -> StreamStatus:
-    """Return the last event of a stream, and what may follow it.
+    """Return the last event of a stream, its next number, and whether it is closed.
 
     Raises:
         NotFound: The stream has no event that the caller may read.
     """
-    found = await page.get(
+    response = await page.get(
         "/v1/events", stream_type=stream[0], stream_id=stream[1], newest_first=True, limit=1
     )
-    if not found["records"]:
+    if not response["records"]:
         msg = "there is no stream with this type and id that you may read"
         raise NotFound(msg, details={"stream_type": stream[0], "stream_id": stream[1]})
-    last = found["records"][0]
+    last = response["records"][0]
     if page.caller.types is not None:  # events of other types may follow
         return StreamStatus(last, None, None)
     closing = await _read_closing_types(page, stream[0])
@@ -103,7 +107,7 @@ async def read_steps(page: ConsolePage, stream: StreamRef, projection: Projectio
         records = await _read_after(page, stream, last, min(_READ_EVENTS, end - total))
         if not records:
             break
-        await page.app.service.run_for_tenant(tenant_id, _run, stepper, records)
+        await page.app.service.run_for_tenant(tenant_id, _run_stepper, stepper, records)
         last, total = records[-1]["position"], total + len(records)
     more = total == end and bool(await _read_after(page, stream, last, 1))
     failed = stepper.fold.stopped or bool(stepper.fold.parked)
@@ -121,14 +125,14 @@ async def read_steps(page: ConsolePage, stream: StreamRef, projection: Projectio
 async def _read_after(
     page: ConsolePage, stream: StreamRef, after: int, limit: int
 ) -> list[dict[str, Any]]:
-    found = await page.get(
+    response = await page.get(
         "/v1/events", stream_type=stream[0], stream_id=stream[1], after=after, limit=limit
     )
-    records: list[dict[str, Any]] = found["records"]
+    records: list[dict[str, Any]] = response["records"]
     return records
 
 
-def _run(stepper: Stepper, records: list[dict[str, Any]]) -> None:
+def _run_stepper(stepper: Stepper, records: list[dict[str, Any]]) -> None:
     stepper.run(map(to_event_record, records))
 
 

@@ -16,7 +16,7 @@ _NO_STREAM = "no stream"
 
 
 class StreamLine(msgspec.Struct, frozen=True):
-    """A line: its label, and the height of its line."""
+    """The line of a stream: its label and its vertical position."""
 
     label: str
     y: int
@@ -32,7 +32,7 @@ class EventMark(msgspec.Struct, frozen=True):
 
 
 class CauseLink(msgspec.Struct, frozen=True):
-    """A line from the event that caused another one to that event."""
+    """A line from a cause to its effect."""
 
     x1: int
     y1: int
@@ -59,7 +59,7 @@ def lay_out_swimlanes(events: Sequence[Mapping[str, Any]], selected: str) -> Swi
         events: The events, as the API returns them.
         selected: The id of the event to mark.
     """
-    labels = list(dict.fromkeys(_label(event) for event in events))
+    labels = list(dict.fromkeys(_find_label(event) for event in events))
     if len(labels) > LINES_MAX:
         labels = [*labels[: LINES_MAX - 1], _OTHERS]
     lines = [StreamLine(label, _LINE_HEIGHT * number + 24) for number, label in enumerate(labels)]
@@ -68,7 +68,7 @@ def lay_out_swimlanes(events: Sequence[Mapping[str, Any]], selected: str) -> Swi
         EventMark(
             event,
             LABEL_WIDTH + _STEP * number + _STEP // 2,
-            heights.get(_label(event), lines[-1].y),
+            heights.get(_find_label(event), lines[-1].y),
             event["event_id"] == selected,
         )
         for number, event in enumerate(events)
@@ -83,7 +83,7 @@ def lay_out_swimlanes(events: Sequence[Mapping[str, Any]], selected: str) -> Swi
     return Swimlanes(width, _LINE_HEIGHT * len(lines) + 8, lines, marks, links)
 
 
-def _label(event: Mapping[str, Any]) -> str:
+def _find_label(event: Mapping[str, Any]) -> str:
     if event["stream_type"] is None:
         return _NO_STREAM
     return f"{event['stream_type']} / {event['stream_id']}"

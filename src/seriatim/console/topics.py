@@ -14,7 +14,7 @@ from seriatim.core.times import parse_us
 async def show_topics(page: ConsolePage) -> ConsoleResponse:
     """Show the checkpoints of publishers and the segments of archives."""
     log = await page.get("/v1/log")
-    storage = None
+    storage = None  # topics and archives contain events of all tenants
     if page.caller.tenant_id == ALL_TENANTS:
         storage = await page.get("/v1/storage")
     now = time.time()
@@ -24,10 +24,14 @@ async def show_topics(page: ConsolePage) -> ConsoleResponse:
         "topics.html",
         allowed=storage is not None,
         publishers=[
-            (one, describe_checkpoint(one, log, now), describe_comparison(one, log, now))
-            for one in publishers
+            (
+                publisher,
+                describe_checkpoint(publisher, log, now),
+                describe_comparison(publisher, log, now),
+            )
+            for publisher in publishers
         ],
-        archives=[(one, describe_archive(one, log)) for one in archives],
+        archives=[(archive, describe_archive(archive, log)) for archive in archives],
     )
 
 
@@ -52,17 +56,17 @@ def describe_comparison(
     publisher: dict[str, Any], log: dict[str, Any], now: float
 ) -> dict[str, Any]:
     """Return the verdict of the last reconciliation: `color`, `state`, `age` and `findings`."""
-    found = publisher.get("reconciliation")
-    if found is None:
+    reconciliation = publisher.get("reconciliation")
+    if reconciliation is None:
         return {"color": "", "state": "none", "age": "", "findings": ""}
-    finished_us = parse_us(found["finished_at"]) or 0
-    if (found["log_id"], found["epoch"]) != (log["log_id"], log["epoch"]):
+    finished_us = parse_us(reconciliation["finished_at"]) or 0
+    if (reconciliation["log_id"], reconciliation["epoch"]) != (log["log_id"], log["epoch"]):
         color, state = "warn", "of an earlier log or epoch"
-    elif found["equal"]:
-        color, state = "good", f"equal up to {found['until']:,}"
+    elif reconciliation["equal"]:
+        color, state = "good", f"equal up to {reconciliation['until']:,}"
     else:
-        color, state = "bad", f"different, up to {found['until']:,}"
-    findings = ", ".join(f"{name} {count:,}" for name, count in found["findings"].items())
+        color, state = "bad", f"different, up to {reconciliation['until']:,}"
+    findings = ", ".join(f"{name} {count:,}" for name, count in reconciliation["findings"].items())
     age = format_span(max(0.0, now - finished_us / 1_000_000))
     return {"color": color, "state": state, "age": age, "findings": findings}
 

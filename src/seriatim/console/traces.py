@@ -1,4 +1,4 @@
-"""Decision traces: the list, the timeline of one, and its graph."""
+"""Decision traces: the list, and the timeline and graph of one trace."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from seriatim.core.trace_report import EDGE_VERBS, TraceReport, build_report, la
 
 OUTCOMES = ("open", "success", "failure", "abandoned")
 _ROWS = 50
-_SCANNED = 100  # traces of one read; as many streams as a request for last events may name
-_READS = 5  # of one page of the list, if few traces match
-_EVENTS = 1000  # of one trace
-_EVENT_READS = 3  # responses of one trace, each bounded in bytes
-_PART = 100  # rows of the timeline and of the table
+_SCAN_TRACES = 100  # traces of one read; as many streams as a request for last events may name
+_READS_MAX = 5  # of one page of the list, if few traces match
+_EVENTS_MAX = 1000  # of one trace
+_EVENT_READS_MAX = 3  # responses of one trace, each bounded in bytes
+_PART_ROWS = 100  # rows of the timeline and of the table
 
 
 class ListedTrace(msgspec.Struct, frozen=True):
@@ -40,32 +40,34 @@ async def show_traces(page: ConsolePage) -> ConsoleResponse:
     until = _parse_position(page, "until")
     rows: list[ListedTrace] = []
     next_until = None
-    for _ in range(_READS):
-        found = await page.get(
+    for _ in range(_READS_MAX):
+        response = await page.get(
             "/v1/events",
             types=["TraceStarted"],
             scope="traces",
             newest_first=True,
             until=until,
-            limit=_SCANNED,
+            limit=_SCAN_TRACES,
         )
-        next_until = _fill_rows(page, rows, await _list_traces(page, found["records"]))
-        if next_until is not None or not found["records"]:
+        next_until = _fill_rows(page, rows, await _list_traces(page, response["records"]))
+        if next_until is not None or not response["records"]:
             break
-        until = next_until = found["last_scanned"] - 1
+        until = next_until = response["last_scanned"] - 1
         if until < 1:
             next_until = None
             break
     return await page.render("traces.html", traces=rows, outcomes=OUTCOMES, next_until=next_until)
 
 
-def _fill_rows(page: ConsolePage, rows: list[ListedTrace], found: list[ListedTrace]) -> int | None:
-    """Add matching traces; return the position to continue at if the page is full."""
-    for one in found:
+def _fill_rows(
+    page: ConsolePage, rows: list[ListedTrace], candidates: list[ListedTrace]
+) -> int | None:
+    """Add matching traces; return the position at which to continue if the page is full."""
+    for trace in candidates:
         if len(rows) == _ROWS:
-            return one.position
-        if _matches(page, one):
-            rows.append(one)
+            return trace.position
+        if _matches(page, trace):
+            rows.append(trace)
     return None
 
 
@@ -84,12 +86,12 @@ async def _list_traces(page: ConsolePage, started: list[dict[str, Any]]) -> list
     if not started:
         return []
     streams = [[TRACE_STREAM_TYPE, event["stream_id"]] for event in started]
-    last: list[dict[str, Any] | None]
+    last_events: list[dict[str, Any] | None]
     try:
-        last = (await page.post("/v1/streams/last", {"streams": streams}))["records"]
-    except Forbidden:  # a token for some event types
-        last = [None] * len(streams)
-    return [_list_trace(*both) for both in zip(started, last, strict=True)]
+        last_events = (await page.post("/v1/streams/last", {"streams": streams}))["records"]
+    except Forbidden:  # a token for some event types may not see how a trace ended
+        last_events = [None] * len(streams)
+    return [_list_trace(*pair) for pair in zip(started, last_events, strict=True)]
 
 
 def _list_trace(first: dict[str, Any], last: dict[str, Any] | None) -> ListedTrace:
@@ -111,11 +113,11 @@ def _list_trace(first: dict[str, Any], last: dict[str, Any] | None) -> ListedTra
 
 
 def _matches(page: ConsolePage, trace: ListedTrace) -> bool:
-    wanted = page.params.get
-    text = wanted("text", "").casefold()
+    param = page.params.get
+    text = param("text", "").casefold()
     return (
-        wanted("workflow", "") in ("", trace.workflow)
-        and wanted("outcome", "") in ("", trace.outcome)
+        param("workflow", "") in ("", trace.workflow)
+        and param("outcome", "") in ("", trace.outcome)
         and any(text in part.casefold() for part in (trace.title, trace.entity, trace.trace_id))
     )
 
@@ -153,6 +155,7 @@ async def show_trace(page: ConsolePage) -> ConsoleResponse:
     if not events:
         raise NotFound("there is no such trace, or this token may not read it")
     tenant_id = page.request.tenant_id
+    # In a thread of the tenant: the layout of 500 nodes would delay other requests.
     drawing = await page.app.service.run_for_tenant(
         tenant_id, lambda: _draw(page, trace_id, events)
     )
@@ -163,11 +166,11 @@ async def show_trace(page: ConsolePage) -> ConsoleResponse:
         drawing=drawing,
         report=drawing.report,
         complete=complete,
-        steps=drawing.report.steps[step_at : step_at + _PART],
-        rows=list(drawing.nodes.values())[node_at : node_at + _PART],
+        steps=drawing.report.steps[step_at : step_at + _PART_ROWS],
+        rows=list(drawing.nodes.values())[node_at : node_at + _PART_ROWS],
         step_at=step_at,
         node_at=node_at,
-        part=_PART,
+        part=_PART_ROWS,
     )
 
 
@@ -175,18 +178,18 @@ async def _read_trace(page: ConsolePage, trace_id: str) -> tuple[list[dict[str, 
     """Return the first events of a trace, and whether these are all."""
     events: list[dict[str, Any]] = []
     since = None
-    for _ in range(_EVENT_READS):
-        found = await page.get(
+    for _ in range(_EVENT_READS_MAX):
+        response = await page.get(
             "/v1/events",
             stream_type=TRACE_STREAM_TYPE,
             stream_id=trace_id,
             since_seq=since,
-            limit=_EVENTS - len(events),
+            limit=_EVENTS_MAX - len(events),
         )
-        events += found["records"]
-        if not found["records"] or events[-1]["event_type"] == "TraceFinished":
+        events += response["records"]
+        if not response["records"] or events[-1]["event_type"] == "TraceFinished":
             return events, True
-        if len(events) == _EVENTS:
+        if len(events) == _EVENTS_MAX:
             break
         since = events[-1]["stream_seq"]
     return events, False
@@ -196,37 +199,37 @@ def _draw(page: ConsolePage, trace_id: str, events: list[dict[str, Any]]) -> Dra
     report = build_report(trace_id, map(_to_record, events))
     verbs: dict[tuple[str, str], list[str]] = {}
     for edge in report.edges:
-        words = verbs.setdefault((edge.from_node_id, edge.to_node_id), [])
-        if EDGE_VERBS[edge.edge_type] not in words:
-            words.append(EDGE_VERBS[edge.edge_type])
+        edge_verbs = verbs.setdefault((edge.from_node_id, edge.to_node_id), [])
+        if EDGE_VERBS[edge.edge_type] not in edge_verbs:
+            edge_verbs.append(EDGE_VERBS[edge.edge_type])
     names = {node.node_id: f"{node.node_type} {label_of(node)}" for node in report.nodes}
     relations: dict[str, list[tuple[str, str]]] = {}
-    for (origin, target), words in verbs.items():
-        relations.setdefault(target, []).append((", ".join(words), names[origin]))
+    for (origin, target), edge_verbs in verbs.items():
+        relations.setdefault(target, []).append((", ".join(edge_verbs), names[origin]))
     nodes = {
         node.node_id: DrawnNode(
             node.node_id,
             node.node_type,
             label_of(node),
             report.states.get(node.node_id, ""),
-            _address_of(page, report, node.node_id),
+            _find_address(page, report, node.node_id),
             tuple(relations.get(node.node_id, ())),
         )
         for node in report.nodes
     }
-    drawn = list(nodes)[:NODES_MAX]
-    shown = set(drawn)
-    pairs = [pair for pair in verbs if shown.issuperset(pair)][:EDGES_MAX]
+    drawn_ids = list(nodes)[:NODES_MAX]
+    visible = set(drawn_ids)
+    pairs = [pair for pair in verbs if visible.issuperset(pair)][:EDGES_MAX]
     return Drawing(
         report,
         nodes,
-        lay_out(drawn, pairs),
-        {pair: ", ".join(words) for pair, words in verbs.items()},
-        len(nodes) - len(drawn),
+        lay_out(drawn_ids, pairs),
+        {pair: ", ".join(edge_verbs) for pair, edge_verbs in verbs.items()},
+        len(nodes) - len(drawn_ids),
     )
 
 
-def _address_of(page: ConsolePage, report: TraceReport, node_id: str) -> str:
+def _find_address(page: ConsolePage, report: TraceReport, node_id: str) -> str:
     """Return the address of a cited trace, or of the event that first named a node."""
     kind, _, name = node_id.partition(":")
     if kind == "trace" and node_id != report.root_id:

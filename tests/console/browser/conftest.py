@@ -37,8 +37,8 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A browser that the tests of a file share; its event loop must end before other tests."""
-    with run_browser() as one:
-        yield one
+    with run_browser() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
             url = server.create_database(name, request.getfixturevalue("postgres_template"))
             stack.callback(server.drop_database, name)
         prepare(url)
-        one = stack.enter_context(run_service_process(url))
-        fill(one)
-        yield one
+        process = stack.enter_context(run_service_process(url))
+        fill(process)
+        yield process
 
 
 def prepare(url: str) -> None:
@@ -107,14 +107,14 @@ def visit(browser: Browser, service: ServiceProcess) -> Iterator[OPEN_VISIT]:
 
     def open_visit(*, signed_in: bool = True, errors: bool = False, **options: Any) -> Visit:
         token = options.pop("token", {})
-        one = Visit(browser, service.at, **options)
-        opened.append((one, errors))
+        visitor = Visit(browser, service.at, **options)
+        opened.append((visitor, errors))
         if signed_in:
-            one.sign_in(service.caller(**token).token or "")
-        return one
+            visitor.sign_in(service.caller(**token).token or "")
+        return visitor
 
     yield open_visit
-    for one, errors in opened:
-        problems = [] if errors else one.problems
-        one.close()
+    for visitor, errors in opened:
+        problems = [] if errors else visitor.problems
+        visitor.close()
         assert problems == []

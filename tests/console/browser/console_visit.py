@@ -72,22 +72,22 @@ class Visit:
 
     def links(self) -> list[str]:
         """Return the addresses of the console that the page links to."""
-        found = []
+        addresses = []
         for link in self.page.locator("a[href]").all():
             href = link.get_attribute("href") or ""
             path = urlsplit(href).path
             if path.startswith(f"{PREFIX}/") and path != f"{PREFIX}/sign-in":
-                found.append(href)
-        return found
+                addresses.append(href)
+        return addresses
 
     def walk(self, start: str = "/console/") -> Iterator[str]:
         """Load every page that links lead to, and yield its address while it is loaded.
 
         Pages with parameters are loaded with a few of them: a list links to many events.
         """
-        waiting, seen, counts = [start], {start}, Counter[str]()
-        while waiting and sum(counts.values()) < _PAGES_MAX:
-            address = waiting.pop(0)
+        queue, seen, counts = [start], {start}, Counter[str]()
+        while queue and sum(counts.values()) < _PAGES_MAX:
+            address = queue.pop(0)
             path = urlsplit(address).path
             if counts[path] >= _PER_PATH:
                 continue
@@ -96,28 +96,28 @@ class Visit:
             assert response.status == 200, (address, response.status)
             new = [link for link in self.links() if link not in seen]
             seen.update(new)
-            waiting += new
+            queue += new
             yield address
 
     def accessibility_problems(self) -> list[str]:
         """Return what an accessibility check at the level AA finds."""
-        found = Axe().run(self.page, options=AA).response["violations"]
+        violations = Axe().run(self.page, options=AA).response["violations"]
         return [
-            f"{one['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
-            for one in found
-            for node in one["nodes"]
+            f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+            for violation in violations
+            for node in violation["nodes"]
         ]
 
     def overflow(self) -> int:
         """Return by how many pixels the page is wider than the window."""
         script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        found: int = self.page.evaluate(script)
-        return found
+        pixels: int = self.page.evaluate(script)
+        return pixels
 
     def unreachable(self) -> list[str]:
         """Return the visible controls that the Tab key does not reach."""
-        found: list[str] = self.page.evaluate(_FIND_UNREACHABLE)
-        return found
+        controls: list[str] = self.page.evaluate(_FIND_UNREACHABLE)
+        return controls
 
     def is_hacked(self) -> bool:
         """Return whether a script in the contents of an event has run."""

@@ -46,7 +46,7 @@ def count_dead(url: str, event_type: str, tenant: str = OURS) -> int:
         handler="mailer", tenant_id=tenant, event_type=event_type, status="dead"
     )
     with closing(open_registry(registry_url(url))) as registry:
-        return sum(one.count for one in registry.count_entries(selection))
+        return sum(visitor.count for visitor in registry.count_entries(selection))
 
 
 def open_handler(visit: Visit, event_type: str) -> Page:
@@ -72,10 +72,10 @@ def expect_notice(page: Page, text: str) -> None:
 
 
 def test_projections_are_operated(visit: OPEN_VISIT) -> None:
-    """N4, I7: pause, resume, retry of one and of all failures, and skip, each in the journal."""
-    one = visit()
-    page = one.page
-    one.goto(f"/console/projection?tenant={OURS}&name=seats")
+    """N4, I7: a projection is paused, resumed, retried and skipped, as the journal records."""
+    visitor = visit()
+    page = visitor.page
+    visitor.goto(f"/console/projection?tenant={OURS}&name=seats")
     click(page, "Pause", "a deployment")
     expect_notice(page, "Paused.")
     click(page, "Resume", "it is deployed")
@@ -94,7 +94,7 @@ def test_projections_are_operated(visit: OPEN_VISIT) -> None:
     expect_notice(page, "Skipped 1 event(s).")
     expect(page.get_by_text("skipped by an operator")).to_be_visible()
 
-    one.goto(f"/console/journal?tenant={OURS}&affected={OURS}")
+    visitor.goto(f"/console/journal?tenant={OURS}&affected={OURS}")
     rows = page.locator("tbody tr").all_inner_texts()
     reasons = [row.rsplit("\t", 1)[1] for row in rows[:5]]
     assert reasons == [
@@ -107,26 +107,26 @@ def test_projections_are_operated(visit: OPEN_VISIT) -> None:
 
 
 def test_dead_letters_are_retried_and_skipped(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N4, G5: one event by its row; all that match a filter after their count was confirmed."""
+    """N4, G5: a row acts on one event, and a confirmed count on all events that match a filter."""
     event_type = add_dead_letters(service.url, 5)
-    one = visit(errors=True)  # browsers report refused forms as errors
-    page = open_handler(one, event_type)
+    visitor = visit(errors=True)  # browsers report refused forms as errors
+    page = open_handler(visitor, event_type)
     page.get_by_text("Retry or skip").first.click()
     click(page, "Skip")
     expect(page.get_by_role("alert")).to_contain_text("reason")
-    page = open_handler(one, event_type)
+    page = open_handler(visitor, event_type)
     page.get_by_text("Retry or skip").first.click()
     click(page, "Skip", "sent by hand")
     expect_notice(page, "Skipped 1 event(s).")
     assert count_dead(service.url, event_type) == 4
 
-    page = open_handler(one, event_type)
+    page = open_handler(visitor, event_type)
     page.locator("tbody tr").first.get_by_role("link").first.click()
     click(page, "Retry", "the server is back")
     expect_notice(page, "Retried 1 event(s).")
     assert count_dead(service.url, event_type) == 3
 
-    open_handler(one, event_type).get_by_label("State").select_option("dead")
+    open_handler(visitor, event_type).get_by_label("State").select_option("dead")
     page.get_by_role("button", name="Filter").click()
     page.get_by_role("link", name="Skip all that match").click()
     expect(page.get_by_text("This marks 3 event(s) as done")).to_be_visible()
@@ -136,7 +136,7 @@ def test_dead_letters_are_retried_and_skipped(visit: OPEN_VISIT, service: Servic
 
 
 def test_another_count_is_not_confirmed(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N4: an event that is finished during the confirmation stops the action, with the count."""
+    """N4: an action whose count changed during the confirmation is refused with the new count."""
     event_type = add_dead_letters(service.url, 2)
     first, second = visit(errors=True), visit()
     page = open_handler(first, event_type)
@@ -154,24 +154,24 @@ def test_another_count_is_not_confirmed(visit: OPEN_VISIT, service: ServiceProce
 
 
 def test_handlers_are_paused_and_resumed(visit: OPEN_VISIT) -> None:
-    """N4, G5: for all tenants, with a reason that other operators see."""
-    one = visit()
-    one.goto("/console/handlers")
-    one.page.get_by_role("link", name="mailer", exact=True).click()
-    click(one.page, "Pause for all tenants", "the mail server moves")
-    expect_notice(one.page, "Paused.")
-    one.page.get_by_role("link", name="Handlers").click()
-    expect(one.page.get_by_role("row", name="mailer")).to_contain_text("the mail server moves")
-    one.page.get_by_role("link", name="mailer", exact=True).click()
-    click(one.page, "Resume for all tenants", "it has moved")
-    expect_notice(one.page, "Resumed.")
+    """N4, G5: a handler is paused and resumed for all tenants, with a reason that operators see."""
+    visitor = visit()
+    visitor.goto("/console/handlers")
+    visitor.page.get_by_role("link", name="mailer", exact=True).click()
+    click(visitor.page, "Pause for all tenants", "the mail server moves")
+    expect_notice(visitor.page, "Paused.")
+    visitor.page.get_by_role("link", name="Handlers").click()
+    expect(visitor.page.get_by_role("row", name="mailer")).to_contain_text("the mail server moves")
+    visitor.page.get_by_role("link", name="mailer", exact=True).click()
+    click(visitor.page, "Resume for all tenants", "it has moved")
+    expect_notice(visitor.page, "Resumed.")
 
 
 def test_handlers_are_pruned_and_reset(visit: OPEN_VISIT) -> None:
-    """N4, G9: both state how many entries they delete, ask, and require a reason."""
-    one = visit()
-    page = one.page
-    one.goto("/console/handler?name=mailer")
+    """N4, G9: pruning and resetting name the number of deleted entries, and require a reason."""
+    visitor = visit()
+    page = visitor.page
+    visitor.goto("/console/handler?name=mailer")
     page.get_by_role("link", name="Reset to a restored log").click()
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_role("row", name=THEIRS)).to_contain_text("none")
@@ -192,7 +192,7 @@ def test_handlers_are_pruned_and_reset(visit: OPEN_VISIT) -> None:
 
 
 def test_projections_are_verified_and_rebuilt(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N4, I4: a job is started by a click, and its page follows it to its result."""
+    """N4, I4: a click starts a job, and its page is refreshed until the result is known."""
     url = service.url
     with (
         seriatim.open(url) as log,
@@ -200,25 +200,25 @@ def test_projections_are_verified_and_rebuilt(visit: OPEN_VISIT, service: Servic
     ):
         model.create_projection(activity, OURS, log.identity())
     kind = "Rebuild" if url.startswith("sqlite") else "Verify"  # each would start Spark
-    one = visit()
-    one.goto(f"/console/projection?tenant={OURS}&name=activity")
-    one.page.get_by_label("Reason").last.fill("as every week")
-    one.page.get_by_role("button", name=kind, exact=True).click()
-    expect_notice(one.page, "The job is started.")
+    visitor = visit()
+    visitor.goto(f"/console/projection?tenant={OURS}&name=activity")
+    visitor.page.get_by_label("Reason").last.fill("as every week")
+    visitor.page.get_by_role("button", name=kind, exact=True).click()
+    expect_notice(visitor.page, "The job is started.")
     if kind == "Verify":  # the service ends it
         return
-    status = one.page.locator("#job .mark")
+    status = visitor.page.locator("#job .mark")
     expect(status).to_have_text("succeeded", timeout=SPARK_MS)
-    expect(one.page.locator("#job")).to_contain_text('"equal": true')
-    one.page.get_by_role("link", name="The projection").click()
-    expect(one.page.get_by_role("row", name=kind.lower())).to_contain_text("succeeded")
+    expect(visitor.page.locator("#job")).to_contain_text('"equal": true')
+    visitor.page.get_by_role("link", name="The projection").click()
+    expect(visitor.page.get_by_role("row", name=kind.lower())).to_contain_text("succeeded")
 
 
 def test_tokens_are_created_and_revoked(visit: OPEN_VISIT) -> None:
-    """N2, N4: the text of a new token opens a session, which ends when the token is revoked."""
-    one, other = visit(), visit(signed_in=False, errors=True)
-    page, subject = one.page, f"reporting-{next(_numbers)}"
-    one.goto("/console/access")
+    """N2, N4: a new token opens a session, which ends when the token is revoked."""
+    visitor, other = visit(), visit(signed_in=False, errors=True)
+    page, subject = visitor.page, f"reporting-{next(_numbers)}"
+    visitor.goto("/console/access")
     page.get_by_label("Service, empty").fill(subject)
     page.locator("[name=token_tenant]").fill(OURS)
     page.get_by_label("Days until it expires").fill("30")
@@ -244,10 +244,10 @@ def test_tokens_are_created_and_revoked(visit: OPEN_VISIT) -> None:
 
 
 def test_quotas_are_set_and_removed(visit: OPEN_VISIT) -> None:
-    """N4: a quota of a tenant, in the table until it is removed."""
-    one = visit()
-    page = one.page
-    one.goto("/console/access")
+    """N4: the table lists the quota of a tenant until it is removed."""
+    visitor = visit()
+    page = visitor.page
+    visitor.goto("/console/access")
     page.locator("[name=quota_tenant]").last.fill(THEIRS)
     page.get_by_label("Events per second").fill("1250")
     click(page, "Set quota", "a larger plan")
@@ -262,7 +262,7 @@ def test_quotas_are_set_and_removed(visit: OPEN_VISIT) -> None:
 def test_a_reader_finds_no_action_and_cannot_forge_one(
     visit: OPEN_VISIT, service: ServiceProcess
 ) -> None:
-    """N2: with a token that only reads, no page has an action, and the form itself is refused."""
+    """N2: a token that only reads sees no action on any page, and a forged form is refused."""
     event_type = add_dead_letters(service.url, 1)
     reader = visit(token={"tenant_id": OURS, "rights": ["read"]}, errors=True)
     reader.goto("/console/projection?name=seats")
@@ -295,33 +295,35 @@ def forge(page: Page, path: str, fields: str) -> int:
     return status
 
 
-def test_operators_of_two_tenants(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """K2, N2: an operator of one tenant neither sees nor affects the other one's events."""
+def test_operators_of_two_tenants_are_separate(visit: OPEN_VISIT, service: ServiceProcess) -> None:
+    """K2, N2: an operator of one tenant neither sees nor affects events of another tenant."""
     event_type = add_dead_letters(service.url, 1)
     theirs = add_dead_letters(service.url, 1, THEIRS)
-    one = visit(token={"tenant_id": THEIRS}, errors=True)
-    one.goto("/console/handler?name=mailer")
-    text = one.page.locator("main").inner_text()
+    visitor = visit(token={"tenant_id": THEIRS}, errors=True)
+    visitor.goto("/console/handler?name=mailer")
+    text = visitor.page.locator("main").inner_text()
     assert theirs in text
     assert event_type not in text
-    expect(one.page.get_by_role("button", name="Pause for all tenants")).to_have_count(0)
+    expect(visitor.page.get_by_role("button", name="Pause for all tenants")).to_have_count(0)
     fields = f"name=mailer&action=skip&event_type={event_type}&expected_count=1&reason=x"
-    assert forge(one.page, "handler/all", f"{fields}&tenant={OURS}") == 403
-    assert forge(one.page, "handler/all", fields) == 409
+    assert forge(visitor.page, "handler/all", f"{fields}&tenant={OURS}") == 403
+    assert forge(visitor.page, "handler/all", fields) == 409
 
-    one.goto(f"/console/handler?name=mailer&event_type={theirs}")
-    one.page.get_by_role("link", name="Skip all that match").click()
-    click(one.page, "Skip 1 event(s)", "sent by hand")
-    expect_notice(one.page, "Skipped 1 event(s).")
+    visitor.goto(f"/console/handler?name=mailer&event_type={theirs}")
+    visitor.page.get_by_role("link", name="Skip all that match").click()
+    click(visitor.page, "Skip 1 event(s)", "sent by hand")
+    expect_notice(visitor.page, "Skipped 1 event(s).")
     dead = count_dead(service.url, event_type), count_dead(service.url, theirs, THEIRS)
     assert dead == (1, 0)
 
 
-def test_links_and_the_back_button(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N5: a filtered view is shared by its address; going back repeats no action."""
+def test_links_and_the_back_button_repeat_no_action(
+    visit: OPEN_VISIT, service: ServiceProcess
+) -> None:
+    """N5: the address of a filtered view can be shared, and going back repeats no action."""
     event_type = add_dead_letters(service.url, 2)
-    one, other = visit(), visit()
-    page = open_handler(one, event_type)
+    visitor, other = visit(), visit()
+    page = open_handler(visitor, event_type)
     other.goto(page.url.removeprefix(service.at))
     expect(other.page.get_by_label("Event type")).to_have_value(event_type)
     expect(other.page.locator("table").first.locator("tbody tr")).to_have_count(2)
@@ -337,25 +339,25 @@ def test_links_and_the_back_button(visit: OPEN_VISIT, service: ServiceProcess) -
     expect(page.get_by_text("There is nothing to skip.")).to_be_visible()
 
 
-def test_an_expired_token_acts_no_more(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N2: a form of a token that has expired leads to the sign-in form, and does nothing."""
+def test_an_expired_token_performs_no_action(visit: OPEN_VISIT, service: ServiceProcess) -> None:
+    """N2: a form sent after the token has expired does nothing and leads to the sign-in form."""
     event_type = add_dead_letters(service.url, 1)
-    one = visit(token={"tenant_id": OURS, "expires_in_s": 6.0})
-    one.goto(f"/console/handler/confirm?name=mailer&action=skip&event_type={event_type}")
-    expect(one.page.get_by_role("button", name="Skip 1 event(s)")).to_be_visible()
-    one.page.wait_for_timeout(6100)
-    click(one.page, "Skip 1 event(s)", "too late")
+    visitor = visit(token={"tenant_id": OURS, "expires_in_s": 6.0})
+    visitor.goto(f"/console/handler/confirm?name=mailer&action=skip&event_type={event_type}")
+    expect(visitor.page.get_by_role("button", name="Skip 1 event(s)")).to_be_visible()
+    visitor.page.wait_for_timeout(6100)
+    click(visitor.page, "Skip 1 event(s)", "too late")
 
-    expect(one.page.get_by_label("Token")).to_be_visible()
+    expect(visitor.page.get_by_label("Token")).to_be_visible()
     assert count_dead(service.url, event_type) == 1
 
 
 def test_signing_out_ends_the_session(visit: OPEN_VISIT) -> None:
-    """N2: after signing out, the back button leads to no page that acts."""
-    one = visit(token={"tenant_id": OURS})
-    one.goto("/console/projection?name=seats")
-    one.page.get_by_role("button", name="Sign out").click()
-    expect(one.page.get_by_label("Token")).to_be_visible()
-    assert one.context.cookies() == []
-    one.page.go_back()
-    expect(one.page.get_by_label("Token")).to_be_visible()
+    """N2: after signing out, the back button leads to the sign-in form."""
+    visitor = visit(token={"tenant_id": OURS})
+    visitor.goto("/console/projection?name=seats")
+    visitor.page.get_by_role("button", name="Sign out").click()
+    expect(visitor.page.get_by_label("Token")).to_be_visible()
+    assert visitor.context.cookies() == []
+    visitor.page.go_back()
+    expect(visitor.page.get_by_label("Token")).to_be_visible()

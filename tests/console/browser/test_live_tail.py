@@ -32,8 +32,8 @@ def expect_numbers(page: Page, count: int) -> None:
     assert numbers_of(page) == [f'{{"number":{number}}}' for number in range(count)]
 
 
-def test_live_tail_through_a_restart(browser: Browser, tmp_path: Path) -> None:
-    """N1, N5: no event is lost or doubled when the service restarts, nor by pausing."""
+def test_the_live_tail_survives_a_restart(browser: Browser, tmp_path: Path) -> None:
+    """N1, N5: a restart of the service and a pause neither lose nor repeat events."""
     url, port = f"sqlite:///{tmp_path / 'log.db'}", str(free_port())
     with run_service_process(url, "--port", port) as first:
         caller = first.caller()

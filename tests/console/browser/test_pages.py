@@ -18,45 +18,47 @@ LOOKS: tuple[tuple[Literal["light", "dark"], tuple[int, int]], ...] = (
 
 
 def test_every_page_is_accessible(visit: OPEN_VISIT, service: ServiceProcess) -> None:
-    """N1, N3: each page passes the check at AA in light and dark, and fits a phone and a wall."""
-    one = visit()
-    found: dict[str, object] = {}
-    for address in one.walk("/console/?tenant=acme"):
+    """N1, N3: each page passes the AA check in light and dark, and fits small and large screens."""
+    visitor = visit()
+    problems_by_page: dict[str, object] = {}
+    for address in visitor.walk("/console/?tenant=acme"):
         for scheme, (width, height) in LOOKS:
-            one.page.emulate_media(color_scheme=scheme)
-            one.page.set_viewport_size({"width": width, "height": height})
+            visitor.page.emulate_media(color_scheme=scheme)
+            visitor.page.set_viewport_size({"width": width, "height": height})
             # The pages of both backends are the same, and this check takes a second.
-            if service.url.startswith("sqlite") and (problems := one.accessibility_problems()):
-                found[f"{address} {scheme} {width}"] = problems
-            if overflow := one.overflow():
-                found[f"{address} {width}"] = overflow
-        if unreachable := one.unreachable():
-            found[f"{address} keyboard"] = unreachable
-        assert not one.is_hacked(), address
+            if service.url.startswith("sqlite") and (problems := visitor.accessibility_problems()):
+                problems_by_page[f"{address} {scheme} {width}"] = problems
+            if overflow := visitor.overflow():
+                problems_by_page[f"{address} {width}"] = overflow
+        if unreachable := visitor.unreachable():
+            problems_by_page[f"{address} keyboard"] = unreachable
+        assert not visitor.is_hacked(), address
 
-    assert not found, "\n".join(f"{where}: {what}" for where, what in found.items())
+    assert not problems_by_page, "\n".join(
+        f"{where}: {what}" for where, what in problems_by_page.items()
+    )
 
 
 def test_every_page_works_without_javascript(visit: OPEN_VISIT) -> None:
-    """N1: pages are made on the server; a heading and the navigation are there without a script."""
-    one = visit(java_script_enabled=False)
+    """N1: each page has a heading and the navigation without JavaScript."""
+    visitor = visit(java_script_enabled=False)
     addresses = []
-    for address in one.walk("/console/?tenant=acme"):
-        assert one.page.locator("h1").count() == 1, address
-        assert one.page.locator("nav a[aria-current], nav a").count() >= 1, address
+    for address in visitor.walk("/console/?tenant=acme"):
+        assert visitor.page.locator("h1").count() == 1, address
+        assert visitor.page.locator("nav a[aria-current], nav a").count() >= 1, address
         addresses.append(address)
 
     assert len(addresses) >= 1
 
 
-def test_every_page_for_a_token_that_only_reads(visit: OPEN_VISIT) -> None:
+def test_a_token_that_only_reads_sees_no_actions(visit: OPEN_VISIT) -> None:
     """N2: a token of a tenant that may only read sees no actions, and no page fails."""
-    one = visit(token={"subject": None, "tenant_id": "glob", "rights": ["read"]})
-    for address in one.walk():
-        forms = one.page.locator("form[method=post]").all()
+    visitor = visit(token={"subject": None, "tenant_id": "glob", "rights": ["read"]})
+    for address in visitor.walk():
+        forms = visitor.page.locator("form[method=post]").all()
         actions = [form.get_attribute("action") for form in forms]
         assert [action for action in actions if not _only_reads(action or "")] == [], address
-        assert "acme" not in one.page.content(), address
+        assert "acme" not in visitor.page.content(), address
 
 
 def _only_reads(action: str) -> bool:
@@ -65,23 +67,23 @@ def _only_reads(action: str) -> bool:
 
 
 def test_hostile_contents_are_shown_as_text(visit: OPEN_VISIT) -> None:
-    """N3: markup in ids, names and payloads is visible as such on the overview, and never runs."""
-    one = visit()
-    one.goto("/console/?tenant=acme")
-    text = one.page.locator("main").inner_text()
+    """N3: markup in ids, names and payloads is displayed as text, and never runs."""
+    visitor = visit()
+    visitor.goto("/console/?tenant=acme")
+    text = visitor.page.locator("main").inner_text()
 
     assert "<script>window.hacked=1</script>" in text
     assert "<img src=x onerror=" in text
     assert "{{ 7*7 }}" in text
-    assert one.page.locator("main img, main script, main b, main i").count() == 0
-    assert all(href.startswith("/console/") for href in one.links())
+    assert visitor.page.locator("main img, main script, main b, main i").count() == 0
+    assert all(href.startswith("/console/") for href in visitor.links())
     assert str(LARGE_INTEGER) in text
-    assert not one.is_hacked()
+    assert not visitor.is_hacked()
 
 
 def test_pages_stay_small(visit: OPEN_VISIT) -> None:
     """N1: events of 1 MiB and names of 10,000 characters do not make lists large."""
-    one = visit()
-    response = one.goto("/console/?tenant=acme")
+    visitor = visit()
+    response = visitor.goto("/console/?tenant=acme")
 
     assert len(response.body()) < 100_000

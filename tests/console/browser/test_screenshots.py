@@ -10,7 +10,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_pictures_can_be_taken_again(tmp_path: Path) -> None:
-    """N1: `make screenshots` makes the pictures of the documentation, which are small."""
+    """N1: `make screenshots` takes the pictures of the documentation, within their size limit."""
     taken = take_all(tmp_path)
 
     assert {path.name for path in taken} == {path.name for path in ASSETS.glob("console-*.png")}

@@ -1,4 +1,4 @@
-// The console's own script. Everything but live updates and copying works without it.
+// The script of the console. Pages work without it, except for copy buttons and live updates.
 "use strict";
 
 (() => {
@@ -22,6 +22,7 @@
   for (const part of document.querySelectorAll("[data-refresh]")) {
     const seconds = Number(part.dataset.refresh);
     const refresh = async () => {
+      // Hidden pages cause no load, and a part in which the visitor is typing is not replaced.
       const current = document.getElementById(part.id);
       if (!document.hidden && current && !current.contains(document.activeElement)) {
         try {
@@ -51,8 +52,8 @@
     const state = live.querySelector("[role=status]");
     const button = live.querySelector("[data-live-button]");
     const rows = document.querySelector(`${live.dataset.rows} tbody`);
-    const most = Number(live.dataset.max);
-    let newest = BigInt(live.dataset.newest);
+    const maxRows = Number(live.dataset.max);
+    let newest = BigInt(live.dataset.newest); // numbers are exact only up to 2 ** 53
     let last = live.dataset.after;
     let source = null;
     let timer = 0;
@@ -77,7 +78,7 @@
       address.searchParams.set("after", last);
       source = new EventSource(address);
       source.onopen = () => report("following", true);
-      // The browser would connect again itself, but gives up for good on an error response.
+      // An EventSource reconnects by itself, but not after an error response, such as 429.
       source.onerror = () => reconnect("connection lost, trying again");
       source.addEventListener("problem", (event) => {
         const problem = JSON.parse(event.data);
@@ -93,7 +94,7 @@
           rows.querySelector("td[colspan]")?.parentElement.remove();
           rows.prepend(makeRow(row));
         }
-        while (rows.childElementCount > most) rows.lastElementChild.remove();
+        while (rows.childElementCount > maxRows) rows.lastElementChild.remove();
       });
     };
     button.addEventListener("click", () => {
@@ -112,7 +113,8 @@
   function makeRow(row) {
     const line = document.createElement("tr");
     line.className = "new";
-    const add = (kind, text, address) => {
+    // Texts are set as textContent, never as markup: they come from the contents of events.
+    const addCell = (kind, text, address) => {
       const cell = line.insertCell();
       if (kind) cell.className = kind;
       const inner = address ? cell.appendChild(document.createElement("a")) : cell;
@@ -120,16 +122,16 @@
       inner.textContent = text;
       return cell;
     };
-    add("number", row.position, row.address);
+    addCell("number", row.position, row.address);
     const moment = document.createElement("time");
     moment.dateTime = row.recorded_at;
     moment.textContent = row.time;
-    add("time", "").append(moment);
-    add("", row.type);
-    add("id", row.stream, row.stream_address);
-    add("number", row.seq);
-    add("", row.actor);
-    add("payload", row.payload);
+    addCell("time", "").append(moment);
+    addCell("", row.type);
+    addCell("id", row.stream, row.stream_address);
+    addCell("number", row.seq);
+    addCell("", row.actor);
+    addCell("payload", row.payload);
     return line;
   }
 })();

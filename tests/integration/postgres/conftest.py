@@ -11,6 +11,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+import seriatim
+from seriatim import EventType, StreamKind
 from seriatim.core.ids import stream_key
 from seriatim.store.postgres.migrate import grant
 from tests.fixtures.postgres_server import PostgresServer
@@ -69,6 +71,21 @@ def app_url(postgres_url: str, make_role: Callable[..., str]) -> str:
     role = make_role()
     grant(postgres_url, role)
     return as_role(postgres_url, role)
+
+
+def declare_orders(log: seriatim.Log) -> None:
+    """Declare orders, which have an opening type, a closing type and a closed catalogue."""
+    log.declare(
+        StreamKind(
+            name="order",
+            opening_type="order.opened",
+            closing_types=("order.closed",),
+            catalogue="closed",
+        ),
+        EventType(event_type="order.opened", kind="order"),
+        EventType(event_type="order.changed", kind="order"),
+        EventType(event_type="order.closed", kind="order"),
+    )
 
 
 def insert_by_hand(

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 import seriatim
-from seriatim import EventType, NewEvent, StreamKind
+from seriatim import NewEvent
 from seriatim.core.ids import stream_key
 from seriatim.log.verification import verify
-from tests.integration.postgres.conftest import as_role, insert_by_hand, role_of
+from tests.integration.postgres.conftest import as_role, declare_orders, insert_by_hand, role_of
 
 Row = tuple[tuple[str, str] | None, int | None, str]
 
@@ -22,17 +22,7 @@ Row = tuple[tuple[str, str] | None, int | None, str]
 def filled(postgres_url: str) -> str:
     """A log with declared orders: `order/1` is closed, `order/2` is open; its head is 3."""
     with seriatim.open(postgres_url) as log:
-        log.declare(
-            StreamKind(
-                name="order",
-                opening_type="order.opened",
-                closing_types=("order.closed",),
-                catalogue="closed",
-            ),
-            EventType(event_type="order.opened", kind="order"),
-            EventType(event_type="order.changed", kind="order"),
-            EventType(event_type="order.closed", kind="order"),
-        )
+        declare_orders(log)
         log.append([NewEvent("order.opened", stream=("order", "1"))])
         log.append([NewEvent("order.closed", stream=("order", "1"))])
         log.append([NewEvent("order.opened", stream=("order", "2"))])

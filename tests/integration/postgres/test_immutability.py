@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 import seriatim
-from seriatim import EventType, NewEvent, StreamKind
+from seriatim import NewEvent, StreamKind
 from seriatim.core.ids import stream_key
-from tests.integration.postgres.conftest import insert_by_hand
+from tests.integration.postgres.conftest import declare_orders, insert_by_hand
 
 CHANGES = [
     "update seriatim.events set payload = '{}'",
@@ -25,17 +25,7 @@ SMALL_TABLES = ["event_tags", "declarations", "stream_kinds", "kind_types"]
 def filled(postgres_url: str) -> str:
     """A log with a few events, of which stream `order/1` is closed."""
     with seriatim.open(postgres_url) as log:
-        log.declare(
-            StreamKind(
-                name="order",
-                opening_type="order.opened",
-                closing_types=("order.closed",),
-                catalogue="closed",
-            ),
-            EventType(event_type="order.opened", kind="order"),
-            EventType(event_type="order.changed", kind="order"),
-            EventType(event_type="order.closed", kind="order"),
-        )
+        declare_orders(log)
         for event_type in ("order.opened", "order.changed", "order.closed"):
             log.append([NewEvent(event_type, {}, stream=("order", "1"), tags=("red",))])
         log.append([NewEvent("order.opened", {}, stream=("order", "2"))])

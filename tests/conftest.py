@@ -1,6 +1,11 @@
 """Load the fixture plugins, one for each file in tests/fixtures."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test fails by the clock: on a busy machine any example may be slow.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 pytest_plugins = [
     "tests.fixtures.kafka_broker",

@@ -254,7 +254,9 @@ def test_readers_skip_events_with_numbers_from_a_sequence(
         connection.execute("create sequence public.numbers")
         connection.execute("alter table seriatim.events disable trigger check_group")
     head = 'select coalesce(max(e.position), 0) as head from "seriatim".events e'
-    taken = "select min(n) - 1 as head from (select nextval('public.numbers') n from unnest(p_rows)) t"
+    taken = (
+        "select min(n) - 1 as head from (select nextval('public.numbers') n from unnest(p_rows)) t"
+    )
     rewrite(postgres_url, lambda text: text.replace(head, taken))
     named = load_store_statements("seriatim")
     look = named["select_log_state"].replace("max(position)", "nextval('public.numbers') - 1", 1)

@@ -179,8 +179,8 @@ def test_candidates_of_a_costly_predicate_are_read_in_small_pages(
         log.append([event(number) for number in range(SMALL + LARGE)])
         run = TenantReader.fetch_rows
 
-        def counted(reader: TenantReader, *arguments: Any) -> Rows:
-            rows = run(reader, *arguments)
+        def counted(reader: TenantReader, *arguments: Any, **options: Any) -> Rows:
+            rows = run(reader, *arguments, **options)
             held.append(sum(len(decode_record(row).payload_json.encode()) for row in rows))
             return rows
 

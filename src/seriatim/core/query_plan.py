@@ -10,7 +10,7 @@ from seriatim.core.ids import tag_key
 from seriatim.core.indexes import is_scalar_only, required_scalars, term_key
 from seriatim.core.kinds import Rules
 from seriatim.core.patterns import NameFilter
-from seriatim.core.query import Filter, Query
+from seriatim.core.query import LIST_FIELDS, Filter, Query
 
 MAX_ALTERNATIVES = 64  # pairs of event type and predicate; each is an index scan of its own
 MAX_TERMS = 8  # keys of one scan; the filter is evaluated on what they find
@@ -94,8 +94,8 @@ def plan_query(
     """
     paths: list[AccessPath] = []
     for query_filter in query.filters or (Filter(),):
-        conditions = msgspec.structs.astuple(query_filter)
-        if any(condition is not None and not condition for condition in conditions):
+        lists = [getattr(query_filter, name) for name in LIST_FIELDS]
+        if any(values is not None and not values for values in lists):
             continue  # an empty list matches nothing
         tags = tuple(dict.fromkeys(tag_key(tenant_id, tag) for tag in query_filter.tags or ()))
         if _find_related_index(query_filter) is not None:

@@ -226,6 +226,13 @@ class RelationContract:
         either = Query([Filter(correlation_id="c-3"), Filter(actor_id="p"), Filter(tags=["t"])])
         assert positions(log.query(either).records) == [1, 4, 7, 8]
 
+    def test_empty_relation_id_is_an_id(self, log: Log) -> None:
+        """E7, D2: an empty id selects the events that have it, unlike an empty list."""
+        log.append([NewEvent("a", {}, correlation_id=""), NewEvent("a", {})])
+
+        assert self._find(log, correlation_id="") == [1]
+        assert read_newest_first(log, correlation_id="") == [1]
+
     def test_relation_ids_filter_contexts(self, log: Log) -> None:
         """E7, B8: an append may depend on the events of a correlation."""
         self._fill(log)

@@ -171,6 +171,8 @@ def test_predicates_match_json(want: Any, have: Any, expected: Any) -> None:
         (_query([_filter(), _filter(types=[""])]), "filters[1].types[0]"),
         (_query([_filter(tags=["a", 1])]), "filters[0].tags[1]"),
         (_query([_filter(streams=[["a", "b"]])]), "filters[0].streams[0]"),
+        (_query([_filter(correlation_id="\0")]), "filters[0].correlation_id"),
+        (_query([_filter(), _filter(actor_id=7)]), "filters[1].actor_id"),
         (_query([_filter(streams=[("a",)])]), "filters[0].streams[0]"),
         (_query([_filter(streams=[("a", "")])]), "filters[0].streams[0]"),
         (_query([_filter(payload=[1, "\0"])]), "filters[0].payload[1]"),
@@ -188,6 +190,7 @@ def test_valid_queries_are_accepted() -> None:
     check_query(MATCH_ALL)
     check_query(Query((), 0))
     check_query(Query([Filter()], 2**63 - 1))
+    check_query(Query([Filter(correlation_id="c", causation_id="", actor_id="p")]))
     check_query(Query([Filter((), (), (), ())]))
     check_query(Query([Filter(["a"], [None, 1, {}, []], [""], [("a", "b")])]))
 

@@ -45,6 +45,32 @@ def term(event_type: str, path: str, scalar: Any) -> bytes:
     return term_key("t", event_type, path, scalar)
 
 
+@pytest.mark.parametrize(
+    ("query_filter", "index"),
+    [
+        (Filter(correlation_id="c", causation_id="d", actor_id="p"), "correlation"),
+        (Filter(causation_id="", types=["a"], payload=[{"x": 1}]), "causation"),
+        (Filter(actor_id="p", types=["q"]), "actor"),
+        (Filter(actor_id="p", streams=[("s", "1")]), "stream"),
+        (Filter(actor_id="p", tags=["t"]), "tag"),
+    ],
+)
+def test_related_ids_choose_the_index(query_filter: Filter, index: str) -> None:
+    """E7: a related id is found by its index; an actor by streams or tags, if there are any."""
+    [route] = access_paths(query_filter)
+
+    assert route.index == index
+    assert not route.exact
+
+
+def test_tags_are_conditions_beside_a_related_id() -> None:
+    """E7: along the index of an id, the keys of tags are conditions and not the way."""
+    [route] = access_paths(Filter(correlation_id="c", tags=["t", "u", "t"]))
+
+    assert route.key_alternatives == ()
+    assert route.tag_keys == (tag_key("t", "t"), tag_key("t", "u"))
+
+
 def test_each_alternative_has_term_keys() -> None:
     """D2, D3: each type and predicate has the keys of all declared paths."""
     assert key_alternatives(["a"], {"x": 1}) == ((term("a", "x", 1),),)

@@ -89,7 +89,7 @@ def test_a_killed_worker_is_one_retryable_error(start: Start, log: Log, tmp_path
     """L2: in a run that is not live a killed worker is one retryable error of one line."""
     log.append([NewEvent("thing", {"kill": str(tmp_path / "once")})])
     job = start(counted)
-    with pytest.raises(BackendFailure, match="Python process was killed") as caught:
+    with pytest.raises(BackendFailure, match="Python worker process was killed") as caught:
         job.run()
     assert caught.value.retryable
     assert "\n" not in caught.value.message
@@ -266,7 +266,7 @@ DIVIDED = CALL + AT + "\nCaused by: java.lang.ArithmeticException: / by zero" + 
 @pytest.mark.parametrize(
     ("text", "words", "retryable"),
     [
-        (KILLED, "killed, or crashed", True),
+        (KILLED, "killed or crashed", True),
         (CHAINED + AT, "a Spark task failed with NoSale: not today", False),
         (DIVIDED, "Spark failed: / by zero", False),
         ("", "no reason given", False),

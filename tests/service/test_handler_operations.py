@@ -119,7 +119,7 @@ def test_a_reset_is_planned_and_confirmed(
     """N4, G9: a dry run reports what is lost, and the reset needs the number that it reported."""
     ops = make_caller(service, subject="ops")
     body = {"handler": "mailer", "position": 2, "reason": "restored to Tuesday"}
-    service.service.log.store.raise_epoch()
+    epoch = service.service.log.store.raise_epoch().epoch
 
     assert ops("POST", "/v1/handlers/reset", body).code == "invalid_argument"
     planned = ops("POST", "/v1/handlers/reset", body | {"dry_run": True}).json
@@ -133,7 +133,10 @@ def test_a_reset_is_planned_and_confirmed(
     done = ops("POST", "/v1/handlers/reset", body | {"expected_count": 2})
     assert (done.status, done.json["count"]) == (200, 2)
     assert count_done(registry) == 1
-    assert {(one.tenant_id, one.epoch) for one in registry.logs()} == {(OURS, 2), (THEIRS, 2)}
+    assert {(one.tenant_id, one.epoch) for one in registry.logs()} == {
+        (OURS, epoch),
+        (THEIRS, epoch),
+    }
     entry = newest(ops)
     assert (entry["action"], entry["tenant_id"], entry["reason"]) == (
         "handler_reset",
@@ -145,11 +148,14 @@ def test_a_reset_is_planned_and_confirmed(
 def test_a_reset_of_one_tenant(service: RunningService, registry: Registry) -> None:
     """N4, G9: other tenants of the handler keep their entries and their epoch."""
     ops = make_caller(service)
-    service.service.log.store.raise_epoch()
+    epoch = service.service.log.store.raise_epoch().epoch
     body = {"handler": "mailer", "tenant_id": THEIRS, "reason": "restored", "expected_count": 0}
 
     assert ops("POST", "/v1/handlers/reset", body).json["count"] == 0
-    assert {(one.tenant_id, one.epoch) for one in registry.logs()} == {(OURS, 1), (THEIRS, 2)}
+    assert {(one.tenant_id, one.epoch) for one in registry.logs()} == {
+        (OURS, epoch - 1),
+        (THEIRS, epoch),
+    }
     assert newest(ops)["tenant_id"] == THEIRS
     reasonless = body | {"reason": " "}
     assert ops("POST", "/v1/handlers/reset", reasonless).code == "invalid_argument"
@@ -220,14 +226,14 @@ def test_the_commands(
     assert run(*prune)[0] == 2
     assert count_done(registry) == 2
     assert run(*prune, "--yes") == (0, [{"forgotten": 2}])
-    service.service.log.store.raise_epoch()
+    epoch = service.service.log.store.raise_epoch().epoch
     reset = ("reset", "mailer", "--reason", "restored", "--position", "0")
     code, planned = run(*reset, "--dry-run")
     assert (code, [one["forgotten"] for one in planned]) == (0, [{"dead": 1}, {"dead": 1}])
     assert run(*reset)[0] == 2
-    assert {one.epoch for one in registry.logs()} == {1}
+    assert {one.epoch for one in registry.logs()} == {epoch - 1}
     assert run(*reset, "--yes") == (0, planned)
-    assert {one.epoch for one in registry.logs()} == {2}
+    assert {one.epoch for one in registry.logs()} == {epoch}
     entries = make_caller(service)("GET", "/v1/operations").json["operations"]
     assert [one["action"] for one in entries] == ["handler_reset", "handler_pruned"]
     assert {one["interface"] for one in entries} == {"http" if remote else "cli"}

@@ -72,7 +72,7 @@ def test_pages_are_measured_in_turn_with_their_reads(tmp_path: Path) -> None:
 
     assert (listed.goal, listed.unit, listed.at_most) == (GOAL, "x", True)
     assert listed.against is not None
-    assert listed.against.startswith("2 API reads")
+    assert listed.against.startswith("3 API reads")
     assert (form.goal, form.unit, form.against) == (None, "ms", "no API read")
     for figure in (listed, form):
         assert figure.measured > 0

@@ -200,13 +200,36 @@ class Projections:
     def list_failures(
         self, name: str, tenant_id: str, *, after: int = 0, limit: int
     ) -> list[FailureRecord]:
-        """Return a page of the failures of one tenant; see `failures`."""
+        """Return a page of the failures of one tenant; see `failures`.
+
+        Args:
+            name: The projection.
+            tenant_id: The tenant.
+            after: Only failures after this position.
+            limit: The maximum number of failures.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in log.projections.status():
+                page = log.projections.list_failures(standing.name, "default", limit=100)
+        """
         self.get_progress(name)
         model = self._model(name)
         return model.failures(name, tenant_id=tenant_id, after=after, limit=limit)
 
     def count_failures(self, name: str, tenant_id: str) -> FailureCounts:
-        """Count the failures of one tenant; see `failures`."""
+        """Count the failures of one tenant; see `failures`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in log.projections.status():
+                counts = log.projections.count_failures(standing.name, "default")
+                print(standing.name, counts.stored, counts.unresolved)
+        """
         self.get_progress(name)
         return self._model(name).count_failures(name, tenant_id=tenant_id)
 

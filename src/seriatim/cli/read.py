@@ -504,26 +504,26 @@ def types(
         command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
         command.open() as log,
     ):
-        found = log.event_types(prefix, after=after, limit=limit)
+        listing = log.event_types(prefix, after=after, limit=limit)
         if command.as_json:
-            for one in found:
-                write_json(msgspec.structs.asdict(one))
+            for entry in listing:
+                write_json(msgspec.structs.asdict(entry))
         else:
-            _print_types(command, found, limit)
+            _print_types(command, listing, limit)
 
 
-def _print_types(command: CommandSession, found: list[EventTypeCount], limit: int) -> None:
-    if not found:
+def _print_types(command: CommandSession, listing: list[EventTypeCount], limit: int) -> None:
+    if not listing:
         command.notice("no event types")
         return
     rows = make_table("type", "events", "last", right=("events", "last"))
-    for one in found:
+    for entry in listing:
         rows.add_row(
-            Text(escape_unprintable(one.event_type), style="green"),
-            f"{one.counted}{'' if one.exact else '+'}",
-            str(one.last_position),
+            Text(escape_unprintable(entry.event_type), style="green"),
+            f"{entry.counted}{'' if entry.exact else '+'}",
+            str(entry.last_position),
         )
     command.stdout.print(rows)
-    if len(found) == limit:
-        last = escape_unprintable(found[-1].event_type)
+    if len(listing) == limit:
+        last = escape_unprintable(listing[-1].event_type)
         command.notice(f"there may be more types: continue with --after {last}")

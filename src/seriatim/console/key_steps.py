@@ -14,10 +14,10 @@ from seriatim.core.errors import InvalidArgument, NotFound, ValidationError
 from seriatim.core.event import EventRecord
 from seriatim.core.patterns import NameFilter
 from seriatim.core.projection import STREAM_KEY, Projection, parse_key_path
+from seriatim.core.query import ID_FIELDS
 
 READS_MAX = 20  # of one page: it folds from the first event of the key
 READ_EVENTS = 500
-_INDEXED_FILTERS = ("correlation_id", "causation_id", "actor_id")  # of GET /v1/events
 
 Records = list[dict[str, Any]]
 
@@ -181,7 +181,7 @@ async def _search_by_scan(
     filters: dict[str, Any] = {}
     if not NameFilter.parse(projection.events).matches_all:
         filters["types"] = list(projection.events)
-    if projection.key in _INDEXED_FILTERS:
+    if projection.key in ID_FIELDS:
         filters[str(projection.key)] = key
     after = 0
     for _ in range(READS_MAX):

@@ -219,7 +219,7 @@ class EventTypeRange(msgspec.Struct, frozen=True):
         return self.prefix + LAST_CHARACTER * (ID_BYTES_MAX // 4 + 1)
 
     def as_parameters(self, tenant_id: str) -> dict[str, Any]:
-        """Return the parameters of the statement `event_types`; it counts one event more."""
+        """Return the parameters of the statement `count_event_types`; it counts one event more."""
         return {
             "tenant": tenant_id,
             "first": self.prefix,

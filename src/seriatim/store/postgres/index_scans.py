@@ -17,6 +17,7 @@ from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.event import StreamRef
 from seriatim.core.ids import stream_key
 from seriatim.core.patterns import NameFilter
+from seriatim.core.query import ID_FIELDS
 from seriatim.core.query_plan import AccessPath
 from seriatim.store.port import ReadSpec
 from seriatim.store.postgres.statements import RECORD_COLUMNS, load_postgres_statements
@@ -25,7 +26,6 @@ Parameters = dict[str, Any]
 Condition = tuple[str, Parameters]
 
 EXPANDED_TYPES_MAX = 64  # branches of a statement; for more types the tenant's events are scanned
-_INDEXED_IDS = ("correlation_id", "causation_id", "actor_id")
 _RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
 
 
@@ -98,15 +98,9 @@ def _match_stream(spec: ReadSpec, *, related: bool) -> Iterator[Condition]:
 def _match_fields(spec: ReadSpec) -> Iterator[Condition]:
     """Yield the conditions on ids and times of single events."""
     indexed = _find_indexed_id(spec)
-    for name in ("app_id", "env_id", *_INDEXED_IDS):
-        if (value := getattr(spec, name)) is None:
-            continue
-        if name == indexed:
-            yield _match_indexed_id(name), {name: value}
-        else:
-            # An actor may have more events than a stream: an expression hides the actor's index.
-            column = f"e.{name} || ''" if name == "actor_id" else f"e.{name}"
-            yield f"{column} = %({name})s", {name: value}
+    for name in ("app_id", "env_id", *ID_FIELDS):
+        if (value := getattr(spec, name)) is not None:
+            yield _match_id(name, indexed), {name: value}
     occurred = "coalesce(e.occurred_us, e.recorded_us)"
     if spec.occurred_after_us is not None:
         yield f"{occurred} > %(occurred_after)s", {"occurred_after": spec.occurred_after_us}
@@ -122,17 +116,25 @@ def _find_indexed_id(spec: ReadSpec) -> str | None:
     """Return the id whose index answers a read of a tenant, None if another index does."""
     if spec.tenant_id is None:
         return None
-    names = _INDEXED_IDS if spec.stream is None else _INDEXED_IDS[:2]
+    names = ID_FIELDS if spec.stream is None else ID_FIELDS[:2]
     return next((name for name in names if getattr(spec, name) is not None), None)
 
 
-def _match_indexed_id(name: str) -> str:
-    """Return the condition on the id whose index answers a read.
+def _match_id(name: str, indexed: str | None) -> str:
+    """Return the condition on an id.
 
-    As a range, the id is part of the requested order, which only the index on the id has. With an
-    equality a planner may walk along all events of the tenant, among which the id's may be rare.
+    Args:
+        name: The id.
+        indexed: The id whose index answers the read, if there is one.
+
     """
-    return f"e.{name} >= %({name})s and e.{name} <= %({name})s"
+    if name == indexed:
+        # As a range, the id is part of the requested order, which only the index on the id has.
+        # With an equality a planner may walk along all events of the tenant, where it may be rare.
+        return f"e.{name} >= %({name})s and e.{name} <= %({name})s"
+    # An actor may have more events than other indexes find: an expression hides its index.
+    column = f"e.{name} || ''" if name == "actor_id" else f"e.{name}"
+    return f"{column} = %({name})s"
 
 
 def _build_seq_range(schema: str, *, lower: bool, upper: bool) -> list[str]:
@@ -339,14 +341,8 @@ def _build_conditions(
 def _build_id_conditions(schema: str, route: AccessPath, parameters: Parameters) -> list[str]:
     """Return the conditions on ids, and on tags that are not followed by their keys."""
     parameters.update(route.filter.ids)
-    conditions: list[str] = []
-    for name in route.filter.ids:
-        if name == _get_indexed_id(route):
-            conditions.append(_match_indexed_id(name))
-        else:
-            # An actor may have more events than other indexes find: an expression hides its index.
-            column = f"e.{name} || ''" if name == "actor_id" else f"e.{name}"
-            conditions.append(f"{column} = %({name})s")
+    indexed = _get_indexed_id(route)
+    conditions = [_match_id(name, indexed) for name in route.filter.ids]
     for number, key in enumerate(route.tag_keys):
         parameters[f"tag_{number}"] = uuid.UUID(bytes=key)
         # A scalar subquery is a look-up for each event; a join might read all events of the tag.

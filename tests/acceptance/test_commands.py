@@ -135,6 +135,25 @@ def test_streams_are_listed(program: Program) -> None:
     assert program("streams", "--type", "other", "--json").out == ""
 
 
+def test_event_types_are_listed_with_counts(program: Program) -> None:
+    """E7: types lists event types by name, with their counts, and says how to continue."""
+    fill(program)
+
+    listed = program("types", "--json").lines
+
+    assert [(entry["event_type"], entry["counted"], entry["exact"]) for entry in listed] == [
+        ("noted", 1, True),
+        ("seat.released", 1, True),
+        ("seat.reserved", 1, True),
+    ]
+    assert program("types", "--prefix", "seat.", "--after", "seat.released", "--json").lines == [
+        listed[-1]
+    ]
+    page = program("types", "--limit", "1")
+    assert "noted" in page.out
+    assert "continue with --after noted" in page.out + page.err
+
+
 def test_query_returns_records_and_context_version(program: Program) -> None:
     """D1: query returns records and context version; min_position does not change it."""
     fill(program)

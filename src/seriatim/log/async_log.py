@@ -482,18 +482,23 @@ def _is_large(events: object) -> bool:
     if len(events) > _LOOP_EVENTS:
         return True
     budget = _LOOP_CHARACTERS
-    pending: list[Any] = [getattr(event, "payload", event) for event in events]
-    while pending and budget > 0:
-        value = pending.pop()
-        if type(value) is str:
-            budget -= len(value)
-        elif type(value) is dict or type(value) is list:
-            budget -= _VALUE_CHARACTERS * len(value)
-            if budget <= 0:
-                break  # before all of it is copied
-            pending += value
-            if type(value) is dict:
-                pending += value.values()
+    # This runs for every append, so only arrays and objects take a turn of the outer loop. The list
+    # grows while it is iterated.
+    pending: list[Any] = [[getattr(event, "payload", event) for event in events]]
+    for container in pending:
+        budget -= _VALUE_CHARACTERS * len(container)
+        if budget <= 0:
+            return True  # before all of it is visited
+        values = container
+        if type(container) is dict:
+            values = container.values()
+            budget -= sum(len(key) for key in container if type(key) is str)
+        for value in values:
+            kind = type(value)
+            if kind is str:
+                budget -= len(value)
+            elif kind is dict or kind is list:
+                pending.append(value)
     return budget <= 0
 
 

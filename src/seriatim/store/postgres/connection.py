@@ -51,6 +51,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     row_array: int  # the oid of the type new_event[]
     row_type: int  # the oid of the type new_event
     isolation: str = READ_COMMITTED  # the default of transactions
+    is_direct: bool = False  # whether the session is ours alone, so that it keeps our state
 
     @property
     def sees_commits_during_lock_wait(self) -> bool:
@@ -116,8 +117,8 @@ def _find_misspelled(options: Mapping[str, str]) -> str | None:
 def connect(address: LogAddress) -> Connection:
     """Open a connection in autocommit mode.
 
-    It uses no named prepared statements and no session state, so it works through a transaction
-    pooler.
+    The driver uses no named prepared statements and no session state, so it works through a
+    transaction pooler.
 
     Raises:
         BackendFailure: The connection failed; the message names the cause and the cure.
@@ -178,7 +179,7 @@ def inspect_server(connection: Connection, address: LogAddress, settings: Settin
     if row is None:
         msg = f"schema {address.schema} exists but contains no log: run seriatim init"
         raise BackendFailure(msg, retryable=False)
-    log_id, epoch, same_server, standby, synchronous, _, isolation, row_array, row_type = row
+    log_id, epoch, same_server, standby, synchronous, _, isolation, row_array, row_type, pid = row
     if standby:
         server = ServerAddress.of(address.conninfo)
         msg = (
@@ -195,7 +196,9 @@ def inspect_server(connection: Connection, address: LogAddress, settings: Settin
         # Nothing is returned if another process has raised it meanwhile, by one.
         raised = connection.execute(statements["raise_epoch"], (False,)).fetchone()
         epoch = raised[0] if raised and raised[0] else epoch + 1
-    return ServerInfo(LogIdentity(log_id, epoch), row_array, row_type, isolation)
+    # A pooler answers with a process id of its own, by which it later knows what to cancel.
+    is_direct = pid == connection.pgconn.backend_pid
+    return ServerInfo(LogIdentity(log_id, epoch), row_array, row_type, isolation, is_direct)
 
 
 def is_dead(connection: Connection) -> bool:

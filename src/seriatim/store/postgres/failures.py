@@ -24,8 +24,13 @@ _UNKNOWN_OUTCOMES = frozenset({"40003"})  # statement completion unknown
 _ENDED_IN_TRANSACTION = frozenset({"25P03", "25P04"})
 _SESSION_ENDS = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 
+# A pooler that was taken for a direct connection has assigned another session.
+_STATEMENT_NOT_PREPARED = "26000"
+
 # An append rejected with one of these is repeated on the validated path.
-NEEDS_VALIDATED_PATH = frozenset({"23505", SEQUENCE_VIOLATION, RULES_CHANGED, *ROLLED_BACK})
+NEEDS_VALIDATED_PATH = frozenset(
+    {"23505", SEQUENCE_VIOLATION, RULES_CHANGED, _STATEMENT_NOT_PREPARED, *ROLLED_BACK}
+)
 
 _CURES: dict[str, tuple[str, bool]] = {
     "42501": (

@@ -2,8 +2,7 @@
 
 The statement is sent through libpq, because a cursor of the driver costs more than the rest of a
 small append. Sending and receiving are separate steps, so that a thread can poll the socket and an
-event loop can watch it. The statement timeout is sent before the append in the same pipeline, and
-both run in one transaction.
+event loop can watch it.
 """
 
 from __future__ import annotations
@@ -300,7 +299,6 @@ def _needs_validated_path(request: AppendRequest, rules: Rules) -> bool:
 _OID_BOOL, _OID_INT4, _OID_INT8, _OID_INT4S = 16, 23, 20, 1007
 _INT4 = struct.Struct("!i").pack
 _INT8 = struct.Struct("!q").pack
-_BINARY = [pq.Format.BINARY] * 7
 # A one-dimensional array in binary format: a header, then each element as its length and its bytes;
 # the length of a null is -1.
 _ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound: 4 bytes each
@@ -309,10 +307,62 @@ _TWO_ELEMENTS = struct.Struct("!iqiq")
 _NULL = -1
 
 
+class GroupStatement(msgspec.Struct, frozen=True):
+    """A statement that appends a group, with the time limit of the server for it.
+
+    On a direct connection it is prepared, and the limit set, when the connection is opened. Behind
+    a pooler the session may be another one at each append: then both are sent each time.
+    """
+
+    name: bytes  # of the prepared statement
+    text: bytes
+    oids: tuple[int | None, ...]  # of the parameters; None: that of the row array
+    set_timeout: bytes
+    timeout_ms: int
+
+    def prepare(self, connection: Connection, server_info: ServerInfo) -> None:
+        """Prepare the statement and set its time limit for a new, direct connection.
+
+        Raises:
+            psycopg.Error: The server refused it, or the connection was lost.
+
+        """
+        pgconn = connection.pgconn
+        for result in (
+            pgconn.exec_params(self.set_timeout, [b"%d" % self.timeout_ms, b"f"]),
+            pgconn.prepare(self.name, self.text, self._find_oids(server_info)),
+        ):
+            if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+                raise make_driver_error(pgconn, result)
+
+    def send(
+        self, connection: Connection, server_info: ServerInfo, values: Sequence[bytes | None]
+    ) -> None:
+        """Send the statement as a pipeline without waiting; the sync commits it."""
+        pgconn = connection.pgconn
+        formats = [pq.Format.BINARY] * len(values)
+        # A pipeline without BEGIN is one implicit transaction: a timeout is local to it, and it
+        # commits at the sync. All is sent at once, so no round trip passes while the lock is held.
+        pgconn.enter_pipeline_mode()
+        if server_info.is_direct:
+            pgconn.send_query_prepared(self.name, values, formats, pq.Format.BINARY)
+        else:
+            pgconn.send_query_params(self.set_timeout, [b"%d" % self.timeout_ms, b"t"])
+            pgconn.send_query_params(
+                self.text, values, self._find_oids(server_info), formats, pq.Format.BINARY
+            )
+        pgconn.pipeline_sync()
+
+    def _find_oids(self, server_info: ServerInfo) -> list[int]:
+        return [server_info.row_array if oid is None else oid for oid in self.oids]
+
+
+GROUP_OIDS = (_OID_INT8, _OID_INT4, _OID_INT4, None, _OID_INT4S, _OID_BOOL, _OID_INT8)
+
+
 def send_group(
     connection: Connection,
-    statement: bytes,
-    timeout: tuple[bytes, bytes],
+    statement: GroupStatement,
     server_info: ServerInfo,
     wait_ms: int,
     group: Sequence[AppendRequest],
@@ -322,34 +372,22 @@ def send_group(
     Args:
         connection: An idle connection.
         statement: The statement `append_group`.
-        timeout: The statement that limits the time of the append, and its parameter.
         server_info: The lock key and type oids of the log.
         wait_ms: How long to wait for the log's lock.
         group: The appends, all encoded for the fast path.
 
     """
     rows = [row for request in group for row in request.encoded.rows]
-    pgconn = connection.pgconn
-    # A pipeline without BEGIN is one implicit transaction: the timeout is local to it, and it
-    # commits at the sync. All is sent at once, so no round trip passes while the lock is held.
-    pgconn.enter_pipeline_mode()
-    pgconn.send_query_params(timeout[0], [timeout[1]])
-    pgconn.send_query_params(
-        statement,
-        [
-            _INT8(server_info.lock_key),
-            _INT4(wait_ms),
-            _INT4(group[0].rules_version),
-            encode_array(server_info.row_array, server_info.row_type, rows).data,
-            _encode_ranks(group),
-            b"\1" if any(request.encoded.has_index_keys for request in group) else b"\0",
-            None if (head := group[0].encoded.required_head) is None else _INT8(head),
-        ],
-        [_OID_INT8, _OID_INT4, _OID_INT4, server_info.row_array, _OID_INT4S, _OID_BOOL, _OID_INT8],
-        _BINARY,
-        pq.Format.BINARY,
-    )
-    pgconn.pipeline_sync()
+    values = [
+        _INT8(server_info.lock_key),
+        _INT4(wait_ms),
+        _INT4(group[0].rules_version),
+        encode_array(server_info.row_array, server_info.row_type, rows).data,
+        _encode_ranks(group),
+        b"\1" if any(request.encoded.has_index_keys for request in group) else b"\0",
+        None if (head := group[0].encoded.required_head) is None else _INT8(head),
+    ]
+    statement.send(connection, server_info, values)
 
 
 def _encode_ranks(group: Sequence[AppendRequest]) -> bytes | None:

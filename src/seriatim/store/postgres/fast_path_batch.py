@@ -14,7 +14,7 @@ from psycopg import pq
 from seriatim.core.request import AppendRequest
 from seriatim.store.postgres.binary_format import encode_array, encode_uuid_array
 from seriatim.store.postgres.connection import Connection, ServerInfo
-from seriatim.store.postgres.fast_path import make_driver_error
+from seriatim.store.postgres.fast_path import GroupStatement, make_driver_error
 from seriatim.store.postgres.reader import collect_results
 
 _OID_BOOL, _OID_INT4, _OID_INT8, _OID_INT4S, _OID_INT8S, _OID_UUIDS = 16, 23, 20, 1007, 1016, 2951
@@ -22,7 +22,10 @@ _INT4 = struct.Struct("!i").pack
 _INT8 = struct.Struct("!q")
 _SIZED_INT4 = struct.Struct("!ii").pack
 _SIZED_INT8 = struct.Struct("!iq").pack
-_BINARY = [pq.Format.BINARY] * 9
+BATCH_OIDS = (
+    *(_OID_INT8, _OID_INT4, _OID_INT4, None),
+    *(_OID_UUIDS, _OID_INT8S, _OID_INT4S, _OID_INT4S, _OID_BOOL),
+)
 _ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound
 
 
@@ -76,8 +79,7 @@ class _StreamRanks:
 
 def append_batch(
     connection: Connection,
-    statement: bytes,
-    timeout: tuple[bytes, bytes],
+    statement: GroupStatement,
     server_info: ServerInfo,
     wait_ms: int,
     requests: Sequence[AppendRequest],
@@ -87,8 +89,6 @@ def append_batch(
     Args:
         connection: An idle connection.
         statement: The statement `append_batch`.
-        timeout: The statement that limits the time of the append, and its parameter; both
-            statements are sent together and run in one transaction.
         server_info: The lock key and type oids of the log.
         wait_ms: How long to wait for the log's lock.
         requests: The appends, all encoded for the fast path.
@@ -103,11 +103,9 @@ def append_batch(
     ranks = _StreamRanks(requests)
     rows = [row for request in requests for row in request.encoded.rows]
     tagged = any(request.encoded.has_index_keys for request in requests)
-    pgconn = connection.pgconn
-    pgconn.enter_pipeline_mode()
-    pgconn.send_query_params(timeout[0], [timeout[1]])
-    pgconn.send_query_params(
-        statement,
+    statement.send(
+        connection,
+        server_info,
         [
             _INT8.pack(server_info.lock_key),
             _INT4(wait_ms),
@@ -122,24 +120,18 @@ def append_batch(
             _encode_int4_array(ranks.ranks if ranks.streams else ()),
             b"\1" if tagged else b"\0",
         ],
-        [
-            *(_OID_INT8, _OID_INT4, _OID_INT4, server_info.row_array),
-            *(_OID_UUIDS, _OID_INT8S, _OID_INT4S, _OID_INT4S, _OID_BOOL),
-        ],
-        _BINARY,
-        pq.Format.BINARY,
     )
-    pgconn.pipeline_sync()
+    pgconn = connection.pgconn
     try:
-        *timeout_results, result = collect_results(pgconn)
+        results = collect_results(pgconn)
     except BaseException:
         connection.close()  # late results must not be taken for those of the next statement
         raise
     pgconn.exit_pipeline_mode()
-    for checked in (*timeout_results, result):
-        if checked.status != pq.ExecStatus.TUPLES_OK:
-            raise make_driver_error(pgconn, checked)
-    head, recorded_us, ends = (result.get_value(0, column) or b"" for column in range(3))
+    for result in results:  # that of the time limit is first, if it was sent
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise make_driver_error(pgconn, result)
+    head, recorded_us, ends = (results[-1].get_value(0, column) or b"" for column in range(3))
     seqs = ranks.compute_seqs(_decode_int8_array(ends))
     return _INT8.unpack(head)[0], _INT8.unpack(recorded_us)[0], seqs
 

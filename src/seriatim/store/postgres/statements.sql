@@ -9,7 +9,8 @@ select l.log_id::text, l.epoch, l.fingerprint = {schema}.fingerprint() as same_s
        (select oid from pg_type where typname = '_new_event'
           and typnamespace = {schema_text}::regnamespace)::bigint as row_array,
        (select oid from pg_type where typname = 'new_event'
-          and typnamespace = {schema_text}::regnamespace)::bigint as row_type
+          and typnamespace = {schema_text}::regnamespace)::bigint as row_type,
+       pg_backend_pid() as process_id
 from {schema}.log l;
 
 -- name: raise_epoch
@@ -61,7 +62,7 @@ select pg_advisory_xact_lock(%s);
 select pg_advisory_xact_lock(%s), set_config('statement_timeout', %s, true);
 
 -- name: set_statement_timeout
-select set_config('statement_timeout', $1, true);
+select set_config('statement_timeout', $1, $2);
 
 -- name: select_log_state
 -- Under the lock: the head, the clock, the version of the rules, the isolation level and the tenant.

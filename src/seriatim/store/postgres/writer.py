@@ -39,8 +39,10 @@ from seriatim.store.postgres.failures import (
 )
 from seriatim.store.postgres.fast_path import (
     BATCH_MIN_EVENTS,
+    GROUP_OIDS,
     EncodedAppend,
     GroupReply,
+    GroupStatement,
     PostgresExchange,
     build_receipts,
     has_consistent_seqs,
@@ -48,7 +50,7 @@ from seriatim.store.postgres.fast_path import (
     is_groupable,
     send_group,
 )
-from seriatim.store.postgres.fast_path_batch import append_batch
+from seriatim.store.postgres.fast_path_batch import BATCH_OIDS, append_batch
 from seriatim.store.postgres.statements import load_store_statements
 
 WriterConnection = tuple[Connection, ServerInfo]
@@ -68,23 +70,40 @@ class PostgresWriter:
     ) -> None:
         self._address = address
         self._settings = settings
-        self._open = opener
+        self._opener = opener
         self._rules = rules
         self._notify = notify
         self._sql = load_store_statements(address.schema)
-        self._append_group = self._sql["append_group"].encode()
-        self._append_batch = self._sql["append_batch"].encode()
+        self._append_group = self._make_statement("append_group", GROUP_OIDS)
+        self._append_batch = self._make_statement("append_batch", BATCH_OIDS)
         self._wait_ms = to_milliseconds(settings.lock_wait_s)
         # One round trip for BEGIN and the limits. The level is named because the default of the
         # server, database or role may be higher, which the validated path does not allow.
         self._begin = (
             f"begin isolation level read committed;{build_timeout_statement(settings)}".encode()
         )
-        self._timeout = (
-            self._sql["set_statement_timeout"].encode(),
-            b"%d" % get_statement_timeout_ms(settings),
-        )
         self._reset()
+
+    def _make_statement(self, name: str, oids: tuple[int | None, ...]) -> GroupStatement:
+        return GroupStatement(
+            f"seriatim_{name}".encode(),
+            self._sql[name].encode(),
+            oids,
+            self._sql["set_statement_timeout"].encode(),
+            get_statement_timeout_ms(self._settings),
+        )
+
+    def _open(self) -> WriterConnection:
+        """Open a connection; on a direct one, prepare the statements of the fast path."""
+        connection, server_info = self._opener()
+        if server_info.is_direct:
+            try:
+                self._append_group.prepare(connection, server_info)
+                self._append_batch.prepare(connection, server_info)
+            except psycopg.Error as error:
+                connection.close()
+                raise translate_error(error, "appending", schema=self._address.schema) from error
+        return connection, server_info
 
     def _reset(self) -> None:
         # Used without a lock: append and pop of a list are atomic, and an append takes both.
@@ -137,9 +156,7 @@ class PostgresWriter:
             self._give_back(pair)
             return None
         try:
-            send_group(
-                connection, self._append_group, self._timeout, server_info, self._wait_ms, group
-            )
+            send_group(connection, self._append_group, server_info, self._wait_ms, group)
         except psycopg.Error:
             connection.close()  # the statement was not sent completely, so nothing is stored
             return None
@@ -207,12 +224,10 @@ class PostgresWriter:
     ) -> list[Outcome]:
         if sum(len(request.events) for request in requests) >= BATCH_MIN_EVENTS:
             numbers = append_batch(
-                connection, self._append_batch, self._timeout, server_info, self._wait_ms, requests
+                connection, self._append_batch, server_info, self._wait_ms, requests
             )
             return build_receipts(requests, *numbers)
-        send_group(
-            connection, self._append_group, self._timeout, server_info, self._wait_ms, requests
-        )
+        send_group(connection, self._append_group, server_info, self._wait_ms, requests)
         # Without a deadline: the server ends the statement by its own timeout (B14), and the caller
         # of a queued append waits no longer than its own. Keepalives end a lost connection.
         reply = GroupReply(connection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from seriatim.core.query import Filter, Query
 from seriatim.core.times import parse_us
 from seriatim.factory import Log
 from seriatim.store.port import EVENT_COUNT_MAX, EVENT_TYPES_MAX
@@ -60,6 +61,31 @@ class ReadContract:
         assert read_positions(log, types=["a", "c"]) == [1, 4]
         assert read_positions(log, types=["absent"]) == []
         assert read_positions(log, types=[]) == []
+
+    def test_types_are_found_along_a_whole_stream(self, log: Log) -> None:
+        """E1, D1: a rare type is found at the start, middle and end of a long stream."""
+        rare = (3, 99, 100, 101, 119)
+        stream, other = ("s", "1"), ("s", "2")
+        batch = [
+            event("rare" if number in rare else "often", stream=to)
+            for number in range(120)
+            for to in (other, stream)
+        ]
+        log.append(batch)
+
+        found = [2 * number + 2 for number in rare]
+        assert read_positions(log, stream=stream, types=["rare"]) == found
+        assert read_positions(log, stream=stream, types=["rare", "absent"], after=9) == found[1:]
+        assert read_positions(log, stream=stream, types=["rare"], until=202) == found[:3]
+        assert (
+            positions(list(log.read(stream=stream, types=["rare"], newest_first=True)))
+            == (found[::-1])
+        )
+        query = Query([Filter(types=["rare"], streams=[stream])])
+        assert positions(log.query(query).records) == found
+        assert log.query(query).context_version == found[-1]
+        assert positions(log.query(query, after=9, until=202).records) == found[1:3]
+        assert log.query(query, head=202).context_version == found[2]
 
     def test_stream_is_selected_by_type_and_id(self, log: Log) -> None:
         """E1: a read can be limited to one stream, by type and id."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, LiteralString
+from typing import Any, LiteralString, NamedTuple
 
 from psycopg.types.json import Jsonb
 
@@ -24,8 +24,18 @@ from seriatim.store.postgres.statements import RECORD_COLUMNS, load_postgres_sta
 
 Parameters = dict[str, Any]
 Condition = tuple[str, Parameters]
+SeqBound = tuple[str, str]  # a comparison, and the look-up of the number on its right
+
+
+class Source(NamedTuple):
+    """What a statement reads from: the FROM clause with alias e, and the WITH clause before it."""
+
+    from_clause: LiteralString
+    with_clause: LiteralString = ""
+
 
 EXPANDED_TYPES_MAX = 64  # branches of a statement; for more types the tenant's events are scanned
+UNINDEXED_SEQ_MAX = 100  # first events of a stream that the index by type omits: see the schema
 _RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
 
 
@@ -42,31 +52,34 @@ def build_read_statement(spec: ReadSpec, schema: str) -> tuple[LiteralString, Pa
     """Return the statement and parameters of one page of a read."""
     parameters: Parameters = {"limit": spec.limit}
     conditions = _build_range(parameters, spec.after, spec.until)
+    seq_range: list[SeqBound] = []
     related = spec.correlation_id is not None or spec.causation_id is not None
     for condition, values in (*_match_stream(spec, related=related), *_match_fields(spec)):
         conditions.append(condition)
         parameters.update(values)
     indexed = _find_indexed_id(spec)
+    by_stream = spec.stream is not None and spec.tenant_id is not None and not related
     branches: list[str] = []
     if spec.type_names is not None:
         branches = _build_type_branches(spec.type_names, parameters)
         if indexed is not None or spec.tenant_id is None:
-            branches = [f"({' or '.join(branches)})"]
+            branches = [_join_branches(branches)]
     order = "e.position"
-    by_stream = spec.stream is not None and spec.tenant_id is not None and not related
     direction = "desc" if spec.newest_first else "asc"
-    if by_stream and not _are_expanded(spec.type_names):
-        # Within a stream, sequence numbers and positions rise together; each has an index.
+    if by_stream:
+        # Within a stream, sequence numbers and positions rise together; its indexes have numbers.
         order = "e.stream_seq"
+        branches = _split_stream(branches, spec.type_names)
         upper = spec.until is not None and not spec.until_head
-        conditions += _build_seq_range(schema, lower=spec.after > 0, upper=upper)
+        seq_range = _build_seq_range(schema, lower=spec.after > 0, upper=upper)
     elif indexed is not None:
         order = f"e.{indexed} {direction}, e.position"
-    source = _build_source(schema, conditions, branches, f"{direction} limit %(limit)s")
-    return (
-        f"select {RECORD_COLUMNS} from {source} order by {order} {direction} limit %(limit)s",  # noqa: S608
-        parameters,
+    limited = f"{order} {direction} limit %(limit)s"
+    source = _build_source(schema, conditions, branches, limited, seq_range)
+    text = (
+        f"{source.with_clause}select {RECORD_COLUMNS} from {source.from_clause} order by {limited}"  # noqa: S608
     )
+    return text, parameters
 
 
 def _match_stream(spec: ReadSpec, *, related: bool) -> Iterator[Condition]:
@@ -137,34 +150,62 @@ def _match_id(name: str, indexed: str | None) -> str:
     return f"{column} = %({name})s"
 
 
-def _build_seq_range(schema: str, *, lower: bool, upper: bool) -> list[str]:
+def _build_seq_range(schema: str, *, lower: bool, upper: bool) -> list[SeqBound]:
     """Return the bounds of a range of positions as sequence numbers of the stream `%(stream)s`.
 
     Without them a read in the middle of a stream would pass over all events before or after it.
     """
     find_seq = load_postgres_statements("index_scans.sql", schema)["find_seq"]
     after, until = (find_seq.replace("{position}", name) for name in ("%(after)s", "%(until)s"))
-    bounds = [f"e.stream_seq > {after}"] if lower else []
-    return [*bounds, f"e.stream_seq <= {until}"] if upper else bounds
+    bounds = [("e.stream_seq >", after)] if lower else []
+    return [*bounds, ("e.stream_seq <=", until)] if upper else bounds
 
 
 def _build_source(
-    schema: str, conditions: list[str], branches: list[str], order: str
-) -> LiteralString:
-    """Return the FROM clause with alias e: one branch per type, which the server merges in order.
+    schema: str,
+    conditions: list[str],
+    branches: list[str],
+    order: str,
+    seq_range: Sequence[SeqBound] = (),
+) -> Source:
+    """Return the events to read: one branch per type, which the server merges in order.
 
     Each branch is in the order of its index. With one condition over all types the server would
     sort, or scan all events of the tenant.
     """
     table = f'"{schema}".events e where '
     if len(branches) <= 1:  # nothing to merge
-        return table + " and ".join([*conditions, *branches])
+        bounds = [f"{comparison} {find_seq}" for comparison, find_seq in seq_range]
+        return Source(table + " and ".join([*conditions, *bounds, *branches]))
+    # Materialized: all branches share one search for each bound.
+    searches = ", ".join(
+        f"bound_{number} as materialized (select {find_seq} as seq)"
+        for number, (_, find_seq) in enumerate(seq_range)
+    )
+    bounds = [
+        f"{comparison} (select seq from bound_{number})"  # noqa: S608 - all parts are ours
+        for number, (comparison, _) in enumerate(seq_range)
+    ]
     parts = (
-        f"(select e.* from {table}{' and '.join([*conditions, branch])}"  # noqa: S608
-        f" order by e.position {order})"
+        f"(select e.* from {table}{' and '.join([*conditions, *bounds, branch])}"  # noqa: S608
+        f" order by {order})"
         for branch in branches
     )
-    return f"({' union all '.join(parts)}) e"
+    source = f"({' union all '.join(parts)}) e"
+    return Source(source, f"with {searches} " if searches else "")
+
+
+def _join_branches(branches: list[str]) -> str:
+    """Return one branch for all types, where another index finds the events."""
+    return f"({' or '.join(branches)})"
+
+
+def _split_stream(branches: list[str], names: NameFilter | None) -> list[str]:
+    """Return the branches of a read within one stream: its first events are not indexed by type."""
+    if not _are_expanded(names):
+        return branches
+    first = f"e.stream_seq <= {UNINDEXED_SEQ_MAX} and {_join_branches(branches)}"
+    return [first, *(f"{branch} and e.stream_seq > {UNINDEXED_SEQ_MAX}" for branch in branches)]
 
 
 def _build_type_branches(names: NameFilter, parameters: Parameters) -> list[str]:
@@ -196,10 +237,8 @@ def build_route_statement(
         )
         return text.replace("{direction}", direction), parameters
     direction = "desc" if newest_first else "asc"
-    if _is_one_stream(route):
-        between = newest_first or route.after > 0  # a first page ends at the head
-        conditions += _build_seq_range(schema, lower=route.after > 0, upper=between)
-    source = _build_source(schema, [*_RANGE, *conditions], branches, _build_order(direction, route))
+    between = newest_first or route.after > 0  # a first page ends at the head
+    source = _build_route_source(schema, route, conditions, branches, direction, upper=between)
     return _build_range_scan(source, RECORD_COLUMNS, direction, route, parameters), parameters
 
 
@@ -215,10 +254,27 @@ def build_last_position_statement(
             schema, "select_last_position", "seek_descending", route, all_conditions, parameters
         )
         return text, parameters
-    if _is_one_stream(route):
-        conditions += _build_seq_range(schema, lower=route.after > 0, upper=False)
-    source = _build_source(schema, [*_RANGE, *conditions], branches, _build_order("desc", route))
+    source = _build_route_source(schema, route, conditions, branches, "desc", upper=False)
     return _build_range_scan(source, "e.position", "desc", route, parameters), parameters
+
+
+def _build_route_source(
+    schema: str,
+    route: AccessPath,
+    conditions: list[str],
+    branches: list[str],
+    direction: str,
+    *,
+    upper: bool,
+) -> Source:
+    """Return the events of a route without index keys; `upper` bounds the numbers of a stream."""
+    by_stream = _is_one_stream(route)
+    order = f"{'e.stream_seq' if by_stream else 'e.position'} {direction}"
+    if route.filter.payload is None:  # predicates are tested after the scan
+        order += " limit %(limit)s"
+    lower = route.after > 0
+    seq_range = _build_seq_range(schema, lower=lower, upper=upper) if by_stream else ()
+    return _build_source(schema, [*_RANGE, *conditions], branches, order, seq_range)
 
 
 def is_in_index_order(route: AccessPath) -> bool:
@@ -231,12 +287,8 @@ def is_in_index_order(route: AccessPath) -> bool:
 
 
 def _is_one_stream(route: AccessPath) -> bool:
-    """Return whether a route reads one stream along its sequence numbers, not by types."""
-    return (
-        route.index == "stream"
-        and len(route.filter.streams or ()) == 1
-        and not _are_expanded(route.types)
-    )
+    """Return whether a route reads one stream along its sequence numbers."""
+    return route.index == "stream" and len(route.filter.streams or ()) == 1
 
 
 def _get_indexed_id(route: AccessPath) -> str | None:
@@ -250,13 +302,8 @@ def _are_expanded(names: NameFilter | None) -> bool:
     return names is not None and not names.prefixes and len(names.values) <= EXPANDED_TYPES_MAX
 
 
-def _build_order(direction: str, route: AccessPath) -> str:
-    """Return the order of a branch; without a limit if predicates are tested after it."""
-    return f"{direction} limit %(limit)s" if route.filter.payload is None else direction
-
-
 def _build_range_scan(
-    source: LiteralString, columns: str, order: str, route: AccessPath, parameters: Parameters
+    source: Source, columns: str, order: str, route: AccessPath, parameters: Parameters
 ) -> LiteralString:
     """Return the statement that scans a range of positions without index keys.
 
@@ -267,12 +314,13 @@ def _build_range_scan(
     if (indexed := _get_indexed_id(route)) is not None:
         direction, *_ = order.split()
         column = f"e.{indexed} {direction}, {column}"
-    inner = f"{source} order by {column} {order}"
+    inner = f"{source.from_clause} order by {column} {order}"
+    select = f"{source.with_clause}select {columns} from"
     if route.filter.payload is None:
-        return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
+        return f"{select} {inner} limit %(limit)s"
     any_predicate = _build_predicates(route.filter.payload, parameters)
     return (
-        f"select {columns} from (select e.* from {inner} offset 0) e"  # noqa: S608
+        f"{select} (select e.* from {inner} offset 0) e"  # noqa: S608
         f" where {any_predicate} limit %(limit)s"
     )
 
@@ -324,7 +372,9 @@ def _build_conditions(
     if route.types is not None:
         branches = _build_type_branches(route.types, parameters)
         if route.key_alternatives or query_filter.ids or len(query_filter.streams or ()) > 1:
-            branches = [f"({' or '.join(branches)})"]
+            branches = [_join_branches(branches)]
+        elif _is_one_stream(route):
+            branches = _split_stream(branches, route.types)
     conditions += _build_id_conditions(schema, route, parameters)
     if query_filter.streams is not None and related:
         # By name instead of key, so that the index on the id is used and not that on the stream.

@@ -41,9 +41,9 @@ from seriatim.store.postgres.statements import (
     render_sql,
 )
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 # The oldest program, by the schema version it was made for, that works after each migration.
-OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
 _DDL_ATTEMPTS_MAX = 50
 _LOCK_POLL_S = 0.1
 _INDEX = re.compile(r"create index (?:if not exists) (\w+)\b[^;]*;")

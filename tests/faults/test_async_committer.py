@@ -47,7 +47,7 @@ def test_event_loop_commits_without_threads(
     """B9: on a warm log the loop commits whole groups by itself, in order."""
 
     async def act(log: seriatim.Log) -> list[Any]:
-        monkeypatch.setattr(log.appender.committer, "submit", pytest.fail)
+        monkeypatch.setattr(log.appender.submission.threads, "submit", pytest.fail)
         return await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(50)))
 
     receipts = run(postgres_url, act)

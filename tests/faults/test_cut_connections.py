@@ -152,7 +152,7 @@ def test_all_appends_of_a_lost_group_are_ambiguous(proxy_to: StartProxy, postgre
         for number in range(20):
             event = NewEvent("placed", {"n": number}, event_id=f"e-{number}")
             request = log.appender.prepare_request(log.draft(LOG_PROFILE, [event]))
-            futures.append(log.appender.committer.submit(request))
+            futures.append(log.appender.submission.submit(request))
         fault = proxy.drop_replies_after(b"append_group")
         proxy.resume()
         failures = [error for future in futures if (error := error_of(future))]

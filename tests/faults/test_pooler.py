@@ -202,7 +202,7 @@ def test_rows_without_the_end_of_the_response_are_ambiguous(
         event = NewEvent("placed", {}, event_id="e-1")
         if waits == "in its thread":
             request = log.appender.prepare_request(log.draft(LOG_PROFILE, [event]))
-            outcome = log.store.commit_now(request, 30.0)
+            [outcome] = log.store.commit_now([request], 30.0) or []
         else:
             [outcome] = asyncio.run(_gathered(log, event))
         fault.wait()

@@ -26,7 +26,7 @@ def make_append(name: str) -> list[NewEvent]:
 
 def queue_is_empty(log: seriatim.Log) -> bool:
     """Return whether the writer has taken all queued appends."""
-    return not log.appender.committer._queue
+    return not log.appender.submission.threads.queued
 
 
 class Stuck:
@@ -136,7 +136,7 @@ def test_full_queue_refuses_at_once(proxy_to: StartProxy, postgres_url: str) -> 
     queued = [
         stuck.pool.submit(stuck.log.append, make_append(f"q-{number}")) for number in range(3)
     ]
-    wait_until(lambda: len(stuck.log.appender.committer._queue) == 3, "three in the queue")
+    wait_until(lambda: stuck.log.appender.submission.threads.queued == 3, "three in the queue")
     with pytest.raises(seriatim.LimitExceeded) as refused:
         stuck.log.append(make_append("too many"))
     proxy.resume()
@@ -156,7 +156,7 @@ def test_close_completes_accepted_appends(proxy_to: StartProxy, postgres_url: st
     queued = [
         stuck.pool.submit(stuck.log.append, make_append(f"q-{number}")) for number in range(10)
     ]
-    wait_until(lambda: len(stuck.log.appender.committer._queue) == 10, "ten in the queue")
+    wait_until(lambda: stuck.log.appender.submission.threads.queued == 10, "ten in the queue")
     closing = stuck.pool.submit(stuck.log.close)
     time.sleep(0.2)
     assert not closing.done()

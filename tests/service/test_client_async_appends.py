@@ -58,7 +58,7 @@ def test_the_event_loop_sends_groups_without_threads(
     """B9: with open connections the event loop sends groups itself; receipts are the same."""
 
     async def act(log: seriatim.Log) -> list[Any]:
-        monkeypatch.setattr(log.appender.committer, "submit", pytest.fail)
+        monkeypatch.setattr(log.appender.submission.threads, "submit", pytest.fail)
         return await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(50)))
 
     receipts = run(service.url, service.token(tenant_id="group"), act)

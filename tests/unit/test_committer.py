@@ -1,12 +1,13 @@
 """Group commit: one queue, a few writers, an outcome for every caller."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from seriatim.core.errors import BackendFailure, Conflict, LimitExceeded
+from seriatim.core.errors import BackendFailure, Conflict, LimitExceeded, TimedOut
 from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.limits import Limits
 from seriatim.core.prepare import ValidationContext, prepare
@@ -28,6 +29,55 @@ def request(count: int = 1, size: int = 10, name: str = "x") -> AppendRequest:
 def receipt() -> AppendResult:
     """Make a receipt."""
     return AppendResult(1, 1, tuple)
+
+
+class FakeStore:
+    """A store that commits by a function, for the writer threads only."""
+
+    recommended_writers = 1
+
+    def __init__(self, write: Callable[[Sequence[AppendRequest]], list[Outcome]]) -> None:
+        self.write = write
+
+    def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
+        """Commit a group of the writer threads."""
+        return self.write(group)
+
+    def can_commit_now(self, request: AppendRequest) -> bool:
+        """Decline commits in callers' threads."""
+        del request
+        return False
+
+    def commit_now(self, group: Sequence[AppendRequest], timeout: float) -> Any:
+        """Decline a commit in a caller's thread."""
+        del group, timeout
+
+    def can_begin_append(self, request: AppendRequest) -> bool:
+        """Decline event loops."""
+        del request
+        return False
+
+    def begin_append(self, group: Sequence[AppendRequest]) -> None:
+        """Decline event loops."""
+
+
+class CallerStore(FakeStore):
+    """A store that commits in callers' threads, and records which thread committed what."""
+
+    def __init__(self, commit: Callable[[Sequence[AppendRequest]], Any]) -> None:
+        super().__init__(lambda _: pytest.fail("no writer thread should commit"))
+        self.commit = commit
+        self.threads: list[int] = []
+
+    def can_commit_now(self, request: AppendRequest) -> bool:
+        """Accept all appends but those named "heavy"."""
+        return request.events[0].event_type != "heavy"
+
+    def commit_now(self, group: Sequence[AppendRequest], timeout: float) -> Any:
+        """Commit a group."""
+        assert timeout >= 0
+        self.threads.append(threading.get_ident())
+        return self.commit(group)
 
 
 class Gate:
@@ -57,7 +107,8 @@ def make_committer() -> Iterator[Callable[..., Committer]]:
     committers: list[Committer] = []
 
     def make(commit: Any, **options: Any) -> Committer:
-        committers.append(Committer(commit, **options))
+        store = commit if isinstance(commit, FakeStore) else FakeStore(commit)
+        committers.append(Committer(store, **options))
         return committers[-1]
 
     yield make
@@ -295,54 +346,290 @@ def test_fork_has_an_empty_queue(make_committer: Callable[..., Committer]) -> No
 
 
 def test_single_caller_commits_in_its_own_thread(make_committer: Callable[..., Committer]) -> None:
-    """B13: a single caller commits in its own thread, unless a commit is in flight."""
-    gate = Gate()
-    committer = make_committer(gate)
+    """B13: a caller without others commits in its own thread."""
+    store = CallerStore(lambda group: [receipt() for _ in group])
+    committer = make_committer(store)
 
-    assert committer.run_alone(receipt) is not None
-    first = committer.submit(request(name="a"))
-    gate.wait()
-    assert committer.run_alone(pytest.fail) is None
-    gate.open.set()
-    first.result(PATIENCE_S)
+    assert committer.append(request(), PATIENCE_S).count == 1
+    assert store.threads == [threading.get_ident()]
+    assert not committer._threads
 
 
 def test_errors_of_a_single_caller(make_committer: Callable[..., Committer]) -> None:
     """L2: an error of a single caller is raised unchanged; an unexpected one is ambiguous."""
-    committer = make_committer(Gate())
 
-    def act(error: Exception) -> Outcome:
-        raise error
+    def refuse(group: Sequence[AppendRequest]) -> list[Outcome]:
+        if group[0].events[0].event_type == "refused":
+            return [Conflict()]
+        raise {"conflict": Conflict(), "bug": RuntimeError()}[group[0].events[0].event_type]
 
-    with pytest.raises(Conflict):
-        committer.run_alone(lambda: act(Conflict()))
-    with pytest.raises(Deferred):
-        committer.run_alone(lambda: act(Deferred([])))
+    committer = make_committer(CallerStore(refuse))
+    for name in ("refused", "conflict"):
+        with pytest.raises(Conflict):
+            committer.append(request(name=name), PATIENCE_S)
     with pytest.raises(BackendFailure) as caught:
-        committer.run_alone(lambda: act(RuntimeError()))
+        committer.append(request(name="bug"), PATIENCE_S)
     assert caught.value.ambiguous
 
 
-def test_close_waits_for_a_single_caller(make_committer: Callable[..., Committer]) -> None:
-    """B13: close waits for a caller that commits in its own thread, and refuses new ones."""
-    committer = make_committer(Gate())
-    inside, go = threading.Event(), threading.Event()
+@pytest.mark.parametrize("declines", [lambda _: None, lambda group: _raise(Deferred(group))])
+def test_writer_commits_what_a_caller_cannot(
+    make_committer: Callable[..., Committer], declines: Callable[[Sequence[AppendRequest]], Any]
+) -> None:
+    """B13: an append that its caller's thread cannot commit is committed by a writer thread."""
+    store = CallerStore(declines)
+    store.write = lambda group: [receipt() for _ in group]
+    committer = make_committer(store)
 
-    def act() -> Outcome:
-        inside.set()
-        assert go.wait(PATIENCE_S)
-        return receipt()
+    assert committer.append(request(), PATIENCE_S).count == 1
+    assert len(committer._threads) == 1
 
-    alone = threading.Thread(target=committer.run_alone, args=(act,))
-    alone.start()
-    assert inside.wait(PATIENCE_S)
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+class Callers:
+    """Threads that append, each with its outcome."""
+
+    def __init__(self, committer: Committer) -> None:
+        self.committer = committer
+        self.outcomes: dict[str, object] = {}
+        self.threads: list[threading.Thread] = []
+
+    def start(self, name: str, timeout: float = PATIENCE_S) -> None:
+        """Start a caller, and wait until its append is queued or in flight."""
+        queued = self.committer.queued
+        leading = self.committer._leading
+        self.threads.append(threading.Thread(target=self._append, args=(name, timeout)))
+        self.threads[-1].start()
+        deadline = time.monotonic() + PATIENCE_S
+        while self.committer.queued == queued and self.committer._leading == leading:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def _append(self, name: str, timeout: float) -> None:
+        try:
+            self.outcomes[name] = self.committer.append(request(name=name), timeout).count
+        except BaseException as error:  # noqa: BLE001 - compared by the test
+            self.outcomes[name] = type(error)
+
+    def join(self) -> None:
+        """Wait for all callers."""
+        for thread in self.threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+def test_one_waiting_caller_commits_for_all(make_committer: Callable[..., Committer]) -> None:
+    """B13: callers that wait share a commit, in the thread of the first of them."""
+    gate = Gate(lambda one: Conflict() if one.events[0].event_type == "bad" else receipt())
+    store = CallerStore(gate)
+    committer = make_committer(store)
+    callers = Callers(committer)
+    for name in ("first", "a", "bad", "b"):
+        callers.start(name)
+    gate.open.set()
+    callers.join()
+
+    assert gate.groups == [["first"], ["a", "bad", "b"]]
+    assert store.threads == [callers.threads[0].ident, callers.threads[1].ident]
+    assert callers.outcomes == {"first": 1, "a": 1, "bad": Conflict, "b": 1}
+    assert not committer._threads
+
+
+def test_callers_commit_as_many_groups_as_there_are_writers(
+    make_committer: Callable[..., Committer],
+) -> None:
+    """B13: a second caller commits while the first group is in flight; a third one waits."""
+    gate = Gate()
+    committer = make_committer(CallerStore(gate), writers=2)
+    callers = Callers(committer)
+    for name in ("a", "b", "c"):
+        callers.start(name)
+
+    assert committer.queued == 1
+    gate.open.set()
+    callers.join()
+    assert gate.groups == [["a"], ["b"], ["c"]]
+
+
+def test_group_of_callers_is_deferred_to_a_writer(
+    make_committer: Callable[..., Committer],
+) -> None:
+    """B13: a group that its leader cannot commit, or a part of it, goes to a writer thread."""
+    gate = Gate()
+
+    def commit(group: Sequence[AppendRequest]) -> list[Outcome | Deferred]:
+        outcomes = gate(group)
+        deferred = [one.events[0].event_type == "later" for one in group]
+        return [
+            Deferred((one,)) if later else outcome
+            for one, outcome, later in zip(group, outcomes, deferred, strict=True)
+        ]
+
+    store = CallerStore(commit)
+    written: list[str] = []
+
+    def write(group: Sequence[AppendRequest]) -> list[Outcome]:
+        written.extend(one.events[0].event_type for one in group)
+        return [receipt() for _ in group]
+
+    store.write = write
+    committer = make_committer(store)
+    callers = Callers(committer)
+    for name in ("first", "now", "later", "too"):
+        callers.start(name)
+    gate.open.set()
+    callers.join()
+
+    assert callers.outcomes == {"first": 1, "now": 1, "later": 1, "too": 1}
+    assert written == ["later"]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(Conflict(), Conflict), (RuntimeError("bug"), BackendFailure), (None, BackendFailure)],
+)
+def test_failing_group_of_callers(
+    make_committer: Callable[..., Committer], error: Exception | None, expected: type
+) -> None:
+    """L2: if a leader's commit fails, each caller has an error, and later groups are committed."""
+    gate = Gate()
+
+    def commit(group: Sequence[AppendRequest]) -> list[Outcome]:
+        outcomes = gate(group)
+        if len(group) == 1:
+            return outcomes
+        if error is not None:
+            raise error
+        return outcomes[:1]
+
+    committer = make_committer(CallerStore(commit))
+    callers = Callers(committer)
+    for name in ("first", "a", "b"):
+        callers.start(name)
+    gate.open.set()
+    callers.join()
+
+    assert callers.outcomes == {"first": 1, "a": expected, "b": expected}
+    assert committer.append(request(), PATIENCE_S).count == 1
+
+
+def test_interrupted_leader_frees_the_others(make_committer: Callable[..., Committer]) -> None:
+    """B13: when a leader is interrupted, its group has an unknown outcome and others continue."""
+    gate = Gate()
+
+    def commit(group: Sequence[AppendRequest]) -> list[Outcome]:
+        outcomes = gate(group)
+        if group[0].events[0].event_type == "leader":
+            raise KeyboardInterrupt
+        return outcomes
+
+    committer = make_committer(CallerStore(commit), limits=Limits(append_events=2))
+    callers = Callers(committer)
+    for name in ("first", "leader", "member", "next"):
+        callers.start(name)
+    gate.open.set()
+    callers.join()
+
+    assert callers.outcomes == {
+        "first": 1,
+        "leader": KeyboardInterrupt,
+        "member": BackendFailure,
+        "next": 1,
+    }
+
+
+def test_waiting_caller_times_out(make_committer: Callable[..., Committer]) -> None:
+    """B13: a queued caller that times out stores nothing, and never leads a group."""
+    gate = Gate()
+    committer = make_committer(CallerStore(gate), timeout_s=0.01)
+    callers = Callers(committer)
+    callers.start("first")
+    with pytest.raises(TimedOut):
+        committer.append(request(name="late"), 0.02)
+    callers.start("next")
+    gate.open.set()
+    callers.join()
+
+    assert gate.groups == [["first"], ["next"]]
+
+
+def test_caller_that_stops_waiting_passes_its_group_on(
+    make_committer: Callable[..., Committer],
+) -> None:
+    """B13: if a caller gives up when it is made the leader, a writer commits the group."""
+    store = CallerStore(lambda _: pytest.fail("the group was given up"))
+    store.write = lambda group: [receipt() for _ in group]
+    committer = make_committer(store)
+    appends = [QueuedAppend(request(), committer._ready, None) for _ in range(2)]
+    with committer._ready:
+        committer._leading = 1
+        for append in appends:
+            committer._shared.put(append)
+    committer._hand_over()
+
+    assert committer._leading == 1
+    assert committer._abandon(appends[0])
+    assert committer._leading == 0
+    assert appends[1].result(PATIENCE_S).count == 1
+
+
+def test_impatient_and_heavy_appends_are_left_to_writers(
+    make_committer: Callable[..., Committer],
+) -> None:
+    """B13: a caller with a short timeout, or an append that may take long, leads no group."""
+    gate = Gate()
+    store = CallerStore(gate)
+    written: list[str] = []
+
+    def write(group: Sequence[AppendRequest]) -> list[Outcome]:
+        written.extend(one.events[0].event_type for one in group)
+        return [receipt() for _ in group]
+
+    store.write = write
+    committer = make_committer(store, writers=2, timeout_s=5.0)
+    callers = Callers(committer)
+    callers.start("first")
+    assert committer.append(request(name="impatient"), 4.0).count == 1
+    assert committer.append(request(name="heavy"), PATIENCE_S).count == 1
+    gate.open.set()
+    callers.join()
+
+    assert gate.groups == [["first"]]
+    assert written == ["impatient", "heavy"]
+
+
+def test_queue_of_waiting_callers_is_bounded(make_committer: Callable[..., Committer]) -> None:
+    """B13: the queue of waiting callers is bounded, too."""
+    gate = Gate()
+    committer = make_committer(CallerStore(gate), limits=Limits(queue_events=1))
+    callers = Callers(committer)
+    callers.start("first")
+    callers.start("waiting")
+    with pytest.raises(LimitExceeded):
+        committer.append(request(), PATIENCE_S)
+    gate.open.set()
+    callers.join()
+
+
+def test_close_waits_for_callers(make_committer: Callable[..., Committer]) -> None:
+    """B13: close waits for callers in flight and queued, and refuses new ones."""
+    gate = Gate()
+    committer = make_committer(CallerStore(gate))
+    callers = Callers(committer)
+    for name in ("first", "a", "b"):
+        callers.start(name)
     committer.close(0.01)
-    assert alone.is_alive()
     with pytest.raises(BackendFailure):
-        committer.run_alone(receipt)
+        committer.append(request(), PATIENCE_S)
     closing = threading.Thread(target=committer.close)
     closing.start()
-    go.set()
+    gate.open.set()
     closing.join(PATIENCE_S)
-    alone.join(PATIENCE_S)
+
     assert not closing.is_alive()
+    assert committer.queued == 0
+    callers.join()
+    assert callers.outcomes == {"first": 1, "a": 1, "b": 1}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -31,10 +29,9 @@ from seriatim.core.request import (
 )
 from seriatim.core.schema import compile_schema
 from seriatim.core.tenants import check_tenant
-from seriatim.log.async_committer import AsyncCommitter
 from seriatim.log.span_attributes import add_trace_headers, append_attributes
-from seriatim.store.committer import Committer, abort_timed_out
-from seriatim.store.port import Deferred, Store
+from seriatim.store.port import Store
+from seriatim.store.submission import Submission
 from seriatim.telemetry import tracing
 from seriatim.telemetry.event_bus import (
     Telemetry,
@@ -102,38 +99,22 @@ class Appender:
         self.guard = guard
         self._telemetry = telemetry
         self.new_id = IdGenerator()
-        self.committer = Committer(
-            store.append,
+        self.submission = Submission(
+            store,
             limits=settings.limits,
-            writers=settings.writers or store.recommended_writers,
+            writers=settings.writers,
+            timeout_s=settings.timeout_s,
         )
-        # Weak keys: an event loop that has ended takes its committer with it.
-        self._async_committers: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, AsyncCommitter
-        ] = weakref.WeakKeyDictionary()
         self.reload_rules()
-
-    def async_committer(self) -> AsyncCommitter:
-        """Return the committer of the running event loop, created on first use."""
-        loop = asyncio.get_running_loop()
-        committer = self._async_committers.get(loop)
-        if committer is None:
-            committer = AsyncCommitter(loop, self._store, self.committer, self._settings.limits)
-            self._async_committers[loop] = committer
-        return committer
 
     def after_fork(self) -> None:
         """Replace threads, queues and id state in a forked child process."""
-        self._async_committers = weakref.WeakKeyDictionary()
-        self.committer.after_fork()
+        self.submission.after_fork()
         self.new_id.after_fork()
 
     def close(self, timeout: float) -> None:
         """Stop accepting appends and wait, at most `timeout` seconds, for the accepted ones."""
-        # The committers of event loops first: they pass their queued appends to the other one.
-        for async_committer in list(self._async_committers.values()):
-            async_committer.close(timeout)
-        self.committer.close(timeout)
+        self.submission.close(timeout)
 
     def reload_rules(self) -> None:
         """Read the declarations again, after this or another process changed them."""
@@ -234,8 +215,9 @@ class Appender:
             # More than one reload: other processes may declare again before this append commits.
             for _ in range(RULE_RELOADS_MAX):
                 telemetry.request = self.prepare_request(draft, telemetry.trace_headers)
+                remaining = remaining_time(deadline, time.monotonic())
                 try:
-                    return telemetry.complete(self._commit(telemetry.request, deadline))
+                    return telemetry.complete(self.submission.append(telemetry.request, remaining))
                 except StaleRules:
                     self.reload_rules()
             raise rules_changing_error()
@@ -251,26 +233,6 @@ class Appender:
                 except StaleRules:
                     self.reload_rules()
             raise rules_changing_error()
-
-    def _commit(self, request: AppendRequest, deadline: float) -> AppendResult:
-        """Commit in this thread if the committer is idle, otherwise in a group with others."""
-        seconds = remaining_time(deadline, time.monotonic())
-        # Waking a writer thread costs more than the insert of a single append (decision 0012).
-        try:
-            outcome = self.committer.run_alone(lambda: self._store.commit_now(request, seconds))
-        except Deferred as deferred:
-            # Nothing is stored, or the request is marked as sent before: a writer decides it.
-            [request] = deferred.requests
-            outcome = None
-        if outcome is None:
-            ticket = self.committer.submit(request)
-            try:
-                return ticket.result(max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                raise abort_timed_out(ticket) from None
-        if isinstance(outcome, AppendResult):
-            return outcome
-        raise outcome
 
 
 def remaining_time(deadline: float, now: float) -> float:

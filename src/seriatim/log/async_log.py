@@ -118,7 +118,7 @@ class AsyncLog:
                         return telemetry.complete(await log.store.append_in(connection, request))
                     remaining = remaining_time(deadline, now())
                     return telemetry.complete(
-                        await log.appender.async_committer().append(request, remaining)
+                        await log.appender.submission.append_async(request, remaining)
                     )
                 except StaleRules:
                     await self._run_before(deadline, log.appender.reload_rules, self._execute)

@@ -1,13 +1,18 @@
-"""Group commit: callers submit appends, and a few writer threads commit them in groups.
+"""Group commit for threads: one of the waiting callers commits for all, or a writer thread does.
 
-A writer takes all queued appends at once and never waits for more, so a single append is not
-delayed and concurrent appends share one commit. Synchronous callers block on the returned
-`QueuedAppend`; asynchronous callers pass a callback.
+A group takes all queued appends at once and never waits for more, so a single append is not delayed
+and concurrent appends share one commit. A caller that finds no group in flight commits its own
+append. If groups are in flight, it queues its append; when one of them ends, the first queued
+caller is woken as the leader of the next group, commits it, and wakes the others.
+
+Writer threads commit what a caller's thread must not: appends that may take longer than their
+callers wait, and appends submitted by callers that do not wait in a thread.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -17,7 +22,7 @@ from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError, T
 from seriatim.core.event import AppendResult
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.request import AppendRequest
-from seriatim.store.port import Deferred, LogClosed, Outcome, make_unanswered_error
+from seriatim.store.port import Deferred, GroupWriter, LogClosed, Outcome, make_unanswered_error
 
 SPLIT_THRESHOLD = 24  # appends; splitting fewer costs more for the second statement than it saves
 
@@ -32,9 +37,9 @@ class _State(Enum):
 
 
 class QueuedAppend:
-    """A submitted append: it can be withdrawn until a writer takes it, and completes once."""
+    """A submitted append: it can be withdrawn until a group takes it, and completes once."""
 
-    __slots__ = ("_completed", "_guard", "_on_outcome", "_outcome", "_state", "request")
+    __slots__ = ("_guard", "_on_outcome", "_outcome", "_state", "_wake", "group", "request")
 
     def __init__(
         self, request: AppendRequest, guard: GuardLock, on_outcome: OutcomeCallback | None
@@ -43,14 +48,16 @@ class QueuedAppend:
         self._guard = guard
         self._on_outcome = on_outcome
         self._state = _State.QUEUED
-        self._outcome: Outcome  # set by `complete`
+        self._outcome: Outcome | None = None
+        # The group that its caller has to commit, when it is woken as the leader.
+        self.group: list[QueuedAppend] | None = None
         if on_outcome is None:
             # A caller may block on this append; a bare lock is the cheapest thing to wait on.
-            self._completed = threading.Lock()
-            self._completed.acquire()
+            self._wake = threading.Lock()
+            self._wake.acquire()
 
     def claim(self) -> bool:
-        """Mark the append as taken by a writer; return False if it was withdrawn.
+        """Mark the append as taken by a group; return False if it was withdrawn.
 
         The caller holds the guard lock.
         """
@@ -59,25 +66,57 @@ class QueuedAppend:
             return True
         return False
 
+    def return_to_queue(self, request: AppendRequest) -> None:
+        """Mark the append as queued again, because its group stored nothing.
+
+        The caller holds the guard lock.
+        """
+        self.request = request
+        self._state = _State.QUEUED
+
+    def withdraw(self) -> bool:
+        """Do as `cancel`, for a caller that holds the guard lock."""
+        if self._state is _State.QUEUED:
+            self._state = _State.WITHDRAWN
+        return self._state is _State.WITHDRAWN
+
     def cancel(self) -> bool:
-        """Withdraw the append; return False if a writer has already taken it."""
+        """Withdraw the append; return False if a group has already taken it."""
         # The guard orders this and `claim`: exactly one of them succeeds, so a caller whose append
         # was withdrawn knows that nothing was sent (B13).
         with self._guard:
-            if self._state is _State.QUEUED:
-                self._state = _State.WITHDRAWN
-            return self._state is _State.WITHDRAWN
+            return self.withdraw()
+
+    def lead(self, group: list[QueuedAppend]) -> None:
+        """Wake the caller to commit a group, of which this append is one."""
+        self.group = group
+        self._wake.release()
 
     def complete(self, outcome: Outcome) -> None:
-        """Deliver the outcome; called once, from a writer thread."""
+        """Deliver the outcome; called once, by the thread that committed it."""
         if self._on_outcome is not None:
             self._on_outcome(outcome)
         else:
             self._outcome = outcome  # first: the release wakes the caller, which reads it
-            self._completed.release()
+            self._wake.release()
+
+    def wait(self, timeout: float) -> Outcome | None:
+        """Wait until the append completes or leads a group; return its outcome, None if it leads.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            TimeoutError: Neither has happened yet.
+
+        """
+        # `acquire` raises OverflowError above TIMEOUT_MAX.
+        if not self._wake.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+            raise TimeoutError
+        return self._outcome
 
     def result(self, timeout: float) -> AppendResult:
-        """Wait for the outcome and return the receipt.
+        """Wait for the outcome of an append that was submitted, and return the receipt.
 
         Args:
             timeout: Seconds to wait.
@@ -87,14 +126,16 @@ class QueuedAppend:
             TimeoutError: There is no outcome yet.
 
         """
-        # `acquire` raises OverflowError above TIMEOUT_MAX.
-        if not self._completed.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
-            raise TimeoutError
-        self._completed.release()  # another thread may wait for the same append
-        outcome = self._outcome
-        if isinstance(outcome, AppendResult):
-            return outcome
-        raise outcome
+        outcome = self.wait(timeout)
+        self._wake.release()  # another thread may wait for the same append
+        return unwrap(outcome)
+
+
+def unwrap(outcome: Outcome | None) -> AppendResult:
+    """Return the receipt of an outcome; raises its error."""
+    if isinstance(outcome, AppendResult):
+        return outcome
+    raise outcome or make_unexpected_error(ValueError("an append completed without an outcome"))
 
 
 AnyQueuedAppend = TypeVar("AnyQueuedAppend", bound=QueuedAppend)
@@ -181,35 +222,229 @@ class AppendQueue(Generic[AnyQueuedAppend]):
 class Committer:
     """Commits the appends of this process to a store, in groups.
 
-    All state is guarded by `_ready`, a condition that is notified when appends are queued, a writer
-    becomes free or the committer closes.
+    All state is guarded by `_ready`, a condition that is notified when appends are queued for the
+    writer threads, a writer becomes free, or the committer closes.
     """
 
     def __init__(
         self,
-        commit: Callable[[Sequence[AppendRequest]], list[Outcome]],
+        store: GroupWriter,
         *,
         limits: Limits = DEFAULT_LIMITS,
         writers: int = 1,
+        timeout_s: float = 0.0,
     ) -> None:
-        self._commit = commit
+        """Make a committer without threads; they start on demand.
+
+        Args:
+            store: Commits the groups.
+            limits: The bounds on queues and groups.
+            writers: How many groups may be in flight, of callers and of writer threads each.
+            timeout_s: The default timeout. Callers with a shorter one never commit for others.
+        """
+        self._store = store
         self._limits = limits
         self.writers = writers
+        self._timeout_s = timeout_s
         self._reset()
 
     def _reset(self) -> None:
-        # Protects the queue and the counts, never a commit: callers can queue appends while a group
-        # is written, and that is what makes the next group large.
+        # Protects the queues and the counts, never a commit: callers can queue appends while a
+        # group is written, and that is what makes the next group large.
         self._ready = threading.Condition(threading.Lock())
         self._queue: AppendQueue[QueuedAppend] = AppendQueue(self._limits)
+        self._shared: AppendQueue[QueuedAppend] = AppendQueue(self._limits)  # of waiting callers
         self._threads: list[threading.Thread] = []
-        self._busy = 0
+        self._busy = 0  # groups of writer threads in flight
+        self._leading = 0  # groups of callers in flight
         self._closed = False
+
+    @property
+    def queued(self) -> int:
+        """The number of queued appends."""
+        return len(self._queue) + len(self._shared)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the committer refuses new appends."""
+        return self._closed
+
+    # -- callers that wait in their threads
+
+    def append(self, request: AppendRequest, timeout: float) -> AppendResult:
+        """Commit an append and wait for its receipt, in this thread as far as possible.
+
+        Waking another thread costs more than the insert of a single append, so a caller commits
+        its append itself, or those of all waiting callers (decisions 0012 and 0036).
+
+        Args:
+            request: The append.
+            timeout: Seconds to wait.
+
+        Raises:
+            LogClosed: The log is closed.
+            LimitExceeded: The queue is full.
+            SeriatimError: The append was refused, timed out or failed.
+
+        """
+        deadline = time.monotonic() + timeout
+        with self._ready:
+            self._check_open()
+            alone = not self._leading
+            if alone:
+                self._leading = 1
+        if not alone:
+            return self._append_with_others(request, timeout, deadline)
+        try:
+            outcomes = self._store.commit_now((request,), timeout)
+            outcome = outcomes[0] if outcomes else Deferred((request,))
+        except Deferred as deferred:
+            outcome = deferred
+        except SeriatimError:
+            raise
+        except Exception as error:
+            raise make_unexpected_error(error) from error
+        finally:
+            self._hand_over()
+        if isinstance(outcome, Deferred):
+            # Nothing is stored, or the request is marked as sent before: a writer decides it.
+            [request] = outcome.requests
+            return self._wait(self.submit(request), deadline)
+        return unwrap(outcome)
+
+    def _append_with_others(
+        self, request: AppendRequest, timeout: float, deadline: float
+    ) -> AppendResult:
+        """Commit an append in a group with those of other callers."""
+        if timeout < self._timeout_s or not self._store.can_commit_now(request):
+            return self._wait(self.submit(request), deadline)
+        append = QueuedAppend(request, self._ready, None)
+        group: list[QueuedAppend] = []
+        try:
+            with self._ready:
+                self._check_open()
+                self._shared.put(append)
+                if self._leading < self.writers:
+                    group = self._take_shared()
+            if group:
+                self._commit_for_all(group, append, deadline)
+            return self._wait(append, deadline)
+        except BaseException:
+            self._abandon(append)  # for example KeyboardInterrupt: it must not lead a group later
+            raise
+
+    def _take_shared(self) -> list[QueuedAppend]:
+        """Take the next group of waiting callers, whose thread must commit it."""
+        group = self._shared.take_share(in_flight=self._leading, writers=self.writers)
+        if group:
+            self._leading += 1
+        return group
+
+    def _wait(self, append: QueuedAppend, deadline: float) -> AppendResult:
+        """Wait for an append, and commit a group if it is woken as the leader."""
+        while True:
+            try:
+                outcome = append.wait(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise make_timeout_error(sent=not self._abandon(append)) from None
+            if outcome is not None:
+                return unwrap(outcome)
+            if group := append.group:
+                append.group = None
+                self._commit_for_all(group, append, deadline)
+
+    def _abandon(self, append: QueuedAppend) -> bool:
+        """Withdraw an append whose caller stops waiting; return False if it may be stored.
+
+        If it was just made the leader of a group, the writer threads commit the group.
+        """
+        with self._ready:
+            group, append.group = append.group, None
+            if group:
+                self._leading -= 1
+                self._defer(group, [one.request for one in group])
+            return append.withdraw()
+
+    def _commit_for_all(
+        self, group: list[QueuedAppend], own: QueuedAppend, deadline: float
+    ) -> None:
+        """Commit a group in this thread, start the next one, and wake the callers.
+
+        Args:
+            group: The appends.
+            own: The append of this thread, which may be in the group.
+            deadline: When this thread stops waiting for the response.
+
+        """
+        requests = [append.request for append in group]
+        outcomes: Sequence[Outcome | Deferred]
+        try:
+            committed = self._store.commit_now(requests, max(0.0, deadline - time.monotonic()))
+            outcomes = [Deferred((one,)) for one in requests] if committed is None else committed
+            check_count(outcomes, group)
+        except Deferred as deferred:
+            outcomes = [Deferred((request,)) for request in deferred.requests]
+        except SeriatimError as error:
+            outcomes = [error] * len(group)
+        except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
+            outcomes = [make_unexpected_error(error)] * len(group)
+        except BaseException as error:
+            # This thread is interrupted; the others only learn that the outcome is unknown.
+            self._hand_over()
+            _complete_others(group, own, make_unexpected_error(error))
+            raise
+        # First the next group, so that the server has work while the callers of this one wake up.
+        self._finish_group(group, outcomes)
+
+    def _finish_group(
+        self, group: Sequence[QueuedAppend], outcomes: Sequence[Outcome | Deferred]
+    ) -> None:
+        handed_over = self._hand_over(keep_if_idle=True)
+        for append, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Deferred):
+                with self._ready:
+                    self._defer([append], outcome.requests)
+            else:
+                append.complete(outcome)
+        # After the outcomes: `close` returns when nothing is in flight, and all accepted appends
+        # must have their outcomes by then.
+        if not handed_over:
+            self._hand_over()
+
+    def _hand_over(self, *, keep_if_idle: bool = False) -> bool:
+        """Let the first waiting caller lead the next group; return False if none waits.
+
+        Args:
+            keep_if_idle: Whether this group counts as in flight if no caller waits.
+
+        """
+        with self._ready:
+            self._leading -= 1
+            if group := self._take_shared():
+                group[0].lead(group)
+                return True
+            if keep_if_idle:
+                self._leading += 1
+            elif self._closed:
+                self._ready.notify_all()
+            return False
+
+    def _defer(self, group: Sequence[QueuedAppend], requests: Sequence[AppendRequest]) -> None:
+        """Queue appends for the writer threads; nothing of them is stored, the lock is held."""
+        for append, request in zip(group, requests, strict=True):
+            append.return_to_queue(request)
+            try:
+                self._put(append)
+            except LimitExceeded as refusal:
+                append.claim()
+                append.complete(refusal)
+
+    # -- writer threads
 
     def submit(
         self, request: AppendRequest, on_outcome: OutcomeCallback | None = None
     ) -> QueuedAppend:
-        """Queue an append for group commit.
+        """Queue an append for the writer threads.
 
         Args:
             request: The append.
@@ -224,57 +459,20 @@ class Committer:
         append = QueuedAppend(request, self._ready, on_outcome)
         with self._ready:
             self._check_open()
-            self._queue.put(append)
-            # Threads start on demand, so a process that only reads has none.
-            if len(self._threads) < self.writers:
-                self._start_writer()
-            # One writer takes the whole queue; waking more of them would only contend for the GIL.
-            self._ready.notify()
+            self._put(append)
         return append
+
+    def _put(self, append: QueuedAppend) -> None:
+        self._queue.put(append)
+        # Threads start on demand, so a process that only reads has none.
+        if len(self._threads) < self.writers:
+            self._start_writer()
+        # One writer takes the whole queue; waking more of them would only contend for the GIL.
+        self._ready.notify()
 
     def _check_open(self) -> None:
         if self._closed:
             raise LogClosed
-
-    def run_alone(self, commit: Callable[[], Outcome | None]) -> Outcome | None:
-        """Commit one append in the caller's thread if no other append is queued or in flight.
-
-        Handing an append to a writer thread and back costs more than committing it. With other
-        appends queued or in flight, group commit is cheaper.
-
-        Args:
-            commit: Commits the append.
-
-        Returns:
-            The result of `commit`; None without calling it if other appends are active.
-
-        Raises:
-            LogClosed: The log is closed.
-            Deferred: Raised by `commit`: the append must be committed by `submit`.
-            SeriatimError: The append was refused or failed.
-
-        """
-        with self._ready:
-            self._check_open()
-            if self._busy or self._queue:
-                return None
-            self._busy += 1
-        try:
-            return commit()
-        except (SeriatimError, Deferred):
-            raise
-        except Exception as error:
-            raise make_unexpected_error(error) from error
-        finally:
-            self._finish_commit()
-
-    def _finish_commit(self) -> None:
-        """Mark one commit as finished, and wake writers or `close`."""
-        with self._ready:
-            self._busy -= 1
-            # Without queued appends no writer has work, and only `close` waits for idle writers.
-            if self._closed or self._queue:
-                self._ready.notify_all()
 
     def _start_writer(self) -> None:
         name = f"seriatim-writer-{len(self._threads)}"
@@ -291,22 +489,22 @@ class Committer:
     def _commit_group(self, group: list[QueuedAppend]) -> None:
         for append, outcome in zip(group, self._commit_safely(group), strict=True):
             append.complete(outcome)
-        # After the outcomes: `close` returns when nothing is in flight, and all accepted appends
-        # must have their outcomes by then.
-        self._finish_commit()
+        # After the outcomes, as in `_finish_group`.
+        with self._ready:
+            self._busy -= 1
+            # Without queued appends no writer has work, and only `close` waits for idle writers.
+            if self._closed or self._queue:
+                self._ready.notify_all()
 
     def _commit_safely(self, group: list[QueuedAppend]) -> list[Outcome]:
         """Commit a group and return one outcome per append, whatever happens."""
         try:
-            outcomes = self._commit([append.request for append in group])
+            outcomes = self._store.append([append.request for append in group])
+            check_count(outcomes, group)
         except SeriatimError as error:
             return [error] * len(group)
         except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
             return [make_unexpected_error(error)] * len(group)
-        if len(outcomes) != len(group):
-            return [make_unexpected_error(ValueError("expected one outcome per request"))] * len(
-                group
-            )
         return outcomes
 
     def _take_group(self) -> list[QueuedAppend]:
@@ -314,13 +512,16 @@ class Committer:
         with self._ready:
             while True:
                 while not self._queue or self._busy >= self.writers:
-                    if self._closed and not self._queue:
+                    # A leading caller may still defer appends of its group to this thread.
+                    if self._closed and not self._queue and not self._leading:
                         return []
                     self._ready.wait()
                 # The group is empty if all queued appends were withdrawn: wait again.
                 if group := self._queue.take_share(in_flight=self._busy, writers=self.writers):
                     self._busy += 1
                     return group
+
+    # -- lifecycle
 
     def after_fork(self) -> None:
         """Reset the state in a forked child: queued appends belong to the parent."""
@@ -333,25 +534,45 @@ class Committer:
         """Refuse new appends and wait until all accepted ones have completed.
 
         Args:
-            timeout: Seconds to wait for each writer thread, None for no limit.
+            timeout: Seconds to wait for callers, and for each writer thread; None for no limit.
 
         """
         with self._ready:
             self._closed = True
             self._ready.notify_all()
+            # Callers commit in threads of their own, which cannot be joined; they come first,
+            # because they may still defer appends to the writer threads.
+            self._ready.wait_for(lambda: not self._leading, timeout)
         for thread in self._threads:
             thread.join(timeout)
-        # Callers of `run_alone` commit in threads of their own, which cannot be joined.
-        with self._ready:
-            self._ready.wait_for(lambda: not self._busy, timeout)
+
+
+def _complete_others(
+    group: Sequence[QueuedAppend], own: QueuedAppend, failure: BackendFailure
+) -> None:
+    for append in group:
+        if append is not own:
+            append.complete(failure)
+
+
+def check_count(outcomes: Sequence[object], group: Sequence[object]) -> None:
+    """Raise `ValueError` unless a store returned one outcome per append of a group."""
+    if len(outcomes) != len(group):
+        msg = "expected one outcome per request"
+        raise ValueError(msg)
 
 
 def abort_timed_out(append: QueuedAppend) -> SeriatimError:
     """Withdraw an append that timed out, and return the error for its caller.
 
-    The error is ambiguous if a writer had taken the append: then it may be stored.
+    The error is ambiguous if a group had taken the append: then it may be stored.
     """
-    if not append.cancel():
+    return make_timeout_error(sent=not append.cancel())
+
+
+def make_timeout_error(*, sent: bool) -> SeriatimError:
+    """Return the error for an append that timed out, which may be stored if it was sent."""
+    if sent:
         return make_unanswered_error()
     return TimedOut(
         "the append timed out in the queue, before it was sent; nothing was stored: try again, or "
@@ -359,7 +580,7 @@ def abort_timed_out(append: QueuedAppend) -> SeriatimError:
     )
 
 
-def make_unexpected_error(error: Exception) -> BackendFailure:
+def make_unexpected_error(error: BaseException) -> BackendFailure:
     """Return the error for an exception that a store should not raise."""
     msg = (
         f"unexpected {type(error).__name__} in the store; the append may be stored: repeat it with "

@@ -170,9 +170,13 @@ class MemoryStore:
             contexts.add_newest_events(tenant_id, newest, complete=lowest == after, head=head)
         return contexts
 
-    def commit_now(self, request: AppendRequest, timeout: float) -> Outcome:
+    def can_commit_now(self, request: AppendRequest) -> bool:
+        del request
+        return True
+
+    def commit_now(self, group: Sequence[AppendRequest], timeout: float) -> list[Outcome]:
         del timeout
-        return self.append([request])[0]
+        return self.append(group)
 
     def can_begin_append(self, request: AppendRequest) -> bool:
         del request

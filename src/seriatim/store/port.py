@@ -320,24 +320,14 @@ class Finding(msgspec.Struct, frozen=True):
     cure: str = ""
 
 
-class Store(Protocol):
-    """A storage backend.
+class GroupWriter(Protocol):
+    """The part of a backend that commits groups of appends; see `Submission`.
 
-    `name` identifies the backend in messages. `recommended_writers` is the number of writer
-    threads with which it commits most appends per second.
+    `recommended_writers` is the number of groups in flight with which it commits most appends per
+    second.
     """
 
-    name: str
     recommended_writers: int
-
-    # -- identity and appends
-    def identity(self) -> LogIdentity:
-        """Return the log's id and epoch."""
-        ...
-
-    def raise_epoch(self) -> LogIdentity:
-        """Increment the epoch, so that consumers notice a restore; return the new identity."""
-        ...
 
     def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group of appends and return one outcome per request, in order.
@@ -346,26 +336,25 @@ class Store(Protocol):
         """
         ...
 
-    def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
-        """Return the request with the data that can be computed before any lock is taken.
-
-        Runs in the caller's thread: it encodes rows and evaluates contexts.
-        """
+    def can_commit_now(self, request: AppendRequest) -> bool:
+        """Return True if `commit_now` accepts this append together with others."""
         ...
 
-    def commit_now(self, request: AppendRequest, timeout: float) -> Outcome | None:
-        """Commit one append in the caller's thread, without group commit.
+    def commit_now(
+        self, group: Sequence[AppendRequest], timeout: float
+    ) -> Sequence[Outcome | Deferred] | None:
+        """Commit a group in the thread of a caller, which waits no longer than `timeout`.
 
         Args:
-            request: The append, as returned by `prepare_request`.
+            group: The appends, as returned by `Store.prepare_request`.
             timeout: Seconds to wait for the reply.
 
         Returns:
-            The outcome, or None if the append would have to wait for another writer or a
-            connection; the caller then submits it for group commit.
+            The outcome of each append, in order. None if nothing was sent, because the group would
+            have to wait for another writer or a connection: it is then committed by `append`.
 
         Raises:
-            Deferred: The append must be committed with `append`.
+            Deferred: Nothing was stored; the requests must be committed by `append`.
 
         """
         ...
@@ -376,6 +365,28 @@ class Store(Protocol):
 
     def begin_append(self, group: Sequence[AppendRequest]) -> Exchange | None:
         """Send a group to the server without blocking; return None if that is not possible."""
+        ...
+
+
+class Store(GroupWriter, Protocol):
+    """A storage backend; `name` identifies it in messages."""
+
+    name: str
+
+    # -- identity and appends
+    def identity(self) -> LogIdentity:
+        """Return the log's id and epoch."""
+        ...
+
+    def raise_epoch(self) -> LogIdentity:
+        """Increment the epoch, so that consumers notice a restore; return the new identity."""
+        ...
+
+    def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
+        """Return the request with the data that can be computed before any lock is taken.
+
+        Runs in the caller's thread: it encodes rows and evaluates contexts.
+        """
         ...
 
     def append_in(self, connection: Any, request: AppendRequest) -> Any:

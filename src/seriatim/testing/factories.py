@@ -246,8 +246,8 @@ def wait_for(probe: Callable[[], T | None]) -> T:
 
 
 def count_queued(log: Log) -> int:
-    """Return the number of appends that wait in the queue of a log's committer."""
-    return len(log.appender.committer._queue)  # noqa: SLF001 - there is no public method
+    """Return the number of appends of a log that wait in the queues of its threads."""
+    return log.appender.submission.threads.queued
 
 
 class BatchCollector:
@@ -290,8 +290,13 @@ class SharedStore:
         """Delegate every other attribute to the wrapped store."""
         return getattr(self.wrapped, name)
 
-    def commit_now(self, request: AppendRequest, timeout: float) -> None:
+    def can_commit_now(self, request: AppendRequest) -> bool:
         """Decline, so that every append goes through `append`, which subclasses override."""
+        del request
+        return False
+
+    def commit_now(self, group: Sequence[AppendRequest], timeout: float) -> None:
+        """Decline a single append, too."""
 
     def can_begin_append(self, request: AppendRequest) -> bool:
         """Decline the fast path, so that every append goes through `append`."""

@@ -61,9 +61,9 @@ class SlowLookupStore(SharedStore):
         prepared: AppendRequest = self.wrapped.prepare_request(request, rules)
         return prepared
 
-    def commit_now(self, request: AppendRequest, timeout: float) -> None:
+    def commit_now(self, group: Sequence[AppendRequest], timeout: float) -> None:
         """Record the remaining time, and decline the direct commit."""
-        del request
+        del group
         self.left.append(timeout)
 
 
@@ -229,7 +229,7 @@ class LivenessContract:
             accepted += [pool.submit(closing.append, events(1)) for _ in range(4)]
             wait_for(lambda: count_queued(closing) == 4)
             closed = pool.submit(closing.close)
-            wait_for(lambda: closing.appender.committer._closed)  # noqa: SLF001
+            wait_for(lambda: closing.appender.submission.threads.closed)
             with pytest.raises(BackendFailure) as caught:
                 closing.append(events(1))
             assert not caught.value.retryable

@@ -192,7 +192,7 @@ class AppendWindow:
 
     def _submit(self, row: Row, draft: Draft) -> None:
         request = self._log.appender.prepare_request(draft)
-        queued = self._log.appender.committer.submit(request)
+        queued = self._log.appender.submission.submit(request)
         self._in_flight.append(_InFlightAppend(row, draft, queued))
         self._bytes += request.size
 

@@ -255,12 +255,12 @@ class PostgresStore:
     def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         return self._writer.commit_group(group)
 
-    def commit_now(self, request: AppendRequest, timeout: float) -> Outcome | None:
-        exchange = self._writer.begin_append([request])
-        if exchange is None:
-            return None
-        [outcome] = exchange.wait(timeout)
-        return outcome
+    def can_commit_now(self, request: AppendRequest) -> bool:
+        return is_groupable(request)
+
+    def commit_now(self, group: Sequence[AppendRequest], timeout: float) -> list[Outcome] | None:
+        exchange = self._writer.begin_append(group)
+        return None if exchange is None else exchange.wait(timeout)
 
     def can_begin_append(self, request: AppendRequest) -> bool:
         return is_groupable(request)

@@ -271,16 +271,19 @@ class SqliteStore:
             contexts = lookups.evaluate_contexts(connection, request, rules)
             return msgspec.structs.replace(request, encoded=contexts)
 
-    def commit_now(self, request: AppendRequest, timeout: float) -> Outcome | None:
-        """Commit an append on the fast path, unless another thread or process is writing."""
+    def can_commit_now(self, request: AppendRequest) -> bool:
+        """Return whether the append requests nothing but positions."""
+        return append.is_fast_path((request,), self._declarations.last_rules)
+
+    def commit_now(self, group: Sequence[AppendRequest], timeout: float) -> list[Outcome] | None:
+        """Commit a group on the fast path, unless another thread or process is writing."""
         del timeout  # it never waits
         try:
-            outcomes = self._append_fast([request], wait_for_lock=False)
+            return self._append_fast(group, wait_for_lock=False) or None
         except (BackendFailure, ValueError, OverflowError) as error:
             if not _is_rejection(error):
                 raise
             return None
-        return outcomes[0] if outcomes else None
 
     def can_begin_append(self, request: AppendRequest) -> bool:
         """Return False: there is no server to send to."""

@@ -26,7 +26,7 @@ from seriatim.store.committer import (
     abort_timed_out,
     make_unexpected_error,
 )
-from seriatim.store.port import Deferred, Exchange, Outcome, Store
+from seriatim.store.port import Deferred, Exchange, GroupWriter, Outcome
 
 Waiter = asyncio.Future[AppendResult]
 
@@ -54,10 +54,14 @@ class AsyncCommitter:
     """Commit the appends of one event loop; holds only a weak reference to the loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, store: Store, committer: Committer, limits: Limits
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: GroupWriter,
+        committer: Committer,
+        limits: Limits,
     ) -> None:
-        # Weak: the appender keeps this object for as long as its loop lives, so a strong reference
-        # would keep both alive forever.
+        # Weak: the submission keeps this object for as long as its loop lives, so a strong
+        # reference would keep both alive forever.
         self._loop = weakref.ref(loop)
         self._store = store
         self._committer = committer

@@ -565,10 +565,9 @@ def test_caller_that_stops_waiting_passes_its_group_on(
     committer = make_committer(store)
     appends = [QueuedAppend(request(), committer._ready, None) for _ in range(2)]
     with committer._ready:
-        committer._leading = 1
         for append in appends:
             committer._shared.put(append)
-    committer._hand_over()
+        committer._start_next()
 
     assert committer._leading == 1
     assert committer._abandon(appends[0])

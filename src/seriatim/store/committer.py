@@ -239,7 +239,7 @@ class Committer:
         Args:
             store: Commits the groups.
             limits: The bounds on queues and groups.
-            writers: How many groups may be in flight, of callers and of writer threads each.
+            writers: How many groups may be in flight.
             timeout_s: The default timeout. Callers with a shorter one never commit for others.
         """
         self._store = store
@@ -255,8 +255,9 @@ class Committer:
         self._queue: AppendQueue[QueuedAppend] = AppendQueue(self._limits)
         self._shared: AppendQueue[QueuedAppend] = AppendQueue(self._limits)  # of waiting callers
         self._threads: list[threading.Thread] = []
-        self._busy = 0  # groups of writer threads in flight
-        self._leading = 0  # groups of callers in flight
+        self._in_flight = 0  # groups
+        self._leading = 0  # those of them that callers commit
+        self._callers_next = False  # whether waiting callers come before the writer threads
         self._closed = False
 
     @property
@@ -290,9 +291,9 @@ class Committer:
         deadline = time.monotonic() + timeout
         with self._ready:
             self._check_open()
-            alone = not self._leading
+            alone = not self._in_flight and not self._queue
             if alone:
-                self._leading = 1
+                self._in_flight = self._leading = 1
         if not alone:
             return self._append_with_others(request, timeout, deadline)
         try:
@@ -305,7 +306,9 @@ class Committer:
         except Exception as error:
             raise make_unexpected_error(error) from error
         finally:
-            self._hand_over()
+            with self._ready:
+                self._free_slot()
+                self._end_leading()
         if isinstance(outcome, Deferred):
             # Nothing is stored, or the request is marked as sent before: a writer decides it.
             [request] = outcome.requests
@@ -324,7 +327,8 @@ class Committer:
             with self._ready:
                 self._check_open()
                 self._shared.put(append)
-                if self._leading < self.writers:
+                # Appends that wait for a writer thread are not overtaken.
+                if self._in_flight < self.writers and not self._queue:
                     group = self._take_shared()
             if group:
                 self._commit_for_all(group, append, deadline)
@@ -335,8 +339,9 @@ class Committer:
 
     def _take_shared(self) -> list[QueuedAppend]:
         """Take the next group of waiting callers, whose thread must commit it."""
-        group = self._shared.take_share(in_flight=self._leading, writers=self.writers)
+        group = self._shared.take_share(in_flight=self._in_flight, writers=self.writers)
         if group:
+            self._in_flight += 1
             self._leading += 1
         return group
 
@@ -361,8 +366,9 @@ class Committer:
         with self._ready:
             group, append.group = append.group, None
             if group:
-                self._leading -= 1
                 self._defer(group, [one.request for one in group])
+                self._free_slot()
+                self._end_leading()
             return append.withdraw()
 
     def _commit_for_all(
@@ -390,44 +396,57 @@ class Committer:
             outcomes = [make_unexpected_error(error)] * len(group)
         except BaseException as error:
             # This thread is interrupted; the others only learn that the outcome is unknown.
-            self._hand_over()
             _complete_others(group, own, make_unexpected_error(error))
+            with self._ready:
+                self._free_slot()
+                self._end_leading()
             raise
-        # First the next group, so that the server has work while the callers of this one wake up.
         self._finish_group(group, outcomes)
 
     def _finish_group(
         self, group: Sequence[QueuedAppend], outcomes: Sequence[Outcome | Deferred]
     ) -> None:
-        handed_over = self._hand_over(keep_if_idle=True)
+        """Start the next group and complete the appends of one that a caller has committed."""
+        with self._ready:
+            self._free_slot()  # first, so that the server has work while the callers wake up
         for append, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, Deferred):
                 with self._ready:
                     self._defer([append], outcome.requests)
             else:
                 append.complete(outcome)
-        # After the outcomes: `close` returns when nothing is in flight, and all accepted appends
+        # After the outcomes: `close` returns when no caller leads a group, and all accepted appends
         # must have their outcomes by then.
-        if not handed_over:
-            self._hand_over()
-
-    def _hand_over(self, *, keep_if_idle: bool = False) -> bool:
-        """Let the first waiting caller lead the next group; return False if none waits.
-
-        Args:
-            keep_if_idle: Whether this group counts as in flight if no caller waits.
-
-        """
         with self._ready:
-            self._leading -= 1
-            if group := self._take_shared():
-                group[0].lead(group)
-                return True
-            if keep_if_idle:
-                self._leading += 1
-            elif self._closed:
-                self._ready.notify_all()
-            return False
+            self._end_leading()
+
+    def _end_leading(self) -> None:
+        """Count one leading caller less; the lock is held."""
+        self._leading -= 1
+        if self._closed and not self._leading:
+            self._ready.notify_all()
+
+    def _free_slot(self) -> None:
+        """Count one group in flight less, and start the next one; the lock is held."""
+        self._in_flight -= 1
+        self._start_next()
+
+    def _start_next(self) -> None:
+        """Start the next groups; the lock is held.
+
+        The first waiting caller is woken to lead a group, or a writer thread takes one. If both
+        have appends, they take turns.
+        """
+        while self._in_flight < self.writers:
+            if self._queue and not (self._callers_next and self._shared):
+                self._callers_next = True
+                self._wake_writer()
+                return  # the writer starts further groups when it has taken its own
+            self._callers_next = False
+            group = self._take_shared()
+            if not group:
+                return
+            group[0].lead(group)
 
     def _defer(self, group: Sequence[QueuedAppend], requests: Sequence[AppendRequest]) -> None:
         """Queue appends for the writer threads; nothing of them is stored, the lock is held."""
@@ -468,7 +487,14 @@ class Committer:
         if len(self._threads) < self.writers:
             self._start_writer()
         # One writer takes the whole queue; waking more of them would only contend for the GIL.
-        self._ready.notify()
+        if self._in_flight < self.writers:
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if self._closed:
+            self._ready.notify_all()  # `close` may wait, too
+        else:
+            self._ready.notify()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -489,11 +515,9 @@ class Committer:
     def _commit_group(self, group: list[QueuedAppend]) -> None:
         for append, outcome in zip(group, self._commit_safely(group), strict=True):
             append.complete(outcome)
-        # After the outcomes, as in `_finish_group`.
         with self._ready:
-            self._busy -= 1
-            # Without queued appends no writer has work, and only `close` waits for idle writers.
-            if self._closed or self._queue:
+            self._free_slot()
+            if self._closed:
                 self._ready.notify_all()
 
     def _commit_safely(self, group: list[QueuedAppend]) -> list[Outcome]:
@@ -511,14 +535,16 @@ class Committer:
         """Wait for queued appends and take a group; an empty list means that the log was closed."""
         with self._ready:
             while True:
-                while not self._queue or self._busy >= self.writers:
+                while not self._queue or self._in_flight >= self.writers:
                     # A leading caller may still defer appends of its group to this thread.
                     if self._closed and not self._queue and not self._leading:
                         return []
                     self._ready.wait()
                 # The group is empty if all queued appends were withdrawn: wait again.
-                if group := self._queue.take_share(in_flight=self._busy, writers=self.writers):
-                    self._busy += 1
+                group = self._queue.take_share(in_flight=self._in_flight, writers=self.writers)
+                self._in_flight += bool(group)
+                self._start_next()
+                if group:
                     return group
 
     # -- lifecycle

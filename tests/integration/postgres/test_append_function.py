@@ -73,12 +73,13 @@ def call(url: str, rows: Sequence[Row], ranks: list[int] | None = None) -> list[
         ),
     ],
 )
+@pytest.mark.parametrize("beside", [[], [(None, None, "fact")]], ids=["alone", "beside another"])
 def test_function_refuses_broken_streams(
-    filled: str, rows: list[Row], ranks: list[int] | None
+    filled: str, rows: list[Row], ranks: list[int] | None, beside: list[Row]
 ) -> None:
     """F2: the function itself refuses numbers, ranks and types that the stream does not allow."""
     with pytest.raises(psycopg.Error) as refused:
-        call(filled, rows, ranks)
+        call(filled, [*rows, *beside], ranks and [*ranks, *(1 for _ in beside)])
 
     assert refused.value.sqlstate == "SQ001"
 
@@ -103,6 +104,23 @@ def test_function_numbers_sound_groups(filled: str) -> None:
     with seriatim.open(filled) as log:
         assert log.head() == 8
         assert [event.position for event in log.read_stream(("order", "2"))] == [3, 4, 7]
+
+
+@pytest.mark.parametrize(
+    ("row", "number"),
+    [
+        ((("order", "2"), 2, "order.changed"), 2),
+        ((("order", "2"), None, "order.closed"), 2),
+        ((("free", "1"), None, "made"), 1),
+        ((("trace", "t"), 0, "TraceStarted"), 0),
+        ((None, None, "fact"), None),
+    ],
+)
+def test_function_numbers_single_events(filled: str, row: Row, number: int | None) -> None:
+    """F2, B5: a single event continues its stream or begins a new one, as in a group."""
+    assert call(filled, [row]) == [number]
+    with seriatim.open(filled) as log:
+        assert [event.stream_seq for event in log.read(after=3)] == [number]
 
 
 def test_setting_does_not_vouch_for_rows_of_a_role(filled: str, app_url: str) -> None:

@@ -276,7 +276,7 @@ class Committer:
         """Commit an append and wait for its receipt, in this thread as far as possible.
 
         Waking another thread costs more than the insert of a single append, so a caller commits
-        its append itself, or those of all waiting callers (decisions 0012 and 0047).
+        its append itself, or those of all waiting callers (decisions 0012 and 0036).
 
         Args:
             request: The append.

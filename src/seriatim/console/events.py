@@ -24,12 +24,7 @@ from seriatim.console.pager import (
     read_event_page,
 )
 from seriatim.console.queries import parse_json_field
-from seriatim.console.renderer import (
-    format_inline_json,
-    format_number,
-    format_seconds,
-    shorten,
-)
+from seriatim.console.renderer import format_number
 from seriatim.console.swimlanes import lay_out_swimlanes
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import (
@@ -229,30 +224,9 @@ def format_frame(page: ConsolePage, frame: bytes, window: TimeWindow) -> bytes:
     if not event:
         return frame + b"\n\n"
     records = msgspec.json.decode(data)["records"]
-    rows = msgspec.json.encode(
-        [format_row(page, record) for record in records if window.contains(record)]
-    )
-    return start + b"\nevent: rows\ndata: " + rows + b"\n\n"
-
-
-def format_row(page: ConsolePage, event: dict[str, Any]) -> dict[str, str]:
-    """Return the texts and links of the row of an event, as in `events_table`."""
-    has_stream = event["stream_type"] is not None
-    name = f"{shorten(event['stream_type'], 24)} / {shorten(event['stream_id'], 40)}"
-    address = page.url("/stream", type=event["stream_type"], id=event["stream_id"])
-    return {
-        "key": str(event["position"]),
-        "position": format_number(event["position"]),
-        "address": page.url("/event", id=event["event_id"]),
-        "recorded_at": event["recorded_at"],
-        "time": format_seconds(event["recorded_at"]),
-        "type": shorten(event["event_type"], 48),
-        "stream": name if has_stream else "",
-        "stream_address": address if has_stream else "",
-        "seq": "" if event["stream_seq"] is None else str(event["stream_seq"]),
-        "actor": shorten(event["actor_id"] or "", 24),
-        "payload": format_inline_json(event["payload"]),
-    }
+    rows = page.event_rows(record for record in records if window.contains(record))
+    encoded = msgspec.json.encode([row._asdict() for row in rows])
+    return start + b"\nevent: rows\ndata: " + encoded + b"\n\n"
 
 
 # -- one event

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote_plus, urlencode
 
 import msgspec
@@ -13,7 +14,13 @@ from seriatim.access.rights import Caller, Right
 from seriatim.api.app import App
 from seriatim.api.http import HttpRequest, HttpResponse, HttpStream
 from seriatim.console.history import History
-from seriatim.console.renderer import Renderer
+from seriatim.console.renderer import (
+    Renderer,
+    format_inline_json,
+    format_number,
+    format_seconds,
+    shorten,
+)
 from seriatim.core.errors import InvalidArgument, SeriatimError
 from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
@@ -21,7 +28,6 @@ from seriatim.core.tenants import ALL_TENANTS
 PREFIX = "/console"
 _FIELDS_MAX = 200
 _is_plain = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
-_SMALL_BODY = 32 * 1024  # bytes that are decoded on the event loop
 
 ConsoleResponse = HttpResponse | HttpStream
 PageFunction = Callable[["ConsolePage"], Awaitable[ConsoleResponse]]
@@ -44,6 +50,22 @@ class PageRoute(msgspec.Struct, frozen=True, kw_only=True):
     show: PageFunction
     title: str = ""
     right: Right = "read"
+
+
+class EventRow(NamedTuple):
+    """The texts and addresses of an event in a table; the table unpacks them in this order."""
+
+    key: str
+    address: str
+    position: str
+    recorded_at: str
+    time: str
+    type: str
+    stream_address: str
+    stream: str
+    seq: str
+    actor: str
+    payload: str
 
 
 class ConsolePage:
@@ -130,10 +152,10 @@ class ConsolePage:
 
     async def _decode(self, response: ConsoleResponse) -> Any:
         """Decode a response; a large one in a thread of the tenant."""
-        if isinstance(response, HttpStream) or len(response.body) <= _SMALL_BODY:
+        if isinstance(response, HttpStream):
             return decode_response(response)
-        return await self.app.service.run_for_tenant(
-            self.request.tenant_id, decode_response, response
+        return await self.app.service.run_sized(
+            self.request.tenant_id, len(response.body), partial(decode_response, response)
         )
 
     async def stream(self, path: str, params: Mapping[str, str]) -> HttpStream:
@@ -157,6 +179,50 @@ class ConsolePage:
             if value is not None and value != ""
         ]
         return f"{PREFIX}{path}?{'&'.join(fields)}" if fields else f"{PREFIX}{path}"
+
+    def url_start(self, path: str, name: str) -> str:
+        """Return the address of a page up to the value of its last parameter."""
+        address = self.url(path)
+        return f"{address}{'&' if '?' in address else '?'}{name}="
+
+    def event_rows(self, events: Iterable[Mapping[str, Any]]) -> list[EventRow]:
+        """Return the rows of a table of events.
+
+        They are prepared here because a template takes twice as long: it looks up each field, and
+        calls each filter, by its name.
+        """
+        event_start, stream_start = (
+            self.url_start("/event", "id"),
+            self.url_start("/stream", "type"),
+        )
+        rows = []
+        for event in events:
+            stream_type, stream_id, seq = (
+                event["stream_type"],
+                event["stream_id"],
+                event["stream_seq"],
+            )
+            stream_address = stream = ""
+            if stream_type is not None:
+                stream_address = f"{stream_start}{_quote(stream_type)}&id={_quote(stream_id)}"
+                stream = f"{shorten(stream_type, 24)} / {shorten(stream_id, 40)}"
+            position, recorded_at = event["position"], event["recorded_at"]
+            rows.append(
+                EventRow(
+                    str(position),
+                    event_start + _quote(event["event_id"]),
+                    format_number(position),
+                    recorded_at,
+                    format_seconds(recorded_at),
+                    shorten(event["event_type"], 48),
+                    stream_address,
+                    stream,
+                    "" if seq is None else str(seq),
+                    shorten(event["actor_id"] or "", 24),
+                    format_inline_json(event["payload"]),
+                )
+            )
+        return rows
 
     async def render(self, template: str, *, status: int = 200, **values: Any) -> HttpResponse:
         """Render a template in a thread of the tenant: payloads can be large."""

@@ -26,6 +26,7 @@ from seriatim.console.page import (
     parse_fields,
     redirect_to,
 )
+from seriatim.console.page_cache import PageCache
 from seriatim.console.renderer import Renderer
 from seriatim.console.sessions import (
     ANONYMOUS,
@@ -109,6 +110,7 @@ class Console:
         self._code = settings.sign_in_code
         self._renderer = Renderer()
         self._history = History()
+        self._cache = PageCache()
         self._sampler: Sampler | None = None
         self._signer: SessionSigner
 
@@ -194,6 +196,7 @@ class Console:
             request_token=self._signer.request_token(cookie),
             navigation=self._navigation,
             history=self._history,
+            cache=self._cache,
             projections=(*BUILTIN_FOLDS, *self._settings.projections),
         )
         return await app.service.queue.run(request.tenant_id, partial(route.show, page))

@@ -14,6 +14,7 @@ from seriatim.access.rights import Caller, Right
 from seriatim.api.app import App
 from seriatim.api.http import HttpRequest, HttpResponse, HttpStream
 from seriatim.console.history import History
+from seriatim.console.page_cache import PageCache
 from seriatim.console.renderer import (
     Renderer,
     format_inline_json,
@@ -79,6 +80,7 @@ class ConsolePage:
         request_token: The value that forms of this session send back.
         navigation: The entries of the navigation.
         history: The last hour of the log in this process.
+        cache: Results that pages computed from events.
         projections: Declared projections whose states can be displayed event by event.
     """
 
@@ -92,6 +94,7 @@ class ConsolePage:
         request_token: str,
         navigation: tuple[PageRoute, ...],
         history: History,
+        cache: PageCache,
         projections: tuple[Projection, ...] = (),
     ) -> None:
         self.app = app
@@ -103,6 +106,7 @@ class ConsolePage:
         self._request_token = request_token
         self._navigation = navigation
         self.history = history
+        self.cache = cache
 
     @property
     def caller(self) -> Caller:
@@ -131,6 +135,20 @@ class ConsolePage:
         Raises:
             SeriatimError: The call failed.
         """
+        return await self._decode(await self._call_get(path, params))
+
+    async def get_body(self, path: str, **params: Any) -> bytes:
+        """Call a route of the API with GET, and return its response in JSON.
+
+        Raises:
+            SeriatimError: The call failed.
+        """
+        response = await self._call_get(path, params)
+        if isinstance(response, HttpStream):
+            raise _make_stream_error()
+        return response.body
+
+    async def _call_get(self, path: str, params: Mapping[str, Any]) -> ConsoleResponse:
         fields = [
             (name, _format_param(item))
             for name, value in params.items()
@@ -138,7 +156,7 @@ class ConsolePage:
             for item in (value if isinstance(value, list) else [value])
         ]
         query = urlencode(fields).encode()
-        return await self._decode(await self.app.call(self.request.derive("GET", path, query)))
+        return await self.app.call(self.request.derive("GET", path, query))
 
     async def post(self, path: str, body: Any) -> Any:
         """Call a route of the API with POST, and return its response as plain values.
@@ -284,9 +302,13 @@ def parse_fields(encoded: bytes) -> dict[str, str]:
 def decode_response(response: ConsoleResponse) -> Any:
     """Return the body of a response as plain values."""
     if isinstance(response, HttpStream):
-        msg = "this route streams: use ConsolePage.stream"
-        raise InvalidArgument(msg, details={"argument": "path"})
+        raise _make_stream_error()
     return msgspec.json.decode(response.body) if response.body else None
+
+
+def _make_stream_error() -> InvalidArgument:
+    msg = "this route streams: use ConsolePage.stream"
+    return InvalidArgument(msg, details={"argument": "path"})
 
 
 def _format_param(value: Any) -> str:

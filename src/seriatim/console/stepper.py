@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from seriatim.console.renderer import shorten
 from seriatim.core import json_path
 from seriatim.core.canonical import canonical_text, decode_stored_json
 from seriatim.core.column_types import COLUMN_TYPES
@@ -17,7 +18,9 @@ from seriatim.core.patterns import NameFilter
 from seriatim.core.projection import STREAM_KEY, Projection, Table
 
 FIELDS_MAX = 200  # of one state in the page
+_NAME_CHARS, _VALUE_CHARS = 120, 400  # of a field in the page
 _STREAM_ID = "stream_id"
+_VALUE_BYTES = 100  # of memory for a value that is no text, and for a failure
 
 
 class FieldChange(msgspec.Struct, frozen=True):
@@ -49,6 +52,19 @@ class Step(msgspec.Struct, frozen=True):
     applied: bool
     failure: str = ""
     left_out: int = 0
+
+    @property
+    def rows(self) -> list[tuple[str, str | None, str | None, bool]]:
+        """Name, before, after, and whether the event changed it, for each field, shortened."""
+        return [
+            (
+                shorten(field.name, _NAME_CHARS),
+                None if field.before is None else shorten(field.before, _VALUE_CHARS),
+                None if field.after is None else shorten(field.after, _VALUE_CHARS),
+                field.changed,
+            )
+            for field in self.changes
+        ]
 
 
 class StepPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +116,35 @@ def find_key(projection: Projection, stream: StreamRef) -> str | None:
     return None
 
 
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The fold of the first events of a key.
+
+    Attributes:
+        fold: The fold, which is not changed any more.
+        number: The number of events that it has processed.
+        position: The position of the last one.
+        event_id: Its id: while the log has this event there, the events before it are the same.
+        weight: About how many bytes the fold takes.
+    """
+
+    fold: Fold
+    number: int
+    position: int
+    event_id: str
+    weight: int
+
+
+def _weigh(fold: Fold) -> int:
+    """Return about how many bytes the state of a fold takes."""
+    states = fold.states.values()
+    rows = [entry.row or {} for table in fold.rows.values() for entry in table.values()]
+    rows += [state for state in states if isinstance(state, dict)]
+    values: list[Any] = [value for row in rows for value in row.values()]
+    values += [state for state in states if isinstance(state, str)]
+    texts = sum(len(value) for value in values if isinstance(value, str))
+    return texts + _VALUE_BYTES * (len(values) + len(fold.failures) + 10)
+
+
 class Stepper:
     """Fold the events of one key, and record a range of the steps.
 
@@ -109,22 +154,30 @@ class Stepper:
         key: The key of the events.
         first: The number of the first step to record, from 0.
         count: How many steps to record.
+        start: The fold of earlier events to continue; it is not changed.
     """
 
     def __init__(
-        self, projection: Projection, tenant_id: str, key: str, *, first: int, count: int
+        self,
+        projection: Projection,
+        tenant_id: str,
+        key: str,
+        *,
+        first: int,
+        count: int,
+        start: Checkpoint | None = None,
     ) -> None:
-        self.fold = Fold(projection)
+        self.fold = Fold(projection) if start is None else start.fold.copy()
         self.steps: list[Step] = []
         self._tenant_key: TenantKey = tenant_id, key
         self._types = NameFilter.parse(projection.events)
         self._displayed = range(first, first + count)
-        self._number = 0
+        self.number = 0 if start is None else start.number
 
     def run(self, events: Iterable[EventRecord]) -> None:
         """Apply events in ascending order of position."""
         for event in events:
-            is_displayed = self._number in self._displayed
+            is_displayed = self.number in self._displayed
             before = self.state() if is_displayed else {}
             failures = len(self.fold.failures)
             applied = self._types.allows(event.event_type)
@@ -135,7 +188,12 @@ class Stepper:
                 self._add_step(
                     event, before, applied, new_failures[0].reason if new_failures else ""
                 )
-            self._number += 1
+            self.number += 1
+
+    def save(self, last: EventRecord) -> Checkpoint:
+        """Return the fold after the event `last`, to continue it later."""
+        fold = self.fold.copy()
+        return Checkpoint(fold, self.number, last.position, last.event_id, _weigh(fold))
 
     def _add_step(
         self, event: EventRecord, before: dict[str, Any], applied: bool, failure: str

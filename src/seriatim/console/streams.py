@@ -8,15 +8,19 @@ import msgspec
 
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import parse_number, read_event_page
-from seriatim.console.stepper import StepPage, Stepper, find_key, to_event_record
+from seriatim.console.stepper import Checkpoint, StepPage, Stepper, find_key
 from seriatim.core.errors import Forbidden, InvalidArgument, NotFound
 from seriatim.core.event import StreamRef
 from seriatim.core.kinds import BUILT_IN_KINDS, DEFAULT_STREAM_KIND
 from seriatim.core.projection import Projection
+from seriatim.wire.messages import PageResponse
+from seriatim.wire.records import from_wire_records
 
 STEPS_MAX = 2000  # events of a stream that the stepper folds
 STEPS_PAGE = 10
-_READ_EVENTS = 500  # of one read of the stepper
+READ_EVENTS = 500  # of one read of the stepper; checkpoints are this far apart
+
+_decode_page = msgspec.json.Decoder(PageResponse).decode
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
@@ -96,44 +100,156 @@ async def _read_closing_types(page: ConsolePage, stream_type: str) -> tuple[str,
     return declared.get(stream_type, DEFAULT_STREAM_KIND.closing_types)
 
 
+# -- the steps
+
+
+class StaleCheckpointError(Exception):
+    """The log no longer has the events that a checkpoint was folded from."""
+
+
 async def read_steps(page: ConsolePage, stream: StreamRef, projection: Projection) -> StepPage:
-    """Fold a stream from its first event up to the displayed steps, at most `STEPS_MAX`."""
-    first = min(parse_number(page, "step") or 0, STEPS_MAX - 1)
-    key = find_key(projection, stream)
-    tenant_id = page.request.tenant_id
-    stepper = Stepper(projection, tenant_id, key or "", first=first, count=STEPS_PAGE)
-    last, total, end = 0, 0, min(first + STEPS_PAGE, STEPS_MAX)
-    while total < end:
-        records = await _read_after(page, stream, last, min(_READ_EVENTS, end - total))
+    """Fold a stream from its first event up to the displayed steps, at most `STEPS_MAX`.
+
+    The fold continues at a checkpoint that another page has left.
+    """
+    reader = StepReader(page, stream, projection)
+    while True:
+        checkpoint = reader.find_checkpoint()
+        try:
+            return await reader.read(checkpoint)
+        except StaleCheckpointError:  # an older copy of the log was restored
+            reader.drop(checkpoint)
+
+
+class FoldedPage(msgspec.Struct, frozen=True):
+    """The result of folding one response.
+
+    Attributes:
+        last_position: The position of its last event.
+        complete: Whether the displayed steps, or the events of the stream, are all folded.
+        more: Whether the stream has events after the displayed steps.
+        checkpoints: The fold after the events at which later pages are likely to begin.
+    """
+
+    last_position: int = 0
+    complete: bool = False
+    more: bool = False
+    checkpoints: list[Checkpoint] = []
+
+
+class StepReader:
+    """Reads and folds the events of a stream for one page.
+
+    Args:
+        page: The page.
+        stream: The stream.
+        projection: A projection with a key for this stream.
+    """
+
+    def __init__(self, page: ConsolePage, stream: StreamRef, projection: Projection) -> None:
+        self._page = page
+        self._stream = stream
+        self._projection = projection
+        self._tenant_id = page.request.tenant_id
+        self._first = min(parse_number(page, "step") or 0, STEPS_MAX - 1)
+        self._end = min(self._first + STEPS_PAGE, STEPS_MAX)
+        # A token that is restricted to event types folds only the events that it may read.
+        self._cached = page.caller.types is None
+
+    def find_checkpoint(self) -> Checkpoint | None:
+        """Return the last checkpoint at or before the first displayed step."""
+        if not self._cached:
+            return None
+        numbers = [self._first, *range(self._first // READ_EVENTS * READ_EVENTS, 0, -READ_EVENTS)]
+        found = (self._page.cache.get(self._key(number)) for number in numbers)
+        checkpoint: Checkpoint | None = next(filter(None, found), None)
+        return checkpoint
+
+    def drop(self, checkpoint: Checkpoint | None) -> None:
+        """Forget a checkpoint."""
+        if checkpoint is not None:
+            self._page.cache.drop(self._key(checkpoint.number))
+
+    def _key(self, number: int) -> tuple[object, ...]:
+        return "steps", self._tenant_id, self._stream, self._projection.name, number
+
+    async def read(self, start: Checkpoint | None) -> StepPage:
+        """Fold the events after a checkpoint up to the last displayed step.
+
+        Raises:
+            StaleCheckpointError: The log does not have the last event of the checkpoint.
+        """
+        key = find_key(self._projection, self._stream) or ""
+        stepper = Stepper(
+            self._projection,
+            self._tenant_id,
+            key,
+            first=self._first,
+            count=STEPS_PAGE,
+            start=start,
+        )
+        folded, checkpoint = FoldedPage(), start
+        while not folded.complete:
+            boundary = (stepper.number // READ_EVENTS + 1) * READ_EVENTS
+            until = self._end + 1 if self._end <= boundary else boundary
+            limit = until - stepper.number
+            body = await self._read_after(folded.last_position, limit, checkpoint)
+            folded = await self._page.app.service.run_for_tenant(
+                self._tenant_id, self._fold_page, stepper, body, limit, checkpoint
+            )
+            checkpoint = None
+            self._keep(folded.checkpoints)
+        return StepPage(
+            projection=self._projection.name,
+            steps=stepper.steps,
+            first=self._first,
+            total=stepper.number,
+            more=folded.more and self._end < STEPS_MAX,
+            cut=folded.more and self._end == STEPS_MAX,
+            stopped=stepper.fold.stopped or bool(stepper.fold.parked),
+        )
+
+    async def _read_after(self, after: int, limit: int, checkpoint: Checkpoint | None) -> bytes:
+        """Read events of the stream, beginning with the last one of the checkpoint."""
+        if checkpoint is not None:
+            after, limit = checkpoint.position - 1, limit + 1
+        stream_type, stream_id = self._stream
+        return await self._page.get_body(
+            "/v1/events", stream_type=stream_type, stream_id=stream_id, after=after, limit=limit
+        )
+
+    def _fold_page(
+        self, stepper: Stepper, body: bytes, limit: int, start: Checkpoint | None
+    ) -> FoldedPage:
+        """Fold the events of a response, up to the last displayed step.
+
+        Raises:
+            StaleCheckpointError: It does not begin with the last event of the checkpoint `start`.
+        """
+        response = _decode_page(body)
+        records = from_wire_records(response.records)
+        if start is not None:
+            if not records or records[0].event_id != start.event_id:
+                raise StaleCheckpointError
+            del records[0]
+        more = len(records) > self._end - stepper.number
+        has_ended = len(records) < limit and not response.cut
+        del records[self._end - stepper.number :]
         if not records:
-            break
-        await page.app.service.run_for_tenant(tenant_id, _run_stepper, stepper, records)
-        last, total = records[-1]["position"], total + len(records)
-    more = total == end and bool(await _read_after(page, stream, last, 1))
-    failed = stepper.fold.stopped or bool(stepper.fold.parked)
-    return StepPage(
-        projection=projection.name,
-        steps=stepper.steps,
-        first=first,
-        total=total,
-        more=more and end < STEPS_MAX,
-        cut=more and end == STEPS_MAX,
-        stopped=failed,
-    )
+            return FoldedPage(complete=True, more=more)
+        checkpoints = []
+        before = max(0, self._first - stepper.number)
+        for part in (records[:before], records[before:]):
+            stepper.run(part)
+            at_boundary = stepper.number % READ_EVENTS == 0
+            if part and (at_boundary or stepper.number in (self._first, self._end)):
+                checkpoints.append(stepper.save(part[-1]))
+        return FoldedPage(records[-1].position, more or has_ended, more, checkpoints)
 
-
-async def _read_after(
-    page: ConsolePage, stream: StreamRef, after: int, limit: int
-) -> list[dict[str, Any]]:
-    response = await page.get(
-        "/v1/events", stream_type=stream[0], stream_id=stream[1], after=after, limit=limit
-    )
-    records: list[dict[str, Any]] = response["records"]
-    return records
-
-
-def _run_stepper(stepper: Stepper, records: list[dict[str, Any]]) -> None:
-    stepper.run(map(to_event_record, records))
+    def _keep(self, checkpoints: list[Checkpoint]) -> None:
+        if self._cached:
+            for checkpoint in checkpoints:
+                self._page.cache.put(self._key(checkpoint.number), checkpoint, checkpoint.weight)
 
 
 ROUTES: tuple[PageRoute, ...] = (PageRoute(method="GET", path="/stream", show=show_stream),)

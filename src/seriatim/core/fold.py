@@ -184,6 +184,14 @@ class Fold:
         self._decoded_states: dict[TenantKey, Any] = {}  # saves the decoding of an unchanged text
         self._upcast = projection.upcast if projection.upcasters else identity
 
+    def copy(self) -> Fold:
+        """Return an independent fold in the same state; both share the normalized values."""
+        other = Fold(self.projection, parked=self.parked, skipped=self.skipped)
+        other.states, other.changed = dict(self.states), dict(self.changed)
+        other.rows = {table: dict(rows) for table, rows in self.rows.items()}
+        other.failures, other.stopped = list(self.failures), self.stopped
+        return other
+
     def add(self, key: str, event: EventRecord) -> None:
         """Apply the next event of a key."""
         owner = (event.tenant_id, key)

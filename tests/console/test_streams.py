@@ -24,7 +24,14 @@ from seriatim.cli.app import app
 from seriatim.cli.serve import _make_console
 from seriatim.console import streams
 from seriatim.console.app import ConsoleSettings
-from seriatim.console.stepper import Stepper, compare_states, find_key, to_event_record
+from seriatim.console.stepper import (
+    Checkpoint,
+    Stepper,
+    compare_states,
+    find_key,
+    flatten_state,
+    to_event_record,
+)
 from seriatim.core.builtin_folds import aggregate_states, decision_graph
 from seriatim.core.event import EventRecord
 from seriatim.core.fold import Fold
@@ -240,6 +247,7 @@ def test_the_last_state_is_that_of_the_fold(
     assert stepper.fold.rows == expected.rows
     assert stepper.fold.failures == expected.failures
     assert len(stepper.steps) == max(0, min(count, len(events) - first))
+    assert continue_at_each_event(declared, key, records, first, count) == stepper.steps
     for before, after in zip(stepper.steps, stepper.steps[1:], strict=False):
         state = {change.name: change.after for change in before.changes if change.after is not None}
         assert state == {
@@ -249,11 +257,89 @@ def test_the_last_state_is_that_of_the_fold(
 
 def test_fields_with_odd_names_are_distinct() -> None:
     """N1: a nested field and one whose name contains a dot have different paths."""
-    changes = compare_states({"a": {"b": 1}}, {"a": {"b": 1}, "a.b": 2})
+    before, after = ({"a": {"b": 1}}, {"a": {"b": 1}, "a.b": 2})
+    changes = compare_states(flatten_state(before), flatten_state(after))
     assert [(change.name, change.before, change.after) for change in changes] == [
         ("a.b", "1", "1"),
         ('["a.b"]', None, "2"),
     ]
+
+
+def continue_at_each_event(
+    declared: Projection, key: str, records: list[EventRecord], first: int, count: int
+) -> list[Any]:
+    """Fold each event with a new stepper that continues at a checkpoint; return all steps."""
+    steps, start = [], None
+    for record in records:
+        stepper = Stepper(declared, "default", key, first=first, count=count, start=start)
+        stepper.run([record])
+        steps += stepper.steps
+        start = stepper.save(record)
+    return steps
+
+
+def read_totals(reader: Any, step: int) -> list[tuple[str, str]]:
+    """Return the totals before and after each step of a page."""
+    page = reader.get("/console/stream", type="order", id="7", projection="totals", step=step)
+    found: list[tuple[str, str]] = CHANGED_TOTAL.findall(page.text)
+    return found
+
+
+def test_steps_continue_at_checkpoints(
+    console: ConsoleService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N1: a page folds only the events after the last checkpoint, in whatever order pages load."""
+    monkeypatch.setattr(streams, "READ_EVENTS", 20)
+    append(console, "kept", *[order("raised", amount=1) for _ in range(70)])
+    reader = visit(console, tenant_id="kept")
+    folded: list[int] = []
+    run = Stepper.run
+
+    def count_run(self: Stepper, events: list[EventRecord]) -> None:
+        folded.append(len(events))
+        run(self, events)
+
+    monkeypatch.setattr(Stepper, "run", count_run)
+    for step, most in ((50, 60), (50, 10), (60, 10), (40, 10), (45, 15), (7, 20), (0, 10)):
+        folded.clear()
+        assert read_totals(reader, step) == [
+            (str(n or ""), str(n + 1)) for n in range(step, step + 10)
+        ]
+        assert sum(folded) <= most, step
+
+
+def test_a_checkpoint_of_another_history_is_not_used(
+    console: ConsoleService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F8, N1: after a restore, the fold does not continue at a checkpoint of another history."""
+    append(console, "stale", *[order("raised", amount=1) for _ in range(25)])
+    reader = visit(console, tenant_id="stale")
+    keep = streams.StepReader._keep
+
+    def keep_another(self: streams.StepReader, checkpoints: list[Checkpoint]) -> None:
+        fold = Fold(totals)
+        keep(
+            self,
+            [
+                msgspec.structs.replace(checkpoint, event_id="lost", fold=fold)
+                for checkpoint in checkpoints
+            ],
+        )
+
+    monkeypatch.setattr(streams.StepReader, "_keep", keep_another)
+    expected = [(str(n), str(n + 1)) for n in range(10, 20)]
+    assert read_totals(reader, 10) == expected
+    monkeypatch.setattr(streams.StepReader, "_keep", keep)
+    assert read_totals(reader, 10) == expected
+
+
+def test_a_token_for_some_types_never_continues_a_fold_of_all(console: ConsoleService) -> None:
+    """K2: a restricted token folds only the events that it may read."""
+    events = [order("raised", amount=1) for _ in range(12)]
+    append(console, "some", *events, order("hidden", amount=5), *events)
+    assert read_totals(visit(console, tenant_id="some"), 15)[0] == ("19", "20")
+    restricted = visit(console, tenant_id="some", rights=["read"], types=["order.raised"])
+    assert read_totals(restricted, 15)[0] == ("15", "16")
 
 
 def test_only_keys_that_are_streams_are_folded_from_a_stream() -> None:

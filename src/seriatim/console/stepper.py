@@ -172,13 +172,14 @@ class Stepper:
         self._tenant_key: TenantKey = tenant_id, key
         self._types = NameFilter.parse(projection.events)
         self._displayed = range(first, first + count)
+        self._flat: dict[str, str] | None = None
         self.number = 0 if start is None else start.number
 
     def run(self, events: Iterable[EventRecord]) -> None:
         """Apply events in ascending order of position."""
         for event in events:
             is_displayed = self.number in self._displayed
-            before = self.state() if is_displayed else {}
+            before = self._flatten_state() if is_displayed else {}
             failures = len(self.fold.failures)
             applied = self._types.allows(event.event_type)
             if applied:
@@ -195,10 +196,17 @@ class Stepper:
         fold = self.fold.copy()
         return Checkpoint(fold, self.number, last.position, last.event_id, _weigh(fold))
 
+    def _flatten_state(self) -> dict[str, str]:
+        """Return the fields of the state; the state after an event is the one before the next."""
+        if self._flat is None:
+            self._flat = flatten_state(self.state())
+        return self._flat
+
     def _add_step(
-        self, event: EventRecord, before: dict[str, Any], applied: bool, failure: str
+        self, event: EventRecord, before: dict[str, str], applied: bool, failure: str
     ) -> None:
-        changes = compare_states(before, self.state())
+        self._flat = None
+        changes = compare_states(before, self._flatten_state())
         left_out = max(0, len(changes) - FIELDS_MAX)
         if left_out:  # changed fields are displayed first
             changes = sorted(changes, key=lambda change: not change.changed)[:FIELDS_MAX]
@@ -236,16 +244,20 @@ def _to_value(kind: type, value: Any) -> Any:
     return decode_stored_json(value) if column.name == "json" else column.to_json(value)
 
 
-def compare_states(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[FieldChange]:
-    """Return every field of two states, nested objects by their paths."""
-    old, new = dict(_flatten(before)), dict(_flatten(after))
-    return [FieldChange(name, old.get(name), new.get(name)) for name in {**old, **new}]
+def compare_states(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldChange]:
+    """Return every field of two states, as `flatten_state` returns them."""
+    return [FieldChange(name, before.get(name), after.get(name)) for name in {**before, **after}]
+
+
+def flatten_state(value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a state as JSON, nested objects by their paths."""
+    return dict(_flatten(value))
 
 
 def _flatten(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
     for name, inner in value.items():
         inner_path = json_path.child(path, name).removeprefix(".")
-        if isinstance(inner, Mapping) and inner:
+        if isinstance(inner, dict) and inner:
             yield from _flatten(inner, inner_path)
         else:
             yield inner_path, canonical_text(inner)

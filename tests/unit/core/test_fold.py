@@ -614,3 +614,30 @@ def test_digest_has_a_known_value() -> None:
     assert RowHasher(table)("default", {"k": "a", "v": 1}) == int(
         "9872e73b24b0c0792bc3f5a108d100be46c1bf6dbb4067ad2070f4525f6cb41c", 16
     )
+
+
+def test_a_copy_is_independent() -> None:
+    """I3: a fold and its copy continue from the same state, and do not affect each other."""
+
+    def count(state: State | None, event: EventRecord) -> Any:
+        if event.position == 2:
+            raise ValueError
+        state = state or State()
+        state.seen.append(event.position)
+        return state, {"lasts": [{"name": "n", "at": event.position}]}
+
+    declared = with_state(count, on_failure="skip")
+    fold = Fold(declared, parked=[("default", "parked")], skipped=[9])
+    for position in (1, 2):
+        fold.add("1a", event(position))
+    copy = fold.copy()
+    states, rows = dict(fold.states), {table: dict(found) for table, found in fold.rows.items()}
+    copy.add("1a", event(3))
+    copy.add("parked", event(4))
+    copy.add("1a", event(9))
+
+    assert (fold.states, fold.rows, len(fold.failures)) == (states, rows, 1)
+    assert fold.changed == {OWNER: 1}
+    assert copy.changed == {OWNER: 3}
+    assert copy.states == {OWNER: '{"count":0,"seen":[1,3]}'}
+    assert len(copy.failures) == 1

@@ -192,7 +192,7 @@ class ConsolePage:
         if self.caller.tenant_id == ALL_TENANTS:
             params = {"tenant": self.request.tenant_id} | params
         fields = [
-            f"{name}={_quote(str(value))}"
+            f"{name}={quote_value(str(value))}"
             for name, value in params.items()
             if value is not None and value != ""
         ]
@@ -222,13 +222,15 @@ class ConsolePage:
             )
             stream_address = stream = ""
             if stream_type is not None:
-                stream_address = f"{stream_start}{_quote(stream_type)}&id={_quote(stream_id)}"
+                stream_address = (
+                    f"{stream_start}{quote_value(stream_type)}&id={quote_value(stream_id)}"
+                )
                 stream = f"{shorten(stream_type, 24)} / {shorten(stream_id, 40)}"
             position, recorded_at = event["position"], event["recorded_at"]
             rows.append(
                 EventRow(
                     str(position),
-                    event_start + _quote(event["event_id"]),
+                    event_start + quote_value(event["event_id"]),
                     format_number(position),
                     recorded_at,
                     format_seconds(recorded_at),
@@ -271,7 +273,7 @@ class ConsolePage:
         return redirect_to(self.url(path, **params))
 
 
-def _quote(value: str) -> str:
+def quote_value(value: str) -> str:
     """Quote a value of an address."""
     # A list has some hundred links, and most of their ids need no quoting.
     return value if _is_plain(value) is not None else quote_plus(value)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from seriatim.console.actions import finish_action, list_notices, read_count
 from seriatim.console.consumers import (
+    MarkColor,
     draw_lag,
     make_projection_row,
     read_lag_time,
     read_optional,
     read_projections,
 )
-from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
+from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute, quote_value
+from seriatim.console.renderer import format_number, format_seconds, shorten
 from seriatim.core.errors import (
     BackendFailure,
     Conflict,
@@ -24,6 +26,51 @@ from seriatim.core.tenants import ALL_TENANTS
 
 _FAILURES_MAX = 100
 _JOBS_READ = 100
+_FAILURE_STATES: dict[str, tuple[MarkColor, str]] = {
+    "stopped": ("bad", "stopped here"),
+    "parked": ("bad", "key parked"),
+    "skipped": ("", "skipped by policy"),
+    "passed": ("", "skipped by an operator"),
+}
+
+
+class FailureRow(NamedTuple):
+    """The texts and addresses of a failure; the table unpacks them in this order."""
+
+    number: int
+    address: str
+    position: str
+    event_type: str
+    key: str
+    color: str
+    status: str
+    failed_at: str
+    reason: str
+    open: bool
+
+
+def _make_failure_rows(page: ConsolePage, failures: list[dict[str, Any]]) -> list[FailureRow]:
+    """Return the rows of a table of failures, prepared here for speed as those of events are."""
+    event_start = page.url_start("/event", "id")
+    rows = []
+    for listed in failures:
+        failure, status = listed["failure"], listed["status"]
+        color, words = _FAILURE_STATES[status]
+        rows.append(
+            FailureRow(
+                failure["position"],
+                event_start + quote_value(failure["event_id"]),
+                format_number(failure["position"]),
+                shorten(failure["event_type"], 48),
+                shorten(failure["key"], 60),
+                color,
+                f"{words}, retried next" if listed["again"] else words,
+                format_seconds(listed["failed_at"]),
+                shorten(failure["reason"], 200),
+                status != "passed",
+            )
+        )
+    return rows
 
 
 async def show_projections(page: ConsolePage) -> ConsoleResponse:
@@ -63,7 +110,7 @@ async def _render_projection(
             projection.name == name and not projection.is_frame for projection in page.projections
         ),
         chart=draw_lag(page, "projection", name),
-        failures=[] if listing is None else listing["failures"],
+        failures=_make_failure_rows(page, [] if listing is None else listing["failures"]),
         failure_count=0 if listing is None else listing["count"],
         unresolved=0 if listing is None else listing["unresolved"],
         jobs=await _read_jobs(page, name),

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import msgspec
 
-from seriatim.console.graph_layout import EDGES_MAX, NODES_MAX, GraphLayout, lay_out
+from seriatim.console.graph_layout import EDGES_MAX, NODES_MAX, Box, lay_out
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
-from seriatim.core.decision_graph import TRACE_STREAM_TYPE
+from seriatim.console.renderer import format_seconds, shorten
+from seriatim.core.decision_graph import TRACE_STREAM_TYPE, Node
 from seriatim.core.errors import Forbidden, InvalidArgument, NotFound
 from seriatim.core.event import EventRecord
-from seriatim.core.trace_report import EDGE_VERBS, TraceReport, build_report, label_of
+from seriatim.core.limits import KIB
+from seriatim.core.trace_report import (
+    EDGE_VERBS,
+    TraceReport,
+    TraceStep,
+    build_report,
+    label_of,
+)
+from seriatim.wire.messages import PageResponse
+from seriatim.wire.records import WireRecord, from_wire_records
 
 OUTCOMES = ("open", "success", "failure", "abandoned")
 _ROWS = 50
@@ -20,6 +32,10 @@ _READS_MAX = 5  # of one page of the list, if few traces match
 _EVENTS_MAX = 1000  # of one trace
 _EVENT_READS_MAX = 3  # responses of one trace, each bounded in bytes
 _PART_ROWS = 100  # rows of the timeline and of the table
+_RELATIONS_MAX = 20  # of one node in the table
+_DRAWING_WEIGHT = 4  # bytes of memory for each byte of the events
+
+_decode_page = msgspec.json.Decoder(PageResponse).decode
 
 
 class ListedTrace(msgspec.Struct, frozen=True):
@@ -124,25 +140,64 @@ def _matches(page: ConsolePage, trace: ListedTrace) -> bool:
 
 # -- one trace
 
+# The rows of these are unpacked by the template in the order of their fields.
 
-class DrawnNode(msgspec.Struct, frozen=True):
-    """A node of the graph for the drawing and the table."""
 
-    node_id: str
+class StepRow(NamedTuple):
+    """An event of the timeline."""
+
+    address: str
+    seq: int
+    occurred_at: str
+    time: str
+    event_type: str
+    text: str
+    actor: str
+
+
+class NodeRow(NamedTuple):
+    """A node in the table, with the verb and the label of each of its origins."""
+
     kind: str
+    address: str
     label: str
     state: str
+    relations: list[tuple[str, str]]
+    left_out: int
+
+
+class DrawnBox(NamedTuple):
+    """A node of the drawing."""
+
     address: str
-    relations: tuple[tuple[str, str], ...]  # verb and label of each origin
+    title: str
+    kind: str
+    x: int
+    y: int
+    caption: str
+    label: str
+
+
+class DrawnCurve(NamedTuple):
+    """A relation of the drawing."""
+
+    line: str
+    arrow: str
+    x: int
+    y: int
+    verb: str
 
 
 class Drawing(msgspec.Struct, frozen=True):
-    """The report of a trace with its drawing; `left_out` nodes did not fit."""
+    """The report of a trace with its rows and drawing; `left_out` nodes did not fit."""
 
     report: TraceReport
-    nodes: dict[str, DrawnNode]
-    layout: GraphLayout
-    verbs: dict[tuple[str, str], str]
+    steps: list[StepRow]
+    rows: list[NodeRow]
+    width: int
+    height: int
+    boxes: list[DrawnBox]
+    curves: list[DrawnCurve]
     left_out: int
 
 
@@ -151,14 +206,10 @@ async def show_trace(page: ConsolePage) -> ConsoleResponse:
     trace_id = page.params.get("id", "")
     if not trace_id:
         raise InvalidArgument("name a trace", details={"argument": "id"})
-    events, complete = await _read_trace(page, trace_id)
-    if not events:
+    records, digest, complete = await _read_trace(page, trace_id)
+    if not records:
         raise NotFound("there is no such trace, or this token may not read it")
-    tenant_id = page.request.tenant_id
-    # In a thread of the tenant: the layout of 500 nodes would delay other requests.
-    drawing = await page.app.service.run_for_tenant(
-        tenant_id, lambda: _draw(page, trace_id, events)
-    )
+    drawing = await _find_drawing(page, trace_id, records, digest)
     step_at = _parse_position(page, "step") or 0
     node_at = _parse_position(page, "node") or 0
     return await page.render(
@@ -166,67 +217,130 @@ async def show_trace(page: ConsolePage) -> ConsoleResponse:
         drawing=drawing,
         report=drawing.report,
         complete=complete,
-        steps=drawing.report.steps[step_at : step_at + _PART_ROWS],
-        rows=list(drawing.nodes.values())[node_at : node_at + _PART_ROWS],
+        steps=drawing.steps[step_at : step_at + _PART_ROWS],
+        rows=drawing.rows[node_at : node_at + _PART_ROWS],
         step_at=step_at,
         node_at=node_at,
         part=_PART_ROWS,
     )
 
 
-async def _read_trace(page: ConsolePage, trace_id: str) -> tuple[list[dict[str, Any]], bool]:
-    """Return the first events of a trace, and whether these are all."""
-    events: list[dict[str, Any]] = []
-    since = None
+async def _read_trace(
+    page: ConsolePage, trace_id: str
+) -> tuple[list[WireRecord], tuple[bytes, int], bool]:
+    """Return the first events of a trace, their digest and size, and whether these are all."""
+    records: list[WireRecord] = []
+    digest, size, since = sha256(), 0, None
     for _ in range(_EVENT_READS_MAX):
-        response = await page.get(
+        body = await page.get_body(
             "/v1/events",
             stream_type=TRACE_STREAM_TYPE,
             stream_id=trace_id,
             since_seq=since,
-            limit=_EVENTS_MAX - len(events),
+            limit=_EVENTS_MAX - len(records),
         )
-        events += response["records"]
-        if not response["records"] or events[-1]["event_type"] == "TraceFinished":
-            return events, True
-        if len(events) == _EVENTS_MAX:
+        digest.update(body)
+        size += len(body)
+        response = await page.app.service.run_sized(
+            page.request.tenant_id, len(body), partial(_decode_page, body)
+        )
+        records += response.records
+        if not response.records or records[-1].event_type == "TraceFinished":
+            return records, (digest.digest(), size), True
+        if len(records) == _EVENTS_MAX:
             break
-        since = events[-1]["stream_seq"]
-    return events, False
+        since = records[-1].stream_seq
+    return records, (digest.digest(), size), False
 
 
-def _draw(page: ConsolePage, trace_id: str, events: list[dict[str, Any]]) -> Drawing:
-    report = build_report(trace_id, map(_to_record, events))
+async def _find_drawing(
+    page: ConsolePage, trace_id: str, records: list[WireRecord], digest: tuple[bytes, int]
+) -> Drawing:
+    """Return the drawing of these events, which another page may have made."""
+    tenant_id = page.request.tenant_id
+    # The form of its addresses depends on the caller.
+    key = "trace", page.caller.tenant_id, tenant_id, trace_id, digest
+    drawing: Drawing | None = page.cache.get(key)
+    if drawing is None:
+        # In a thread of the tenant: the layout of 500 nodes would delay other requests.
+        drawing = await page.app.service.run_for_tenant(
+            tenant_id, lambda: _draw(page, trace_id, from_wire_records(records))
+        )
+        page.cache.put(key, drawing, _DRAWING_WEIGHT * (digest[1] + KIB))
+    return drawing
+
+
+def _draw(page: ConsolePage, trace_id: str, records: list[EventRecord]) -> Drawing:
+    report = build_report(trace_id, records)
     verbs: dict[tuple[str, str], list[str]] = {}
     for edge in report.edges:
         edge_verbs = verbs.setdefault((edge.from_node_id, edge.to_node_id), [])
         if EDGE_VERBS[edge.edge_type] not in edge_verbs:
             edge_verbs.append(EDGE_VERBS[edge.edge_type])
-    names = {node.node_id: f"{node.node_type} {label_of(node)}" for node in report.nodes}
     relations: dict[str, list[tuple[str, str]]] = {}
+    names = {node.node_id: f"{node.node_type} {label_of(node)}" for node in report.nodes}
     for (origin, target), edge_verbs in verbs.items():
-        relations.setdefault(target, []).append((", ".join(edge_verbs), names[origin]))
-    nodes = {
-        node.node_id: DrawnNode(
-            node.node_id,
-            node.node_type,
-            label_of(node),
-            report.states.get(node.node_id, ""),
-            _find_address(page, report, node.node_id),
-            tuple(relations.get(node.node_id, ())),
-        )
-        for node in report.nodes
-    }
-    drawn_ids = list(nodes)[:NODES_MAX]
+        relation = ", ".join(edge_verbs), shorten(names[origin], 60)
+        relations.setdefault(target, []).append(relation)
+    rows = {node.node_id: _make_node_row(page, report, node, relations) for node in report.nodes}
+    drawn_ids = list(rows)[:NODES_MAX]
     visible = set(drawn_ids)
     pairs = [pair for pair in verbs if visible.issuperset(pair)][:EDGES_MAX]
+    layout = lay_out(drawn_ids, pairs)
     return Drawing(
         report,
-        nodes,
-        lay_out(drawn_ids, pairs),
-        {pair: ", ".join(edge_verbs) for pair, edge_verbs in verbs.items()},
-        len(nodes) - len(drawn_ids),
+        [_make_step_row(page, step) for step in report.steps],
+        list(rows.values()),
+        layout.width,
+        layout.height,
+        [_make_box(box, rows[box.node_id]) for box in layout.boxes],
+        [
+            DrawnCurve(
+                curve.line,
+                curve.arrow,
+                *curve.label_at,
+                ", ".join(verbs[curve.origin, curve.target]),
+            )
+            for curve in layout.curves
+        ],
+        len(rows) - len(drawn_ids),
     )
+
+
+def _make_step_row(page: ConsolePage, step: TraceStep) -> StepRow:
+    return StepRow(
+        page.url("/event", id=step.event_id),
+        step.seq,
+        step.occurred_at,
+        format_seconds(step.occurred_at),
+        step.event_type,
+        shorten(step.text, 300),
+        shorten(step.actor, 40),
+    )
+
+
+def _make_node_row(
+    page: ConsolePage,
+    report: TraceReport,
+    node: Node,
+    relations: dict[str, list[tuple[str, str]]],
+) -> NodeRow:
+    found = relations.get(node.node_id, [])
+    return NodeRow(
+        node.node_type,
+        _find_address(page, report, node.node_id),
+        shorten(label_of(node), 300),
+        report.states.get(node.node_id, "").replace("_", " "),
+        found[:_RELATIONS_MAX],
+        max(0, len(found) - _RELATIONS_MAX),
+    )
+
+
+def _make_box(box: Box, row: NodeRow) -> DrawnBox:
+    title, caption = f"{row.kind} {row.label}", row.kind
+    if row.state:
+        title, caption = f"{title}: {row.state}", f"{caption} · {row.state}"
+    return DrawnBox(row.address, title, row.kind, box.x, box.y, caption, shorten(row.label, 26))
 
 
 def _find_address(page: ConsolePage, report: TraceReport, node_id: str) -> str:
@@ -235,11 +349,6 @@ def _find_address(page: ConsolePage, report: TraceReport, node_id: str) -> str:
     if kind == "trace" and node_id != report.root_id:
         return page.url("/trace", id=name)
     return page.url("/event", id=report.sources[node_id])
-
-
-def _to_record(event: dict[str, Any]) -> EventRecord:
-    payload = msgspec.json.encode(event["payload"]).decode()
-    return msgspec.convert(event | {"payload": payload}, EventRecord)
 
 
 ROUTES: tuple[PageRoute, ...] = (

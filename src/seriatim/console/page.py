@@ -246,10 +246,9 @@ class ConsolePage:
 
     async def render(self, template: str, *, status: int = 200, **values: Any) -> HttpResponse:
         """Render a template in a thread of the tenant: payloads can be large."""
-        visible_routes = tuple(route for route in self._navigation if self.can(route.right))
         values |= {
             "page": self,
-            "navigation": visible_routes,
+            "navigation": self._list_navigation(),
             "request_token": self._request_token,
             "all_tenants": self.caller.tenant_id == ALL_TENANTS,
         }
@@ -258,6 +257,15 @@ class ConsolePage:
             self.request.tenant_id, lambda: render(template, values)
         )
         return HttpResponse(status, body, b"text/html; charset=utf-8")
+
+    def _list_navigation(self) -> list[tuple[str, str, bool]]:
+        """Return address, title, and whether it is this page, for each entry of the navigation."""
+        path = self.request.path.removeprefix(PREFIX)
+        return [
+            (self.url(route.path), route.title, route.path == path)
+            for route in self._navigation
+            if self.can(route.right)
+        ]
 
     async def render_form(
         self, template: str, error: SeriatimError | None, **values: Any

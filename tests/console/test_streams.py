@@ -25,7 +25,7 @@ from seriatim.cli.serve import _make_console
 from seriatim.console import streams
 from seriatim.console.app import ConsoleSettings
 from seriatim.console.stepper import (
-    Checkpoint,
+    FoldCheckpoint,
     Stepper,
     compare_states,
     find_key,
@@ -316,7 +316,7 @@ def test_a_checkpoint_of_another_history_is_not_used(
     reader = visit(console, tenant_id="stale")
     keep = streams.StepReader._keep
 
-    def keep_another(self: streams.StepReader, checkpoints: list[Checkpoint]) -> None:
+    def keep_another(self: streams.StepReader, checkpoints: list[FoldCheckpoint]) -> None:
         fold = Fold(totals)
         keep(
             self,

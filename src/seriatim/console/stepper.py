@@ -116,7 +116,7 @@ def find_key(projection: Projection, stream: StreamRef) -> str | None:
     return None
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class FoldCheckpoint(msgspec.Struct, frozen=True):
     """The fold of the first events of a key.
 
     Attributes:
@@ -165,7 +165,7 @@ class Stepper:
         *,
         first: int,
         count: int,
-        start: Checkpoint | None = None,
+        start: FoldCheckpoint | None = None,
     ) -> None:
         self.fold = Fold(projection) if start is None else start.fold.copy()
         self.steps: list[Step] = []
@@ -191,10 +191,10 @@ class Stepper:
                 )
             self.number += 1
 
-    def save(self, last: EventRecord) -> Checkpoint:
+    def save(self, last: EventRecord) -> FoldCheckpoint:
         """Return the fold after the event `last`, to continue it later."""
         fold = self.fold.copy()
-        return Checkpoint(fold, self.number, last.position, last.event_id, _weigh(fold))
+        return FoldCheckpoint(fold, self.number, last.position, last.event_id, _weigh(fold))
 
     def _flatten_state(self) -> dict[str, str]:
         """Return the fields of the state; the state after an event is the one before the next."""

@@ -8,7 +8,7 @@ import msgspec
 
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import parse_number, read_event_page
-from seriatim.console.stepper import Checkpoint, StepPage, Stepper, find_key
+from seriatim.console.stepper import FoldCheckpoint, StepPage, Stepper, find_key
 from seriatim.core.errors import Forbidden, InvalidArgument, NotFound
 from seriatim.core.event import StreamRef
 from seriatim.core.kinds import BUILT_IN_KINDS, DEFAULT_STREAM_KIND
@@ -134,7 +134,7 @@ class FoldedPage(msgspec.Struct, frozen=True):
     last_position: int = 0
     complete: bool = False
     more: bool = False
-    checkpoints: list[Checkpoint] = []
+    checkpoints: list[FoldCheckpoint] = []
 
 
 class StepReader:
@@ -156,16 +156,16 @@ class StepReader:
         # A token that is restricted to event types folds only the events that it may read.
         self._cached = page.caller.types is None
 
-    def find_checkpoint(self) -> Checkpoint | None:
+    def find_checkpoint(self) -> FoldCheckpoint | None:
         """Return the last checkpoint at or before the first displayed step."""
         if not self._cached:
             return None
         numbers = [self._first, *range(self._first // READ_EVENTS * READ_EVENTS, 0, -READ_EVENTS)]
         found = (self._page.cache.get(self._key(number)) for number in numbers)
-        checkpoint: Checkpoint | None = next(filter(None, found), None)
+        checkpoint: FoldCheckpoint | None = next(filter(None, found), None)
         return checkpoint
 
-    def drop(self, checkpoint: Checkpoint | None) -> None:
+    def drop(self, checkpoint: FoldCheckpoint | None) -> None:
         """Forget a checkpoint."""
         if checkpoint is not None:
             self._page.cache.drop(self._key(checkpoint.number))
@@ -173,7 +173,7 @@ class StepReader:
     def _key(self, number: int) -> tuple[object, ...]:
         return "steps", self._tenant_id, self._stream, self._projection.name, number
 
-    async def read(self, start: Checkpoint | None) -> StepPage:
+    async def read(self, start: FoldCheckpoint | None) -> StepPage:
         """Fold the events after a checkpoint up to the last displayed step.
 
         Raises:
@@ -209,7 +209,7 @@ class StepReader:
             stopped=stepper.fold.stopped or bool(stepper.fold.parked),
         )
 
-    async def _read_after(self, after: int, limit: int, checkpoint: Checkpoint | None) -> bytes:
+    async def _read_after(self, after: int, limit: int, checkpoint: FoldCheckpoint | None) -> bytes:
         """Read events of the stream, beginning with the last one of the checkpoint."""
         if checkpoint is not None:
             after, limit = checkpoint.position - 1, limit + 1
@@ -219,7 +219,7 @@ class StepReader:
         )
 
     def _fold_page(
-        self, stepper: Stepper, body: bytes, limit: int, start: Checkpoint | None
+        self, stepper: Stepper, body: bytes, limit: int, start: FoldCheckpoint | None
     ) -> FoldedPage:
         """Fold the events of a response, up to the last displayed step.
 
@@ -246,7 +246,7 @@ class StepReader:
                 checkpoints.append(stepper.save(part[-1]))
         return FoldedPage(records[-1].position, more or has_ended, more, checkpoints)
 
-    def _keep(self, checkpoints: list[Checkpoint]) -> None:
+    def _keep(self, checkpoints: list[FoldCheckpoint]) -> None:
         if self._cached:
             for checkpoint in checkpoints:
                 self._page.cache.put(self._key(checkpoint.number), checkpoint, checkpoint.weight)

@@ -162,6 +162,30 @@ def test_a_refused_job_is_reported_beside_its_form(console: ConsoleService) -> N
     assert tenant_operator.submit("/projection/job", form, **fields).status == 403
 
 
+def test_accepting_differences_is_confirmed_with_a_reason(console: ConsoleService) -> None:
+    """N4, I4: the confirmation shows what the last job has found, and a reason is required."""
+    store = console.service.jobs.store
+    job = store.add("verify", "seats", OURS, actor_id="root", reason="")
+    store.update(job.job_id, ())
+    difference = {"table": "seats", "key": {"seat": "<b>12A</b>"}}
+    result = {"equal": False, "difference": difference}
+    store.finish(job.job_id, "succeeded", result=result, error="")
+    operator = console.sign_in()
+    verified = operator.get("/job", id=job.job_id, tenant=OURS)
+    confirmation = operator.get(verified.link("Rebuild and accept differences"))
+    assert "differ from their log" in confirmation.text
+    assert "&lt;b&gt;12A" in confirmation.html
+    fields = {"name": "seats", "tenant": OURS, "kind": "rebuild_accept"}
+    refused = operator.submit("/projection/job", confirmation, **fields, reason=" ")
+    assert refused.status == 400
+    assert "is required to accept differences" in refused.text
+    assert "Rebuild seats and accept differences" in refused.text
+
+    tenant_operator = console.sign_in(tenant_id=OURS)
+    assert tenant_operator.get("/projection/accept", name="seats").status == 403
+    assert operator.get("/projection/accept", name="absent", tenant=OURS).status == 404
+
+
 def test_a_job_has_a_page(console: ConsoleService) -> None:
     """N1: the page shows the state, the reason and the actor of a job."""
     job = console.service.jobs.store.add(

@@ -77,16 +77,25 @@ def test_a_projection_is_rebuilt_and_verified(url: str) -> None:
         assert verified["result"]["digest"] == rebuilt["result"]["digest"]
         assert verified["result"]["equal"] is False
         assert verified["result"]["difference"]["key"]
+        refused = finish(ops, start(ops, kind="rebuild"))
+        accepted = finish(ops, start(ops, kind="rebuild_accept", reason="restored by hand"))
+        assert finish(ops, start(ops))["result"]["equal"] is True
         listed = ops("GET", "/v1/jobs").json["jobs"]
-        entries = ops("GET", "/v1/operations").json["operations"]
-    assert [one["kind"] for one in listed] == ["verify", "rebuild"]
+        entries = ops("GET", "/v1/operations").json["operations"][::-1]
+    assert (refused["status"], "--accept" in refused["error"]) == ("failed", True)
+    assert (accepted["status"], accepted["result"]["equal"]) == ("succeeded", False)
+    kinds = ["rebuild", "verify", "rebuild", "rebuild_accept", "verify"]
+    assert [one["kind"] for one in reversed(listed)] == kinds
     assert listed[0]["started_at"] <= listed[0]["finished_at"]
-    assert [
-        (entry["action"], entry["actor_id"], entry["reason"]) for entry in reversed(entries)
-    ] == [
-        ("projection_job_started", "ops", "as every week"),
-        ("projection_rebuilt", entries[1]["actor_id"], f"job {rebuilt['job_id']}"),
-        ("projection_job_started", "ops", "as every week"),
+    started = [entry for entry in entries if entry["action"] == "projection_job_started"]
+    assert [(entry["target"]["kind"], entry["actor_id"]) for entry in started] == [
+        (kind, "ops") for kind in kinds
+    ]
+    assert [entry["reason"] for entry in started].count("restored by hand") == 1
+    switched = [entry for entry in entries if entry["action"] == "projection_rebuilt"]
+    assert [(entry["reason"], entry["target"]["accept"]) for entry in switched] == [
+        (f"job {rebuilt['job_id']}", False),
+        (f"job {accepted['job_id']}", True),
     ]
 
 
@@ -143,7 +152,8 @@ def test_malformed_job_requests_are_refused(quick: RunningService) -> None:
     """L3: malformed fields are refused, and a job that does not exist is not found."""
     ops = make_caller(quick)
 
-    for wrong in ({"kind": "erase"}, {"projection": ""}, {"reason": "x" * 501}):
+    unexplained = {"kind": "rebuild_accept", "reason": " "}
+    for wrong in ({"kind": "erase"}, {"projection": ""}, {"reason": "x" * 501}, unexplained):
         assert start(ops, **wrong).code == "invalid_argument"
     assert ops("GET", "/v1/jobs", limit=101).status == 400
     assert ops("GET", "/v1/jobs/one", id="nobody").code == "not_found"

@@ -11,7 +11,7 @@ from seriatim.core.errors import Conflict, NotFound
 from seriatim.core.times import format_us
 from seriatim.store.engine import Engine, load_engine_statements
 
-JobKind = Literal["verify", "rebuild"]
+JobKind = Literal["verify", "rebuild", "rebuild_accept"]
 JobStatus = Literal["queued", "running", "succeeded", "failed"]
 LOST_AFTER_S = 60.0  # a job whose process has not updated it for so long is lost
 JOBS_MAX = 1000
@@ -24,6 +24,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `result` is the proof: digests, counts, and the first difference. `progress` has the last lines
     of its log. A verification that finds a difference has succeeded, and its result is not equal.
+    A rebuild that finds one fails, unless it is `rebuild_accept`, which replaces the tables anyway.
     """
 
     job_id: str

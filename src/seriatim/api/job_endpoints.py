@@ -54,9 +54,13 @@ async def start_job(service: Service, request: HttpRequest, body: JobBody) -> Jo
     """Verify or rebuild a projection on Spark, in a process of its own.
 
     The service runs only projections that `seriatim serve --projection` names, by default the
-    shipped ones. Watch the job with `GET /v1/jobs/one`.
+    shipped ones. Watch the job with `GET /v1/jobs/one`. A `rebuild` replaces the tables only if
+    the result equals them, or the version of the declaration has changed; `rebuild_accept`
+    replaces them in any case, and needs a reason.
     """
     name, reason = check_name("projection", body.projection), check_reason(body.reason)
+    if body.kind == "rebuild_accept" and not reason.strip():
+        raise invalid_argument("reason", "is required to accept differences")
 
     def start() -> JobResponse:
         job = service.jobs.submit(

@@ -151,8 +151,11 @@ class JobRunner:
 
     def _make_command(self, job: Job) -> Sequence[str]:
         path = self._projections[job.projection]
-        command = [sys.executable, "-m", "seriatim", "project", job.kind, path, "--json"]
-        if job.kind == "rebuild":
+        name = "verify" if job.kind == "verify" else "rebuild"
+        command = [sys.executable, "-m", "seriatim", "project", name, path, "--json"]
+        if job.kind == "rebuild_accept":
+            command.append("--accept")
+        if name == "rebuild":
             command.append(f"--reason=job {job.job_id}")
         return [*command, f"--tenant={job.tenant_id}"]
 

@@ -18,6 +18,7 @@ from seriatim.console.renderer import format_number, format_seconds, shorten
 from seriatim.core.errors import (
     BackendFailure,
     Conflict,
+    Forbidden,
     InvalidArgument,
     NotFound,
     SeriatimError,
@@ -136,7 +137,14 @@ async def show_job(page: ConsolePage) -> ConsoleResponse:
     response = await page.get("/v1/jobs/one", id=page.params.get("id", ""))
     job = response["job"]
     active = job["status"] in ("queued", "running")
-    return await page.render("job.html", job=job, active=active, notices=list_notices(page))
+    found_difference = job["result"] is not None and job["result"].get("equal") is False
+    return await page.render(
+        "job.html",
+        job=job,
+        active=active,
+        may_accept=found_difference or (job["kind"] == "rebuild" and job["status"] == "failed"),
+        notices=list_notices(page),
+    )
 
 
 async def start_job(page: ConsolePage) -> ConsoleResponse:
@@ -150,8 +158,28 @@ async def start_job(page: ConsolePage) -> ConsoleResponse:
     try:
         response = await page.post("/v1/jobs", body)
     except (BackendFailure, Conflict, InvalidArgument, NotFound) as error:
-        return await _render_projection(page, name, error)
+        show = _render_accept if body["kind"] == "rebuild_accept" else _render_projection
+        return await show(page, name, error)
     return finish_action(page, "/job", "started", response, id=response["job"]["job_id"])
+
+
+async def confirm_accept(page: ConsolePage) -> ConsoleResponse:
+    """Ask for a confirmation before a rebuild replaces tables that differ from its result."""
+    return await _render_accept(page, page.params.get("name", ""))
+
+
+async def _render_accept(
+    page: ConsolePage, name: str, error: SeriatimError | None = None
+) -> ConsoleResponse:
+    """Show what the last job has found, so that an operator knows which rows are replaced."""
+    jobs = await _read_jobs(page, name)
+    if jobs is None:
+        raise Forbidden("this operation concerns the whole log: it needs a token for all tenants")
+    if not (await page.get("/v1/projections", name=name))["projections"]:
+        raise NotFound("there is no such projection", details={"projection": name})
+    finished = [job for job in jobs if job["finished_at"]]
+    last = finished[0] if finished else None
+    return await page.render_form("projection_accept.html", error, name=name, last=last)
 
 
 # -- actions
@@ -211,6 +239,7 @@ ROUTES: tuple[PageRoute, ...] = (
     PageRoute(method="GET", path="/projections", show=show_projections, title="Projections"),
     PageRoute(method="GET", path="/projection", show=show_projection),
     PageRoute(method="GET", path="/projection/retry-all", show=confirm_retry),
+    PageRoute(method="GET", path="/projection/accept", show=confirm_accept),
     PageRoute(method="GET", path="/job", show=show_job),
     PageRoute(method="POST", path="/projection/job", show=start_job),
     PageRoute(method="POST", path="/projection/pause", show=pause),

@@ -213,6 +213,23 @@ def test_projections_are_verified_and_rebuilt(visit: OPEN_VISIT, service: Servic
     visitor.page.get_by_role("link", name="The projection").click()
     expect(visitor.page.get_by_role("row", name=kind.lower())).to_contain_text("succeeded")
 
+    with (
+        closing(open_read_model(read_model_url(url, OURS))) as model,
+        model.engine.autocommit() as session,
+    ):
+        session.run("update activity set events = events + 1")
+    visitor.page.get_by_role("link", name="Rebuild and accept differences").click()
+    visitor.page.get_by_role("link", name="Cancel").click()
+    visitor.page.get_by_role("link", name="Rebuild and accept differences").click()
+    click(visitor.page, "Rebuild and accept differences", "a row was changed by hand")
+    expect_notice(visitor.page, "The job is started.")
+    expect(status).to_have_text("succeeded", timeout=SPARK_MS)
+    expect(visitor.page.locator("#job")).to_contain_text('"equal": false')
+    visitor.goto(f"/console/journal?tenant={OURS}&affected={OURS}")
+    first, second = visitor.page.locator("tbody tr").all_inner_texts()[:2]
+    assert '"accept":true' in first
+    assert "a row was changed by hand" in second
+
 
 def test_tokens_are_created_and_revoked(visit: OPEN_VISIT) -> None:
     """N2, N4: a new token opens a session, which ends when the token is revoked."""
@@ -270,7 +287,7 @@ def test_a_reader_finds_no_action_and_cannot_forge_one(
     assert [form.get_attribute("action") for form in forms] == ["/console/sign-out"]
     sent = {
         "projection/pause": "name=seats",
-        "projection/job": "name=activity&kind=rebuild",
+        "projection/job": "name=activity&kind=rebuild_accept",
         "handler/all": f"name=mailer&action=skip&event_type={event_type}&expected_count=1",
         "handler/pause": "name=mailer",
         "handler/prune": "name=mailer&before=2096-01-01T00:00:00Z&expected_count=2",

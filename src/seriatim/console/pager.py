@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from seriatim.console.page import ConsolePage
+from seriatim.console.search import SearchResult, search_events
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.times import format_us, parse_us
 
@@ -24,12 +25,16 @@ class EventPage(msgspec.Struct, frozen=True):
         previous: Parameters of the address of the page before, None if there is none.
         following: Parameters of the address of the next page, None if there is none.
         at_start: Whether the page is the first one, so that new events belong to its top.
+        search: How far a search has got that no index answers.
+        continued: Parameters of the address that goes on with this search, None if it has ended.
     """
 
     events: list[dict[str, Any]]
     previous: dict[str, Any] | None = None
     following: dict[str, Any] | None = None
     at_start: bool = True
+    search: SearchResult | None = None
+    continued: dict[str, Any] | None = None
 
 
 def parse_number(page: ConsolePage, name: str) -> int | None:
@@ -153,15 +158,17 @@ async def read_event_page(
         "after": _choose_bound(max, after, window["after"]),
         "until": _choose_bound(min, until, window["until"]),
     }
-    if query is None:
-        response = await page.get("/v1/events", **bounds, **_format_times(filters, times))
-    else:
-        response = await _select_events(page, query, bounds, times)
+    moved = (until if newest_first else after) is not None
+    if query is not None:
+        search = await _search_page(page, query, bounds)
+        # A clock that was set back has positions outside the window between its bounds.
+        events = [event for event in search.records if times.contains(event)]
+        return _link_search(events, search, order_newest=newest_first, back=back, moved=moved)
+    response = await page.get("/v1/events", **bounds, **_format_times(filters, times))
     events, more = response["records"], response.get("cut", False)
     more = more or len(events) == PAGE_EVENTS
     if back:
         events.reverse()
-    moved = (until if newest_first else after) is not None
     return _link_page(events, newest_first=newest_first, back=back, more=more, moved=moved)
 
 
@@ -174,20 +181,49 @@ def _format_times(filters: dict[str, Any], times: TimeWindow) -> dict[str, Any]:
     }
 
 
-async def _select_events(
-    page: ConsolePage, query: dict[str, Any], bounds: dict[str, Any], times: TimeWindow
-) -> dict[str, Any]:
-    """Read a page of the events that match a query, between two positions."""
+async def _search_page(
+    page: ConsolePage, query: dict[str, Any], bounds: dict[str, Any]
+) -> SearchResult:
+    """Search a page of the events that match a query, between two positions."""
     until = bounds["until"]
-    head = (await page.get("/v1/log"))["head"] if until is None else until
-    body = bounds | {"query": query, "after": bounds["after"] or 0, "until": head}
-    if body["after"] >= head:
-        return {"records": []}
-    response = await page.post("/v1/query/records", body)
-    full = response.get("cut", False) or len(response["records"]) == PAGE_EVENTS
-    # A clock that was set back has positions outside the window between its bounds.
-    records = [event for event in response["records"] if times.contains(event)]
-    return {"records": records, "cut": full}
+    head = (await page.get("/v1/log"))["head"]
+    return await search_events(
+        page,
+        query,
+        after=bounds["after"] or 0,
+        until=head if until is None else min(head, until),
+        newest_first=bounds["newest_first"],
+        limit=PAGE_EVENTS,
+    )
+
+
+def _link_search(
+    events: list[dict[str, Any]],
+    search: SearchResult,
+    *,
+    order_newest: bool,
+    back: bool,
+    moved: bool,
+) -> EventPage:
+    """Return the page of a search, with links that go on where it ended."""
+    first, last = search.first, search.last
+    if back:
+        events.reverse()
+    has_previous, has_following = (
+        (not search.complete, True) if back else (moved, not search.complete)
+    )
+    previous = {"after": last} if order_newest else {"until": first - 1}
+    following = {"until": first - 1} if order_newest else {"after": last}
+    page = EventPage(
+        events,
+        {**previous, "back": 1} if has_previous else None,
+        following if has_following else None,
+        at_start=not has_previous,
+        search=search,
+    )
+    interrupted = not search.complete and len(search.records) < PAGE_EVENTS
+    continued = (page.previous if back else page.following) if interrupted else None
+    return msgspec.structs.replace(page, continued=continued)
 
 
 def _choose_bound(choose: Any, *bounds: int | None) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 from seriatim.console.calls import CallContext, make_query_calls
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import PAGE_EVENTS, parse_number
+from seriatim.console.search import SearchResult, search_events
 from seriatim.core.canonical import parse_strict_json
 from seriatim.core.errors import (
     InvalidArgument,
@@ -16,18 +17,19 @@ from seriatim.core.errors import (
     ValidationError,
 )
 
+UNINDEXED_MAX = 100_000  # positions; a longer log is searched in parts if no index answers
 FILTERS = 3  # in the form; a query in JSON has more
 _FIELDS = ("types", "tags", "streams", "payload")
 
 
 async def show_query(page: ConsolePage) -> ConsoleResponse:
     """Show the form of a query, and the result of the query that the address contains."""
-    error, status, result, query, calls = "", 200, None, None, None
+    error, status, result, query, calls, search = "", 200, None, None, None, None
     if page.params.get("run") == "1":
         try:
             query = parse_query_form(page.params)
             calls = make_query_calls(CallContext.of(page), query, PAGE_EVENTS)
-            result = await _run_query(page, query)
+            result, search = await _run_query(page, query)
         except (InvalidArgument, InvalidQuery, LimitExceeded, TimedOut) as problem:
             error = problem.message
             status = page.app.service.problem(problem, page.request.request_id).status
@@ -47,25 +49,104 @@ async def show_query(page: ConsolePage) -> ConsoleResponse:
         query=query,
         calls=calls,
         result=result,
+        search=search,
+        continued=None if result is None or search is None else _find_continuation(result, search),
         following=None if result is None else _find_next_page(page, result),
         link_params=link_params,
     )
 
 
-async def _run_query(page: ConsolePage, query: dict[str, Any]) -> Any:
-    body: dict[str, Any] = {
+async def _run_query(
+    page: ConsolePage, query: dict[str, Any]
+) -> tuple[dict[str, Any], SearchResult | None]:
+    """Return a page of the result, and how far the search has got if no index answers it."""
+    newest_first = page.params.get("order") == "newest"
+    positions = {
+        name: value
+        for name in ("after", "until", "head")
+        if (value := parse_number(page, name)) is not None
+    }
+    if _may_read_others(query):
+        head = positions.get("head", 0) or (await page.get("/v1/log"))["head"]
+        access = await _explain_start(page, query) if head > UNINDEXED_MAX else []
+        if any(_reads_others(query, path) for path in access):
+            return await _search_query(page, query, positions | {"head": head}, access)
+    body = positions | {
         "query": query,
         "limit": PAGE_EVENTS,
-        "newest_first": page.params.get("order") == "newest",
+        "newest_first": newest_first,
         "explain": True,
     }
-    for name in ("after", "until", "head"):
-        if (value := parse_number(page, name)) is not None:
-            body[name] = value
-    return await page.post("/v1/query", body)
+    result: dict[str, Any] = await page.post("/v1/query", body)
+    return result, None
 
 
-def _find_next_page(page: ConsolePage, result: Any) -> dict[str, int] | None:
+def _may_read_others(query: dict[str, Any]) -> bool:
+    """Return whether a filter has conditions that an index may not evaluate."""
+    filters = query.get("filters")
+    return isinstance(filters, list) and any(
+        isinstance(event_filter, dict)
+        and (event_filter.get("payload") or "actor_id" in event_filter)
+        for event_filter in filters
+    )
+
+
+def _reads_others(query: dict[str, Any], path: dict[str, Any]) -> bool:
+    """Return whether an access path may read many events that do not match its filter."""
+    event_filter = query["filters"][path["filter"]]
+    if event_filter.get("payload"):
+        return not path["exact"]
+    return path["index"] == "actor" and bool(event_filter.get("types"))
+
+
+async def _explain_start(page: ConsolePage, query: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the access paths of a query for the first event of the log.
+
+    A payload index that was declared later does not find the events before it.
+    """
+    body = {"query": query, "head": 1, "limit": 1, "explain": True}
+    access: list[dict[str, Any]] = (await page.post("/v1/query", body))["access"]
+    return access
+
+
+async def _search_query(
+    page: ConsolePage,
+    query: dict[str, Any],
+    positions: dict[str, int],
+    access: list[dict[str, Any]],
+) -> tuple[dict[str, Any], SearchResult]:
+    """Search a part of the snapshot for a page, and the newest match in its last positions."""
+    newest_first, head = page.params.get("order") == "newest", positions["head"]
+    minimum = query.get("min_position")
+    after = max(positions.get("after", 0), minimum if isinstance(minimum, int) else 0)
+    until = min(positions.get("until", head), head)
+    search = await search_events(
+        page, query, after=after, until=until, newest_first=newest_first, limit=PAGE_EVENTS
+    )
+    context = {name: value for name, value in query.items() if name != "min_position"}
+    version = await search_events(
+        page, context, after=0, until=head, newest_first=True, limit=1, budget_s=0
+    )
+    last = search.records[-1]["position"] if search.records else None
+    result = {
+        "records": search.records,
+        "last_returned_position": last,
+        "context_version": version.records[0]["position"] if version.records else None,
+        "version_until": None if version.complete else version.first - 1,
+        "head": head,
+        "more": len(search.records) == PAGE_EVENTS and not search.complete,
+        "access": access,
+    }
+    return result, search
+
+
+def _find_continuation(result: dict[str, Any], search: SearchResult) -> dict[str, int] | None:
+    """Return the parameters that go on with a search that was interrupted."""
+    interrupted = not search.complete and len(search.records) < PAGE_EVENTS
+    return {**search.following, "head": result["head"]} if interrupted else None
+
+
+def _find_next_page(page: ConsolePage, result: dict[str, Any]) -> dict[str, int] | None:
     """Return the parameters of the next page of the same snapshot, None if there is none."""
     if not result["more"]:
         return None

@@ -20,6 +20,7 @@ from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.renderer import Renderer
 from seriatim.console.sessions import COOKIE, SECURE_COOKIE, SessionSigner
 from seriatim.core.event import INFRASTRUCTURE_TENANT
+from seriatim.factory import access_url, sqlite_path
 from tests.fixtures.console import ConsoleService, PageResponse, Visitor, run_console
 from tests.service.http_calls import Caller
 
@@ -310,6 +311,38 @@ def test_signing_out_removes_the_cookies(console: ConsoleService) -> None:
         f"{SECURE_COOKIE}=",
     ]
     assert visitor.get("/console/").location == "/console/sign-in"
+
+
+def test_signing_out_needs_no_access_store(tmp_path: Path) -> None:
+    """N2: a visitor can sign out while the access store does not respond."""
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with run_console(url) as console:
+        visitor = sign_in(console)
+        page = visitor.get("/console/")
+        stored = Path(sqlite_path(access_url(url)))
+        stored.rename(stored.with_suffix(".moved"))
+        time.sleep(TOKEN_CACHE_S + 0.1)
+        unavailable = visitor.get("/console/")
+        forged = visitor.post("/console/sign-out", request_token=page.request_token + "x")
+        response = visitor.post("/console/sign-out", request_token=page.request_token)
+        stored.with_suffix(".moved").rename(stored)
+
+    assert (unavailable.status, forged.status, forged.cookies) == (503, 403, [])
+    assert (response.status, response.location) == (303, "/console/sign-in")
+    assert [cookie.partition(";")[0] for cookie in response.cookies] == [
+        f"{COOKIE}=",
+        f"{SECURE_COOKIE}=",
+    ]
+
+
+def test_a_revoked_token_signs_out(console: ConsoleService) -> None:
+    """N2: signing out clears the cookies of a session whose token has ended."""
+    visitor = sign_in(console, expires_in_s=1.0)
+    page = visitor.get("/console/")
+    time.sleep(1.1)
+    response = visitor.post("/console/sign-out", request_token=page.request_token)
+
+    assert (response.status, len(response.cookies)) == (303, 2)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ from seriatim.core.projection import Projection
 logger = logging.getLogger("seriatim.console")
 
 _FORM_BYTES = 2 * MIB
-_SIGN_IN_BYTES = 8 * KIB  # clients that are not authenticated send it, so it must be small
+_SMALL_FORM_BYTES = 8 * KIB  # of forms that clients without authentication send
 _ADDRESS_CHARS = 2048
 # Visible ASCII without the backslash: browsers read a backslash as a slash, and a line break would
 # start another header.
@@ -164,15 +164,16 @@ class Console:
         _check_origin(request)
         if path == "/sign-in":
             return await self._sign_in(app, request)
+        if path == "/sign-out" and request.method == "POST":
+            return await self._sign_out(app, request)
         cookie, caller = await self._authenticate(app, request)
         if caller is None:
             return self._redirect_to_sign_in(app, request)
         request.caller = caller
         if request.connection is not None:
             request.connection.mark_authenticated()
-        signs_out = path == "/sign-out" and request.method == "POST"
         route = self._routes.get((request.route_method, path))
-        if route is None and not signs_out:
+        if route is None:
             raise NotFound("there is no such page in the console")
         requested_tenant = parse_fields(request.query).get("tenant") or None
         request.tenant_id = caller.resolve_tenant(requested_tenant)
@@ -186,8 +187,6 @@ class Console:
                 request.tenant_id = caller.resolve_tenant(form["tenant"])
                 app.service.hold(request, body_bytes)
         request.identified = True
-        if route is None:
-            return _clear_cookies(redirect_to(f"{PREFIX}/sign-in"))
         page = ConsolePage(
             app,
             request,
@@ -255,10 +254,7 @@ class Console:
             return self._sign_in_page(params.get("next", ""))
         if request.method != "POST":
             raise NotFound("there is no such page in the console")
-        body = await request.body(
-            _SIGN_IN_BYTES, app.service.settings.body_timeout_s, lambda _: None
-        )
-        form = parse_fields(body)
+        form = parse_fields(await _read_small_form(app, request))
         address = form.get("next", "")
         try:
             token = form.get("token", "").strip().encode()
@@ -270,6 +266,21 @@ class Console:
         except Forbidden as error:
             return self._sign_in_page(address, error.message, HTTPStatus.FORBIDDEN)
         return self._open_session(request, caller.token_id, _restrict_address(address))
+
+    async def _sign_out(self, app: App, request: HttpRequest) -> ConsoleResponse:
+        """End a session.
+
+        The token is not looked up: a visitor can sign out while the access store does not respond,
+        and after the token has ended.
+        """
+        cookie = _read_cookie(request)
+        try:
+            self._signer.open(cookie, time.time())
+        except Unauthorized:
+            return self._redirect_to_sign_in(app, request)
+        form = parse_fields(await _read_small_form(app, request))
+        self._check_request_token(form, cookie)
+        return _clear_cookies(redirect_to(f"{PREFIX}/sign-in"))
 
     def _use_code(self, request: HttpRequest, submitted: str) -> HttpResponse:
         """Open a session for a one-time link; a code is accepted once."""
@@ -304,10 +315,14 @@ class Console:
         hold = partial(service.hold, request)
         body = await request.body(_FORM_BYTES, service.settings.body_timeout_s, hold)
         form = await service.run_sized(request.tenant_id, len(body), partial(parse_fields, body))
+        self._check_request_token(form, cookie)
+        return form
+
+    def _check_request_token(self, form: dict[str, str], cookie: str) -> None:
+        """Remove the request token from a form; raise `Forbidden` if it is not of this session."""
         if not self._signer.is_request_token(form.pop("request_token", ""), cookie):
             msg = "this form was not made by your session: go back, reload the page, and try again"
             raise Forbidden(msg)
-        return form
 
     def _error_page(
         self, app: App, request: HttpRequest, error: SeriatimError, status: int | None = None
@@ -315,6 +330,13 @@ class Console:
         problem = app.service.problem(error, request.request_id)
         body = self._renderer.render("error.html", {"problem": problem})
         return HttpResponse(status or problem.status, body, _HTML)
+
+
+async def _read_small_form(app: App, request: HttpRequest) -> bytes:
+    """Read the body of a form before its sender is authenticated; it counts for no tenant."""
+    return await request.body(
+        _SMALL_FORM_BYTES, app.service.settings.body_timeout_s, lambda _: None
+    )
 
 
 def _secure(response: ConsoleResponse) -> ConsoleResponse:

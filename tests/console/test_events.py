@@ -351,7 +351,7 @@ def test_a_large_tree_is_bounded(console: ConsoleService, visitor: Visitor, tena
 
 
 def test_consumers_have_passed_an_event_or_not(tmp_path: Path) -> None:
-    """N1, I2: the page shows which consumers have passed an event, and its dead letters."""
+    """N1, I2, G3: the page shows which consumers have processed an event, and its dead letters."""
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with run_console(url) as console:
         append(console, "default", NewEvent("noted", {}, event_id="one"))
@@ -364,12 +364,17 @@ def test_consumers_have_passed_an_event_or_not(tmp_path: Path) -> None:
             delivery = Delivery.of(log.event("two"), log=log.identity())
             [claim] = registry.claim_all(MAILER, [delivery])
             registry.mark_failed(MAILER, claim, f"no {SCRIPT}")
+            done = Delivery.of(log.event("one"), log=log.identity())
+            registry.mark_done(MAILER, registry.claim_all(MAILER, [done]))
         operator, reader = visit(console), visit(console, rights=["read"])
         first, second = (operator.get("/console/event", id=name).text for name in ("one", "two"))
         plain = reader.get("/console/event", id="two").text
 
     assert re.search(r"early</td>\s*<td><span class=\"mark good\">passed", first)
     assert re.search(r"early</td>\s*<td><span class=\"mark warn\">not passed", second)
+    assert re.search(r"mailer</a></td>\s*<td><span class=\"mark good\">passed", first)
+    assert "done, attempts: 1" in first
+    assert re.search(r"mailer</a></td>\s*<td><span class=\"mark warn\">not passed", second)
     assert "dead letter: no &lt;script&gt;" in second
     assert "early" not in plain
 

@@ -224,6 +224,7 @@ REQUESTS: dict[str, RequestFactory] = {
     "GET /v1/registry": lambda _, __: RequestParts({"finished": "true"}),
     "GET /v1/dead-letters": lambda _, whose: RequestParts({"event_id": f"{whose}-dead"}),
     "GET /v1/registry/entries": lambda _, whose: RequestParts({"event_id": f"{whose}-dead"}),
+    "GET /v1/registry/event": lambda _, whose: RequestParts({"event_id": f"{whose}-one"}),
     "GET /v1/registry/count": lambda _, whose: RequestParts({"event_id": f"{whose}-dead"}),
     "POST /v1/dead-letters/retry": lambda _, whose: RequestParts(
         body={"event_id": f"{whose}-dead"}

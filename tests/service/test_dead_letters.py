@@ -201,6 +201,16 @@ def test_registry_entries_are_filtered_by_status(service: RunningService, tmp_pa
     assert (dead["event_id"], dead["attempts"], dead["error"]) == (f"{OURS}-dead", 1, f"no {OURS}")
     assert dead["first_at"] <= dead["updated_at"]
     assert ours("GET", "/v1/registry/entries", status="blocked").json == {"entries": []}
+    processed = {
+        name: [
+            (found["handler"], found["status"])
+            for found in ours("GET", "/v1/registry/event", event_id=f"{OURS}-{name}").json[
+                "entries"
+            ]
+        ]
+        for name in ("one", "dead", "more")
+    }
+    assert processed == {"one": [("mailer", "done")], "dead": [("mailer", "dead")], "more": []}
     for wrong in ({"status": "done"}, {"limit": 0}, {"limit": 1001}, {"after": -2}):
         refused = ours("GET", "/v1/registry/entries", **wrong)
         assert (refused.status, refused.code) == (400, "invalid_argument")

@@ -27,7 +27,7 @@ from seriatim.delivery.entries import (
     format_stop_reason,
 )
 from seriatim.delivery.registry import Registry
-from seriatim.log.arguments import check_position, invalid_argument
+from seriatim.log.arguments import check_name, check_position, invalid_argument
 from seriatim.log.operator_journal import (
     check_expected_count,
     check_reason,
@@ -101,7 +101,7 @@ class EntryParams(SelectionParams, frozen=True):
 
 
 class EntriesResponse(msgspec.Struct, frozen=True):
-    """Dead letters in the order of the log."""
+    """Entries of handlers, in the order of the log, or by handler for one event."""
 
     entries: list[Entry]
 
@@ -120,6 +120,12 @@ class StatusParams(CountParams, frozen=True):
 
     after: int = -1
     limit: int = 100
+
+
+class EventEntryParams(msgspec.Struct, frozen=True):
+    """One event."""
+
+    event_id: str
 
 
 class EntryCountResponse(msgspec.Struct, frozen=True):
@@ -351,6 +357,20 @@ async def list_entries(
     selection = _select_unfinished(request, params, params.after)
     read = run_in_registry(
         service, request, lambda registry: registry.entries(selection, params.limit)
+    )
+    return EntriesResponse(await read)
+
+
+async def list_event_entries(
+    service: Service, request: HttpRequest, params: EventEntryParams
+) -> EntriesResponse:
+    """List the handlers that have claimed or finished one event, with its status for each.
+
+    Entries that were pruned are not listed.
+    """
+    event_id, tenant_id = check_name("event_id", params.event_id), request.tenant_id
+    read = run_in_registry(
+        service, request, lambda registry: registry.event_entries(tenant_id, event_id)
     )
     return EntriesResponse(await read)
 

@@ -429,6 +429,16 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="GET",
+        path="/v1/registry/event",
+        handler=operator_endpoints.list_event_entries,
+        right="operate",
+        service=True,
+        params=operator_endpoints.EventEntryParams,
+        response=operator_endpoints.EntriesResponse,
+        problems=("not_found",),
+    ),
+    Route(
+        method="GET",
         path="/v1/registry/count",
         handler=operator_endpoints.count_entries,
         right="operate",

@@ -12,7 +12,7 @@ import msgspec
 
 from seriatim.console.calls import CallContext, make_event_calls
 from seriatim.console.causes import read_cause_tree
-from seriatim.console.consumers import read_optional
+from seriatim.console.consumers import HANDLER_STATUSES, read_optional
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import (
     EventPage,
@@ -303,12 +303,12 @@ async def _read_correlated(page: ConsolePage, event: dict[str, Any]) -> list[dic
 
 
 class ConsumerState(msgspec.Struct, frozen=True):
-    """A consumer, and whether its cursor has passed an event."""
+    """A consumer, and whether it has passed an event; handlers have no position."""
 
     kind: str
     name: str
     passed: bool
-    position: int
+    position: int | None
     note: str = ""
 
 
@@ -328,16 +328,23 @@ async def read_consumers(page: ConsolePage, event: dict[str, Any]) -> list[Consu
     for entry in (await page.get("/v1/subscriptions"))["subscriptions"]:
         cursor = entry["position"]
         states.append(ConsumerState("subscription", entry["name"], cursor >= position, cursor))
-    try:
-        dead_letters = await page.get("/v1/dead-letters", event_id=event["event_id"])
-    except NotFound:  # the log has no registry
-        return states
+    registry = await read_optional(page, "/v1/registry/event", event_id=event["event_id"])
     return states + [
-        ConsumerState(
-            "handler", entry["handler"], False, position, f"dead letter: {entry['error']}"
-        )
-        for entry in dead_letters["entries"]
+        _describe_entry(entry) for entry in ([] if registry is None else registry["entries"])
     ]
+
+
+def _describe_entry(entry: dict[str, Any]) -> ConsumerState:
+    """Return what a handler has done with an event."""
+    status = {"dead": "dead letter"}.get(entry["status"], entry["status"])
+    note = f"{status}: {entry['error']}" if entry["error"] else status
+    return ConsumerState(
+        "handler",
+        entry["handler"],
+        entry["status"] not in HANDLER_STATUSES,
+        None,
+        f"{note}, attempts: {entry['attempts']}",
+    )
 
 
 ROUTES: tuple[PageRoute, ...] = (

@@ -104,6 +104,11 @@ class RegistryAdmin:
             decode_entry(row) for row in self._select("list_entries", entry_filter, limit=limit)
         ]
 
+    def event_entries(self, tenant_id: str, event_id: str, limit: int = 100) -> list[Entry]:
+        """Return the entries of one event, also finished ones, by handler."""
+        values = {"tenant_id": tenant_id, "event_id": event_id, "limit": limit}
+        return [decode_entry(row) for row in self._database.read("list_event_entries", values)]
+
     def retry(self, entry_filter: EntryFilter, *, restart: bool = True, reason: str = "") -> int:
         """Make dead, unknown and failed events due at once; return their number."""
         self._check_reason(reason)

@@ -664,6 +664,10 @@ class Registry:
         """Return the entries that a filter selects, in the order of the log."""
         return self._admin.entries(entry_filter, limit)
 
+    def event_entries(self, tenant_id: str, event_id: str, limit: int = 100) -> list[Entry]:
+        """Return the entries of one event, also finished ones, by handler."""
+        return self._admin.event_entries(tenant_id, event_id, limit)
+
     # -- actions of operators: recorded in the journal of the log, if the registry has one
 
     def retry(self, entry_filter: EntryFilter, *, restart: bool = True, reason: str = "") -> int:

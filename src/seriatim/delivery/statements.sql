@@ -474,6 +474,16 @@ from {at}seriatim_handled
 where {filters}
 order by position, handler, tenant_id, event_id limit :limit;
 
+-- name: list_event_entries
+-- The entries of one event for all handlers, finished or not: one lookup for each handler.
+select e.handler, e.tenant_id, e.event_id, e.event_type, e.position, e.stream_type, e.stream_id,
+       e.stream_seq, e.status, e.owner, e.token, e.attempts, e.due_us, e.error, e.reason, e.event,
+       e.first_us, e.updated_us
+from {at}seriatim_handlers h
+join {at}seriatim_handled e
+  on e.handler = h.name and e.tenant_id = :tenant_id and e.event_id = :event_id
+order by h.name limit :limit;
+
 -- name: retry_entries
 -- Make events due at once, with all their attempts.
 update {at}seriatim_handled set status = 'failed', attempts = 0, due_us = 0, updated_us = {now}

@@ -6,7 +6,7 @@ idempotency key and envelope, JSON, the payload's schema, size, then the guard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -19,11 +19,16 @@ from seriatim.core.errors import (
     InvalidArgument,
     InvalidEvent,
     LimitExceeded,
-    PiiPolicyViolation,
     ValidationError,
 )
 from seriatim.core.event import ENVELOPE_TEXTS, STREAM_REF_LENGTH, NewEvent
-from seriatim.core.guard import DEFAULT_GUARD, Guard, ScannedEvent, violation_error
+from seriatim.core.guard import (
+    DEFAULT_GUARD,
+    Guard,
+    ScannedEvent,
+    find_first_violation,
+    violation_error,
+)
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
 from seriatim.core.indexes import term_keys
 from seriatim.core.kinds import (
@@ -90,17 +95,21 @@ def prepare(
         context.limits.check("append_events", len(batch))
     keys = _assign_keys(batch, idempotency_key)
     prepared: list[PreparedEvent] = []
+    scans: list[tuple[Guard, ScannedEvent]] = []
     size = 0
     for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
         try:
-            prepared_event = _prepare_event(context, event, key)
-        except ValidationError as problem:
-            raise context.profile_rules.error(problem, index) from None
-        except (LimitExceeded, PiiPolicyViolation) as error:
-            error.details["index"] = index
+            text, scan = _check_event(context, event, key)
+            scans.append(scan)
+            prepared.append(_build_prepared_event(context, event, key, text))
+        except (ValidationError, LimitExceeded) as problem:
+            _scan_events(scans)  # a violation of an event before this one is reported first
+            if isinstance(problem, ValidationError):
+                raise context.profile_rules.error(problem, index) from None
+            problem.details["index"] = index
             raise
-        size += _count_bytes(prepared_event.payload) + _ENVELOPE_BYTES
-        prepared.append(prepared_event)
+        size += _count_bytes(text) + _ENVELOPE_BYTES
+    _scan_events(scans)
     if size > context.limits.append_bytes:
         context.limits.check("append_bytes", size)
     if len(prepared) > 1:
@@ -146,7 +155,10 @@ def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | No
     return [f"{append_key}/{index}" for index in range(len(batch))]
 
 
-def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None) -> PreparedEvent:
+def _check_event(
+    context: ValidationContext, event: NewEvent, key: str | None
+) -> tuple[str, tuple[Guard, ScannedEvent]]:
+    """Check one event, all but the guard; return its payload's text and what the guard scans."""
     if key is not None and (problem := key_problem(key)):
         raise ValidationError("envelope", "idempotency_key", problem)
     kind = _find_validated_kind(context, event)
@@ -171,8 +183,16 @@ def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None)
     # Hot path, here and for `append_bytes`: `check` is called only to raise.
     if (size := _count_bytes(text)) > context.limits.payload_bytes:
         context.limits.check("payload_bytes", size)
-    _check_guard(context.guard, event, key, text, profile_kind)
-    return _build_prepared_event(context, event, key, text)
+    return text, _list_scanned(context.guard, event, key, text, profile_kind)
+
+
+def _scan_events(scans: Sequence[tuple[Guard, ScannedEvent]]) -> None:
+    """Raise `PiiPolicyViolation` for the first event that its guard rejects."""
+    if found := find_first_violation(scans):
+        index, guard, violation = found
+        error = violation_error(guard, violation)
+        error.details["index"] = index
+        raise error
 
 
 def _find_validated_kind(context: ValidationContext, event: NewEvent) -> StreamKind | None:
@@ -222,9 +242,10 @@ def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
     context.validated_kinds[event.event_type, event.event_version, stream_type] = kind
 
 
-def _check_guard(
+def _list_scanned(
     guard: Guard, event: NewEvent, key: str | None, text: str, profile_kind: ProfileKind | None
-) -> None:
+) -> tuple[Guard, ScannedEvent]:
+    """Return the guard of an event and the parts of the event that it scans."""
     if profile_kind is not None:
         guard = profile_kind.guard
         fields = _guarded_fields(event, key, profile_kind.guarded_fields)
@@ -235,9 +256,7 @@ def _check_guard(
         fields = _guarded_fields(event, key, _GUARDED)
         if event.stream is not None:
             fields = (("stream_id", event.stream[1]), *fields)
-    violation = guard.scan(ScannedEvent(event.payload, text, fields, event.tags, event.metadata))
-    if violation is not None:
-        raise violation_error(guard, violation)
+    return guard, ScannedEvent(event.payload, text, fields, event.tags, event.metadata)
 
 
 def _guarded_fields(

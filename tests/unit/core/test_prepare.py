@@ -253,6 +253,22 @@ def test_order_of_checks() -> None:
     assert isinstance(refusal([started]), PiiPolicyViolation)
 
 
+def test_the_first_rejected_event_of_a_batch_is_reported() -> None:
+    """B4: the guard rejects an event before the checks of a later one, and not before its own."""
+    secret, clean, shapeless = NewEvent("x", {"a": SECRET}), NewEvent("x", {}), NewEvent("")
+    long = NewEvent("x", {"a": "b" * 100})
+    limits = Limits(payload_bytes=50)
+
+    error = refusal([clean, secret, shapeless])
+    assert (type(error), error.details["index"]) == (PiiPolicyViolation, 1)
+    error = refusal([clean, shapeless, secret])
+    assert (type(error), error.details["index"]) == (InvalidEvent, 1)
+    error = refusal([secret, long], limits=limits)
+    assert (type(error), error.details["index"]) == (PiiPolicyViolation, 0)
+    error = refusal([clean, long, secret], limits=limits)
+    assert (type(error), error.details["index"]) == (LimitExceeded, 1)
+
+
 def test_guards_of_an_append() -> None:
     """K1: traces have a guard of their own, other events that of the log; the index is reported."""
     error = refusal([NewEvent("x"), NewEvent("x", {"a": SECRET})])

@@ -53,6 +53,10 @@ _get_guarded = attrgetter(*_GUARDED)
 _NO_GUARDED = (None,) * len(_GUARDED)
 
 
+# The guard of an event, and the parts of the event that it scans.
+_Scan = tuple[Guard, ScannedEvent]
+
+
 class ValidationContext(msgspec.Struct, frozen=True, kw_only=True):
     """The rules and settings that the events of an append are validated with."""
 
@@ -88,6 +92,29 @@ def prepare(
         EmptyAppend: There are no events.
         SeriatimError: The first problem that was found, with the index of its event.
     """
+    return _prepare(context, events, idempotency_key, _scan_events)
+
+
+def prepare_each(
+    appends: Iterable[tuple[ValidationContext, Iterable[NewEvent | Mapping[str, Any]]]],
+) -> list[tuple[tuple[PreparedEvent, ...], int]]:
+    """Validate several appends as `prepare` does; the guard scans their events together.
+
+    Raises:
+        SeriatimError: One of them is invalid; `prepare` finds which, and the error to report.
+    """
+    scans: list[_Scan] = []
+    prepared = [_prepare(context, events, None, scans.extend) for context, events in appends]
+    _scan_events(scans)
+    return prepared
+
+
+def _prepare(
+    context: ValidationContext,
+    events: Iterable[NewEvent | Mapping[str, Any]],
+    idempotency_key: str | None,
+    scan: Callable[[list[_Scan]], None],
+) -> tuple[tuple[PreparedEvent, ...], int]:
     batch = _to_new_events(context, events)
     if not batch:
         raise EmptyAppend
@@ -95,21 +122,21 @@ def prepare(
         context.limits.check("append_events", len(batch))
     keys = _assign_keys(batch, idempotency_key)
     prepared: list[PreparedEvent] = []
-    scans: list[tuple[Guard, ScannedEvent]] = []
+    scans: list[_Scan] = []
     size = 0
     for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
         try:
-            text, scan = _check_event(context, event, key)
-            scans.append(scan)
+            text, event_scan = _check_event(context, event, key)
+            scans.append(event_scan)
             prepared.append(_build_prepared_event(context, event, key, text))
         except (ValidationError, LimitExceeded) as problem:
-            _scan_events(scans)  # a violation of an event before this one is reported first
+            scan(scans)  # a violation of an event before this one is reported first
             if isinstance(problem, ValidationError):
                 raise context.profile_rules.error(problem, index) from None
             problem.details["index"] = index
             raise
         size += _count_bytes(text) + _ENVELOPE_BYTES
-    _scan_events(scans)
+    scan(scans)
     if size > context.limits.append_bytes:
         context.limits.check("append_bytes", size)
     if len(prepared) > 1:
@@ -155,9 +182,7 @@ def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | No
     return [f"{append_key}/{index}" for index in range(len(batch))]
 
 
-def _check_event(
-    context: ValidationContext, event: NewEvent, key: str | None
-) -> tuple[str, tuple[Guard, ScannedEvent]]:
+def _check_event(context: ValidationContext, event: NewEvent, key: str | None) -> tuple[str, _Scan]:
     """Check one event, all but the guard; return its payload's text and what the guard scans."""
     if key is not None and (problem := key_problem(key)):
         raise ValidationError("envelope", "idempotency_key", problem)
@@ -186,7 +211,7 @@ def _check_event(
     return text, _list_scanned(context.guard, event, key, text, profile_kind)
 
 
-def _scan_events(scans: Sequence[tuple[Guard, ScannedEvent]]) -> None:
+def _scan_events(scans: Sequence[_Scan]) -> None:
     """Raise `PiiPolicyViolation` for the first event that its guard rejects."""
     if found := find_first_violation(scans):
         index, guard, violation = found
@@ -244,7 +269,7 @@ def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
 
 def _list_scanned(
     guard: Guard, event: NewEvent, key: str | None, text: str, profile_kind: ProfileKind | None
-) -> tuple[Guard, ScannedEvent]:
+) -> _Scan:
     """Return the guard of an event and the parts of the event that it scans."""
     if profile_kind is not None:
         guard = profile_kind.guard

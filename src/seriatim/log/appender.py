@@ -17,11 +17,12 @@ from seriatim.core.event import DEFAULT_TENANT, AppendResult, NewEvent
 from seriatim.core.guard import Guard
 from seriatim.core.ids import uuid7
 from seriatim.core.kinds import Rules
-from seriatim.core.prepare import ValidationContext, prepare
+from seriatim.core.prepare import ValidationContext, prepare, prepare_each
 from seriatim.core.profile_rules import ProfileRules
 from seriatim.core.request import (
     AppendRequest,
     Command,
+    Condition,
     PreparedCommand,
     PreparedEvent,
     check_conditions,
@@ -175,11 +176,37 @@ class Appender:
         )
         command = self.prepare_command(draft.tenant_id, draft.command)
         events, size = prepare(context, draft.events, draft.idempotency_key)
-        if self._settings.numbered_by == "caller":
-            _check_numbered(events)
         if trace_headers:
             # After validation and hashing: metadata is neither hashed nor compared.
             events = add_trace_headers(events, trace_headers, context.guard, context.limits)
+        return self._make_request(draft, context, events, size, conditions, command)
+
+    def prepare_requests(self, drafts: Sequence[Draft]) -> list[AppendRequest]:
+        """Validate drafts without conditions, commands and keys of whole appends, at less cost.
+
+        Raises:
+            SeriatimError: One of them is invalid; `prepare_request` finds which.
+        """
+        contexts = [self._find_context(draft) for draft in drafts]
+        prepared = prepare_each(
+            (context, draft.events) for context, draft in zip(contexts, drafts, strict=True)
+        )
+        return [
+            self._make_request(draft, context, events, size)
+            for draft, context, (events, size) in zip(drafts, contexts, prepared, strict=True)
+        ]
+
+    def _make_request(
+        self,
+        draft: Draft,
+        context: ValidationContext,
+        events: tuple[PreparedEvent, ...],
+        size: int,
+        conditions: tuple[Condition, ...] = (),
+        command: PreparedCommand | None = None,
+    ) -> AppendRequest:
+        if self._settings.numbered_by == "caller":
+            _check_numbered(events)
         request = AppendRequest(
             draft.tenant_id,
             events,

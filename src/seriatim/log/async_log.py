@@ -492,7 +492,10 @@ def _is_large(events: object) -> bool:
         values = container
         if type(container) is dict:
             values = container.values()
-            budget -= sum(len(key) for key in container if type(key) is str)
+            try:
+                budget -= sum(map(len, container))
+            except TypeError:
+                return True  # a key is not a string: a thread finds the error to report
         for value in values:
             kind = type(value)
             if kind is str:

@@ -33,7 +33,7 @@ from seriatim.core.kinds import (
     register_kind,
 )
 from seriatim.core.limits import Limits
-from seriatim.core.prepare import ValidationContext, prepare
+from seriatim.core.prepare import ValidationContext, prepare, prepare_each
 from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
 from seriatim.profiles.facts import FACTS_PROFILE
 from seriatim.profiles.trace_rules import TRACES_PROFILE
@@ -267,6 +267,19 @@ def test_the_first_rejected_event_of_a_batch_is_reported() -> None:
     assert (type(error), error.details["index"]) == (PiiPolicyViolation, 0)
     error = refusal([clean, long, secret], limits=limits)
     assert (type(error), error.details["index"]) == (LimitExceeded, 1)
+
+
+def test_several_appends_are_prepared_as_one_by_one() -> None:
+    """B4: preparing several appends equals preparing each, and finds what would refuse one."""
+    first, second = [NewEvent("x", {"n": 1}, event_id="a")], [NewEvent("x", {"n": 2}, event_id="b")]
+    context, other = make_context(), msgspec.structs.replace(make_context(), tenant_id="other")
+    appends = [(context, first), (other, second)]
+
+    assert prepare_each(appends) == [prepare(context, first), prepare(other, second)]
+    for refused in ([NewEvent("x", {"a": SECRET})], [NewEvent("")], []):
+        with pytest.raises(SeriatimError) as caught:
+            prepare_each([*appends, (context, refused)])
+        assert type(caught.value) is type(refusal(refused))
 
 
 def test_guards_of_an_append() -> None:

@@ -19,6 +19,7 @@ from seriatim.core.errors import (
     InvalidArgument,
     InvalidEvent,
     LimitExceeded,
+    PiiPolicyViolation,
     ValidationError,
 )
 from seriatim.core.event import ENVELOPE_TEXTS, STREAM_REF_LENGTH, NewEvent
@@ -54,7 +55,7 @@ _NO_GUARDED = (None,) * len(_GUARDED)
 
 
 # The guard of an event, and the parts of the event that it scans.
-_Scan = tuple[Guard, ScannedEvent]
+Scan = tuple[Guard, ScannedEvent]
 
 
 class ValidationContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,7 @@ def prepare(
     context: ValidationContext,
     events: Iterable[NewEvent | Mapping[str, Any]],
     idempotency_key: str | None = None,
+    scan: Callable[[list[Scan]], None] | None = None,
 ) -> tuple[tuple[PreparedEvent, ...], int]:
     """Validate a batch of events and return it ready to store.
 
@@ -84,6 +86,7 @@ def prepare(
         context: The rules and settings to validate with.
         events: The events of the append, as `NewEvent` objects or mappings.
         idempotency_key: A key for the whole append; its events get `key/0`, `key/1` and so on.
+        scan: Receives what the guards have to scan, instead of scanning it here.
 
     Returns:
         The prepared events, and their approximate size in bytes.
@@ -92,7 +95,36 @@ def prepare(
         EmptyAppend: There are no events.
         SeriatimError: The first problem that was found, with the index of its event.
     """
-    return _prepare(context, events, idempotency_key, _scan_events)
+    batch = _to_new_events(context, events)
+    if not batch:
+        raise EmptyAppend
+    if len(batch) > context.limits.append_events:
+        context.limits.check("append_events", len(batch))
+    keys = [event.idempotency_key for event in batch]
+    if idempotency_key is not None:
+        keys = _assign_keys(keys, idempotency_key)
+    scan = scan or _scan_events
+    prepared: list[PreparedEvent] = []
+    scans: list[Scan] = []
+    bytes_in_all = 0
+    for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
+        try:
+            text, size, event_scan = _check_event(context, event, key)
+            scans.append(event_scan)
+            prepared.append(_build_prepared_event(context, event, key, text))
+        except (ValidationError, LimitExceeded, PiiPolicyViolation) as problem:
+            scan(scans)  # a violation of an event before this one is reported first
+            if isinstance(problem, ValidationError):
+                raise context.profile_rules.error(problem, index) from None
+            problem.details["index"] = index
+            raise
+        bytes_in_all += size + _ENVELOPE_BYTES
+    scan(scans)
+    if bytes_in_all > context.limits.append_bytes:
+        context.limits.check("append_bytes", bytes_in_all)
+    if len(prepared) > 1:
+        _check_no_duplicates(context, prepared)
+    return tuple(prepared), bytes_in_all
 
 
 def prepare_each(
@@ -103,45 +135,10 @@ def prepare_each(
     Raises:
         SeriatimError: One of them is invalid; `prepare` finds which, and the error to report.
     """
-    scans: list[_Scan] = []
-    prepared = [_prepare(context, events, None, scans.extend) for context, events in appends]
+    scans: list[Scan] = []
+    prepared = [prepare(context, events, None, scans.extend) for context, events in appends]
     _scan_events(scans)
     return prepared
-
-
-def _prepare(
-    context: ValidationContext,
-    events: Iterable[NewEvent | Mapping[str, Any]],
-    idempotency_key: str | None,
-    scan: Callable[[list[_Scan]], None],
-) -> tuple[tuple[PreparedEvent, ...], int]:
-    batch = _to_new_events(context, events)
-    if not batch:
-        raise EmptyAppend
-    if len(batch) > context.limits.append_events:
-        context.limits.check("append_events", len(batch))
-    keys = _assign_keys(batch, idempotency_key)
-    prepared: list[PreparedEvent] = []
-    scans: list[_Scan] = []
-    size = 0
-    for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
-        try:
-            text, event_scan = _check_event(context, event, key)
-            scans.append(event_scan)
-            prepared.append(_build_prepared_event(context, event, key, text))
-        except (ValidationError, LimitExceeded) as problem:
-            scan(scans)  # a violation of an event before this one is reported first
-            if isinstance(problem, ValidationError):
-                raise context.profile_rules.error(problem, index) from None
-            problem.details["index"] = index
-            raise
-        size += _count_bytes(text) + _ENVELOPE_BYTES
-    scan(scans)
-    if size > context.limits.append_bytes:
-        context.limits.check("append_bytes", size)
-    if len(prepared) > 1:
-        _check_no_duplicates(context, prepared)
-    return tuple(prepared), size
 
 
 def _to_new_events(
@@ -168,22 +165,21 @@ def _to_new_events(
     return batch
 
 
-def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | None]:
-    """Return the key of each event: its own, or `k/0`, `k/1`, … for the append's key `k`."""
-    event_keys = [event.idempotency_key for event in batch]
-    if append_key is None:
-        return event_keys
-    if any(key is not None for key in event_keys):
+def _assign_keys(own_keys: list[str | None], append_key: str) -> list[str | None]:
+    """Return the keys `k/0`, `k/1`, … of the events of an append with the key `k`."""
+    if any(key is not None for key in own_keys):
         msg = "pass one idempotency key for the append or a key for each event, not both"
         raise InvalidArgument(msg, details={"argument": "idempotency_key"})
-    if problem := key_problem(append_key) or key_problem(f"{append_key}/{len(batch) - 1}"):
+    if problem := key_problem(append_key) or key_problem(f"{append_key}/{len(own_keys) - 1}"):
         msg = f"idempotency_key {problem}"
         raise InvalidArgument(msg, details={"argument": "idempotency_key"})
-    return [f"{append_key}/{index}" for index in range(len(batch))]
+    return [f"{append_key}/{index}" for index in range(len(own_keys))]
 
 
-def _check_event(context: ValidationContext, event: NewEvent, key: str | None) -> tuple[str, _Scan]:
-    """Check one event, all but the guard; return its payload's text and what the guard scans."""
+def _check_event(
+    context: ValidationContext, event: NewEvent, key: str | None
+) -> tuple[str, int, Scan]:
+    """Check one event; return its payload as text, the size of that, and what the guard scans."""
     if key is not None and (problem := key_problem(key)):
         raise ValidationError("envelope", "idempotency_key", problem)
     kind = _find_validated_kind(context, event)
@@ -202,17 +198,22 @@ def _check_event(context: ValidationContext, event: NewEvent, key: str | None) -
     if not context.profile_rules.any_payload and not isinstance(payload, dict):
         raise ValidationError("payload", "payload", "must be a JSON object")
     if profile_kind is None:
-        _check_shape(context, event, known=kind is not None)
+        if kind is None:
+            _check_catalogue(context, event)
+        if context.validators:
+            _check_schema(context, event)
     else:
         profile_kind.check_payload(event.event_type, payload)
     # Hot path, here and for `append_bytes`: `check` is called only to raise.
     if (size := _count_bytes(text)) > context.limits.payload_bytes:
         context.limits.check("payload_bytes", size)
-    return text, _list_scanned(context.guard, event, key, text, profile_kind)
+    return text, size, _list_scanned(context.guard, event, key, text, profile_kind)
 
 
-def _scan_events(scans: Sequence[_Scan]) -> None:
+def _scan_events(scans: Sequence[Scan]) -> None:
     """Raise `PiiPolicyViolation` for the first event that its guard rejects."""
+    if len(scans) == 1 and not scans[0][0].scan(scans[0][1]):
+        return  # the usual case, without further calls
     if found := find_first_violation(scans):
         index, guard, violation = found
         error = violation_error(guard, violation)
@@ -237,13 +238,10 @@ def _count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check_shape(context: ValidationContext, event: NewEvent, *, known: bool) -> None:
-    if not known:
-        _check_catalogue(context, event)
-    if context.validators:
-        validate = context.validators.get((event.event_type, event.event_version))
-        if validate is not None:
-            validate(event.payload)
+def _check_schema(context: ValidationContext, event: NewEvent) -> None:
+    validate = context.validators.get((event.event_type, event.event_version))
+    if validate is not None:
+        validate(event.payload)
 
 
 def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
@@ -269,7 +267,7 @@ def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
 
 def _list_scanned(
     guard: Guard, event: NewEvent, key: str | None, text: str, profile_kind: ProfileKind | None
-) -> _Scan:
+) -> Scan:
     """Return the guard of an event and the parts of the event that it scans."""
     if profile_kind is not None:
         guard = profile_kind.guard

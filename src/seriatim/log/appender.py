@@ -174,7 +174,9 @@ class Appender:
         conditions = (
             () if draft.condition is None else check_conditions(draft.condition, context.limits)
         )
-        command = self.prepare_command(draft.tenant_id, draft.command)
+        command = None
+        if draft.command is not None:
+            command = self.prepare_command(draft.tenant_id, draft.command)
         events, size = prepare(context, draft.events, draft.idempotency_key)
         if trace_headers:
             # After validation and hashing: metadata is neither hashed nor compared.

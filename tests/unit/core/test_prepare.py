@@ -267,6 +267,10 @@ def test_the_first_rejected_event_of_a_batch_is_reported() -> None:
     assert (type(error), error.details["index"]) == (PiiPolicyViolation, 0)
     error = refusal([clean, long, secret], limits=limits)
     assert (type(error), error.details["index"]) == (LimitExceeded, 1)
+    error = refusal([clean, NewEvent(SECRET)])
+    assert (error.details["path"], error.details["index"]) == ("event_type", 1)
+    error = refusal([secret, NewEvent(SECRET)])
+    assert (error.details["path"], error.details["index"]) == ("$.a", 0)
 
 
 def test_several_appends_are_prepared_as_one_by_one() -> None:

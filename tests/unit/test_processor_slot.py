@@ -108,6 +108,7 @@ async def test_large_appends_are_validated_in_the_slot() -> None:
     await aio.append([NewEvent("note.taken", {"a": 1})])
     await aio.append(large)
     await aio.append(large, ExpectedSeq(("note", "1"), 1))
+    await aio.for_tenant("acme").append(large)
     log.close()
 
-    assert used == ["compute", "in_thread"]
+    assert used == ["compute", "in_thread", "compute"]

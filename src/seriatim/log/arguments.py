@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, TypeVar
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import StreamRef
@@ -18,6 +18,8 @@ from seriatim.core.request import check_stream_ref
 from seriatim.core.schema import compile_schema
 from seriatim.core.times import parse_us, time_problem
 from seriatim.store.port import EVENT_TYPES_MAX, EventTypeRange, ReadSpec, Scope
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 _POSITION_END = 1 << 63
 
@@ -105,6 +107,20 @@ def make_read_spec(
         actor_id=_check_text("actor_id", actor_id),
         newest_first=newest_first,
     )
+
+
+def list_read_filters(method: Method) -> Method:
+    """Decorate a method with `**filters: Unpack[ReadFilters]`: list each filter in its `help`.
+
+    Type checkers and editors know the filters from the TypedDict, but `inspect` displays
+    `**filters` alone.
+    """
+    signature = inspect.signature(method)
+    *own, _ = signature.parameters.values()
+    defaults = inspect.signature(make_read_spec).parameters
+    listed = [defaults[name] for name in ReadFilters.__annotations__]
+    method.__dict__["__signature__"] = signature.replace(parameters=[*own, *listed])
+    return method
 
 
 def make_type_range(prefix: str, after: str, limit: int) -> EventTypeRange:

@@ -194,14 +194,19 @@ class AsyncProfile(Generic[ProfileT]):
     def __init__(self, profile: ProfileT) -> None:
         self._profile = profile
 
-    async def _append(self, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    async def _append(
+        self,
+        method: Callable[Concatenate[ProfileT, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         """Await an append; `method` is one that `append_method` made."""
         plan: PlannedAppend[T] = _PLANNING_METHODS[method](self._profile, *args, **kwargs)
         return await plan.run_async()
 
 
 async def iterate_async(
-    method: Callable[..., Iterable[T]], *args: Any, **kwargs: Any
+    method: Callable[P, Iterable[T]], *args: P.args, **kwargs: P.kwargs
 ) -> AsyncIterator[T]:
     """Call a method in a worker thread, and iterate over its result in worker threads."""
     source = await asyncio.to_thread(method, *args, **kwargs)

@@ -318,17 +318,17 @@ class AccessStore:
 
     # -- statements
 
-    def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _run(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         """Run a statement that writes."""
         with self._engine.autocommit() as session:
             return session.run(self._sql[statement], values)
 
-    def _read(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _read(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         """Run a statement that only reads."""
         with self._engine.transaction(write=False) as session:
             return session.run(self._sql[statement], values)
 
-    def _run_in_background(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _run_in_background(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         """Run a statement that writes on the second connection."""
         with self._background().autocommit() as session:
             return session.run(self._sql[statement], values)

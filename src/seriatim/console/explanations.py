@@ -106,7 +106,7 @@ async def explain(page: ConsolePage) -> ConsoleResponse:
     return await _render(page, 200, explanation=_EXPLANATION | explanation | {"steps": steps})
 
 
-async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse:
+async def _render(page: ConsolePage, status: int, **values: object) -> HttpResponse:
     refusals = await read_optional(page, "/v1/refusals") if page.can("append") else None
     defaults: dict[str, Any] = {
         "refused": refusals,

@@ -249,7 +249,7 @@ class Sampler:
                     readings.append(((tenant_id, "handler", name), position, waiting))
         return readings
 
-    async def _get(self, tenant_id: str, path: str, **params: Any) -> Any:
+    async def _get(self, tenant_id: str, path: str, **params: int) -> Any:
         if self._stopping.is_set():
             raise BackendFailure("the service is stopping")
         response = await self._app.call(_make_request(tenant_id, path, **params))
@@ -271,7 +271,7 @@ def count_waiting(counts: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
     return waiting
 
 
-def _make_request(tenant_id: str, path: str, **params: Any) -> HttpRequest:
+def _make_request(tenant_id: str, path: str, **params: int) -> HttpRequest:
     """Return a request of the sampler, which has the rights to read and operate for all tenants."""
 
     async def receive() -> AsgiMessage:

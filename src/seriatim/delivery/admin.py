@@ -297,7 +297,9 @@ class RegistryAdmin:
         """Return a statement with a condition in place of `{filters}`."""
         return self._database.sql[name].replace("{filters}", where)
 
-    def _select(self, name: str, entry_filter: EntryFilter, **values: Any) -> list[tuple[Any, ...]]:
+    def _select(
+        self, name: str, entry_filter: EntryFilter, **values: object
+    ) -> list[tuple[Any, ...]]:
         """Run a query on the entries that a filter selects.
 
         Operators get an error at once if the database is unreachable: no retry.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from seriatim.config.delivery import RegistrySettings
+from seriatim.config.delivery import OnOutage, RegistrySettings
 from seriatim.core.errors import Conflict, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import EventRecord, LogIdentity
 from seriatim.core.handler import Delivery, Handler
@@ -56,7 +56,6 @@ from seriatim.delivery.entries import (
 from seriatim.delivery.handler_loop import Counts, settle
 from seriatim.delivery.log_origin import LogOrigin
 from seriatim.delivery.registry_database import (
-    OnOutage,
     RegistryDatabase,
     identity_changed_error,
     is_record,

@@ -217,7 +217,9 @@ class AppendContract:
 
         for wrong in (0, 1, 3):
             with assert_refused(log, "event_sequence_invalid", index=0, expected=2, actual=wrong):
-                log.append([trace_event("EntityObserved", "t", wrong, event_id="e", **KEYED)])
+                log.append(
+                    [trace_event("EntityObserved", "t", wrong, event_id="e", idempotency_key="k")]
+                )
         log.append([trace_event("EntityObserved", "t", 2)])
         assert stream_seqs(log, ("trace", "t")) == [0, 1, 2]
 
@@ -337,6 +339,3 @@ class AppendContract:
             log.append([event(stream=("doc", "1"))], ExpectedSeq(("doc", "2"), None))
         log.append([event(stream=("doc", "1"))], ExpectedSeq(("doc", "1"), 2))
         assert stream_seqs(log, ("doc", "1")) == [1, 2, 3]
-
-
-KEYED = {"idempotency_key": "another"}

@@ -46,7 +46,7 @@ ALLOWED = (
     (r"^src/seriatim/store/postgres/migrations/", r"\btold\b|v_told|\bbehind the\b", "applied"),
 )
 # Nouns that only look like participles or gerunds.
-NOUNS = {"content_coding", "kafka_feed", "tracing"}
+NOUNS = {"content_coding", "kafka_feed"}
 CHECKED = {".md", ".py", ".sql", ".toml"}
 # The log of changes names what was renamed, and this file names all of it.
 EXEMPT = {"CHANGELOG.md", "tests/tidy/test_names.py"}

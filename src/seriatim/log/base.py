@@ -62,7 +62,7 @@ from seriatim.store.port import (
     StreamSummary,
     SubscriptionStatus,
 )
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from seriatim.telemetry.event_bus import Telemetry
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
@@ -238,7 +238,7 @@ class BaseLog:
 
     def read_page(self, spec: ReadSpec) -> Page:
         """Read one page by a validated specification."""
-        with tracing.span("seriatim.read") as span:
+        with tracer.span("seriatim.read") as span:
             page = self._read_measured(spec)
             span.set(read_attributes(spec, page))
         return page
@@ -528,7 +528,7 @@ class BaseLog:
             log.append([event], ExpectedContext(query, result.context_version))
         """
         window = QueryRange(limit, after, until, head, newest_first)
-        with tracing.span("seriatim.query") as span:
+        with tracer.span("seriatim.query") as span:
             result = self._run_query(query, window)
             span.set(query_attributes(self.tenant_id, result))
         return result

@@ -323,6 +323,14 @@ def _is_list(field_type: Any) -> bool:
     return any(isinstance(alternative, msgspec.inspect.ListType) for alternative in alternatives)
 
 
+def page_bound(maximum: int) -> msgspec.Meta:
+    """Describe the maximum of a parameter `limit`, for `Annotated`, in the OpenAPI document.
+
+    The endpoint enforces it, so that the error names the argument.
+    """
+    return msgspec.Meta(extra_json_schema={"maximum": maximum})
+
+
 def _convert(values: dict[str, Any], struct_type: type[T]) -> T:
     try:
         return msgspec.convert(values, struct_type, strict=False)

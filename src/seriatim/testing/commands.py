@@ -161,5 +161,10 @@ class CommandContract:
                 "bytes": (command(response=b"x"), bad, "command"),
                 "surrogate": (command(response="\ud800"), bad, "command"),
                 "too large": (command(response="x" * 2**20), "limit_exceeded", "payload_bytes"),
+                "too many bytes": (
+                    command(response="é" * 2**19),
+                    "limit_exceeded",
+                    "payload_bytes",
+                ),
             },
         )

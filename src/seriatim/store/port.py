@@ -332,7 +332,8 @@ class GroupWriter(Protocol):
     def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group of appends and return one outcome per request, in order.
 
-        A refused request does not affect the others: its outcome is the error.
+        A refused request does not affect the others: its outcome is the error. An empty group
+        stores nothing.
         """
         ...
 

@@ -160,7 +160,7 @@ def test_help_lists_parameters() -> None:
     read = str(inspect.signature(AsyncLog.read))
 
     assert "types: 'Sequence[str] | None' = None" in read
-    assert read.endswith("-> 'AsyncIterator[EventRecord]'")
+    assert read.endswith("-> 'AsyncGenerator[EventRecord, None]'")
 
 
 @pytest.mark.parametrize(

@@ -216,12 +216,16 @@ class HttpRequest:
                 strict_parsing=True,
                 errors="strict",
             )
-            if any("\0" in value for _, value in pairs):
-                raise ValueError  # noqa: TRY301 - databases refuse U+0000
         except ValueError:
-            msg = "the query string is malformed: name=value, percent-encoded UTF-8"
-            raise InvalidArgument(msg, details={"argument": "query string"}) from None
+            raise _malformed_query_error() from None
+        if any("\0" in value for _, value in pairs):  # databases refuse U+0000
+            raise _malformed_query_error()
         return _convert(_group_pairs(pairs, struct_type), struct_type)
+
+
+def _malformed_query_error() -> InvalidArgument:
+    msg = "the query string is malformed: name=value, percent-encoded UTF-8"
+    return InvalidArgument(msg, details={"argument": "query string"})
 
 
 async def _receive_in_time(message: Awaitable[AsgiMessage], seconds: float) -> AsgiMessage:

@@ -161,8 +161,8 @@ def is_stalled(samples: list[ConsumerSample], seconds: float = STALLED_S) -> boo
 def describe_trend(samples: list[ConsumerSample], seconds: float = 300.0) -> str:
     """Return whether the lag of a consumer is growing, falling or steady, in a word."""
     recent = [sample for sample in samples[-SAMPLES_MAX:] if sample.at >= samples[-1].at - seconds]
-    if len(recent) < 2:  # noqa: PLR2004 - a trend needs two samples
-        return ""
+    if not recent[1:]:
+        return ""  # a trend needs two samples
     change = recent[-1].lag - recent[0].lag
     if abs(change) <= max(1, recent[0].lag // 20):
         return "steady"

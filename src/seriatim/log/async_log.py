@@ -191,7 +191,7 @@ class AsyncLog:
         limit: int | None = None,
         batch_size: int | None = None,
         **filters: Unpack[ReadFilters],
-    ) -> AsyncIterator[EventRecord]:
+    ) -> AsyncGenerator[EventRecord, None]:
         """Iterate over records in order, up to the current head; see `Log.read`.
 
         Raises:
@@ -212,7 +212,7 @@ class AsyncLog:
         limit: int | None = None,
         batch_size: int | None = None,
         **filters: Unpack[ReadFilters],
-    ) -> AsyncIterator[list[EventRecord]]:
+    ) -> AsyncGenerator[list[EventRecord], None]:
         """Iterate over batches of records, up to the current head; see `Log.read_batches`.
 
         Raises:
@@ -232,7 +232,7 @@ class AsyncLog:
         since: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
-    ) -> AsyncIterator[EventRecord]:
+    ) -> AsyncGenerator[EventRecord, None]:
         """Iterate over the records of a stream in order; see `Log.read_stream`.
 
         Raises:
@@ -410,7 +410,7 @@ class AsyncLog:
         idle_timeout: float | None = None,
         poll_s: float = 1.0,
         on_scanned: Callable[[int], None] | None = None,
-    ) -> AsyncIterator[Batch]:
+    ) -> AsyncGenerator[Batch, None]:
         """Follow the log from a position without a stored cursor; see `Log.tail`.
 
         Raises:
@@ -437,7 +437,7 @@ class AsyncLog:
         idle_timeout: float | None = None,
         backoff_s: float = 0.2,
         backoff_cap_s: float = 30.0,
-    ) -> AsyncIterator[Batch]:
+    ) -> AsyncGenerator[Batch, None]:
         """Open a durable subscription; see `Log.subscribe`.
 
         Raises:
@@ -581,7 +581,7 @@ async def iterate_in_threads(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
 
 async def _flatten(
     batches: AsyncIterator[list[EventRecord]], limit: int | None
-) -> AsyncIterator[EventRecord]:
+) -> AsyncGenerator[EventRecord, None]:
     remaining = limit
     async for batch in batches:
         for record in batch if remaining is None else batch[:remaining]:

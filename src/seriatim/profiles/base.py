@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -207,7 +207,7 @@ class AsyncProfile(Generic[ProfileT]):
 
 async def iterate_async(
     method: Callable[P, Iterable[T]], *args: P.args, **kwargs: P.kwargs
-) -> AsyncIterator[T]:
+) -> AsyncGenerator[T, None]:
     """Call a method in a worker thread, and iterate over its result in worker threads."""
     source = await asyncio.to_thread(method, *args, **kwargs)
     # An iterator with `stop` follows the log and can wait for a long time; the others end.

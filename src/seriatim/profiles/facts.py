@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from threading import Thread
 from typing import Any, Literal
@@ -444,7 +444,7 @@ class AsyncFacts(AsyncProfile[Facts]):
         idle_timeout: float | None = None,
         poll_s: float = 1.0,
         on_scanned: Callable[[int], None] | None = None,
-    ) -> AsyncIterator[list[FactRecord]]:
+    ) -> AsyncGenerator[list[FactRecord], None]:
         """Follow a query live without a stored cursor; see `Facts.tail`.
 
         Example:
@@ -471,7 +471,7 @@ class AsyncFacts(AsyncProfile[Facts]):
         idle_timeout: float | None = None,
         backoff_s: float = 0.2,
         backoff_cap_s: float = 30.0,
-    ) -> AsyncIterator[list[FactRecord]]:
+    ) -> AsyncGenerator[list[FactRecord], None]:
         """Follow a query under a durable name; see `Facts.subscribe`.
 
         Example:

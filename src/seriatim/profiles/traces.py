@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -482,7 +482,7 @@ class AsyncTraces(AsyncProfile[Traces]):
         until_log_seq: int | None = None,
         since_occurred_at: str | None = None,
         until_occurred_at: str | None = None,
-    ) -> AsyncIterator[list[StoredEvent]]:
+    ) -> AsyncGenerator[list[StoredEvent], None]:
         """Iterate over batches of matching events; see `Traces.iter_event_batches`.
 
         Example:

@@ -8,7 +8,7 @@ import gc
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -115,7 +115,7 @@ class GatedLookupStore(SharedStore):
 
 
 def _follow(log: Log) -> AsyncGenerator[Batch, None]:
-    return cast("AsyncGenerator[Batch, None]", log.aio.subscribe("s", poll_s=0.02))
+    return log.aio.subscribe("s", poll_s=0.02)
 
 
 async def _first(batches: AsyncIterator[Batch]) -> Batch:
@@ -321,7 +321,7 @@ class AsyncContract:
             following = log.aio.subscribe("s", poll_s=0.02)
             assert positions(await anext(following)) == [1]
             assert positions(await anext(following)) == [2]
-            await following.aclose()  # type: ignore[attr-defined]
+            await following.aclose()
             del following
             second = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
             return [positions(batch) async for batch in second]

@@ -238,9 +238,10 @@ class BadInputContract:
 
     def test_invalid_batches_are_refused(self, log: Log) -> None:
         """B1: a single event, a string and None are not batches."""
-        for wrong in (event(), {"event_type": "x"}, "events", None, 7):
+        no_batches: list[Any] = [event(), {"event_type": "x"}, "events", None, 7]
+        for wrong in no_batches:
             with assert_refused(log, "invalid_argument", argument="events"):
-                log.append(wrong)  # type: ignore[arg-type]
+                log.append(wrong)
 
     def test_error_reports_the_index_of_the_event(self, log: Log) -> None:
         """B2: the error contains the index of the event, also in a large batch."""

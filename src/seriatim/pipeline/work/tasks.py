@@ -205,11 +205,11 @@ class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
                 if delivery is not None:
                     yield delivery
 
-    def _delivery(self, row: dict[str, object]) -> Delivery | None:
+    def _delivery(self, row: dict[str, Any]) -> Delivery | None:
         """Convert a message to a delivery; return None if it is of another tenant."""
         value, first = row["value"], row["first_seq"]
         try:
-            event = decode_record(value)  # type: ignore[arg-type]
+            event = decode_record(value)
         except (ValueError, TypeError) as error:
             return invalid_delivery(row, error)
         if self.tenant_id is not None and event.tenant_id != self.tenant_id:

@@ -257,6 +257,7 @@ class AccessStore:
         rows = self._read("select_response", command_key=command.key)
         if rows and not is_abandoned(rows[0]):
             return parse_stored_response(command, rows[0])
+        # An abandoned run has its row, which was counted when it was reserved.
         if not rows:
             self._allowance.take(command.tenant_id, at_most, self._count_responses)
         owner = secrets.token_hex(8)

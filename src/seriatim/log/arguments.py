@@ -21,6 +21,7 @@ from seriatim.store.port import EVENT_TYPES_MAX, EventTypeRange, ReadSpec, Scope
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
+# Databases store positions as signed 64-bit integers.
 _POSITION_END = 1 << 63
 
 
@@ -75,6 +76,7 @@ def make_read_spec(
     check_position("after", after)
     if until is not None and check_position("until", until) < after:
         raise invalid_argument("until", f"must not be less than after: {until} < {after}")
+    # From -1: the streams of some kinds begin with the number 0.
     if since_seq is not None and (
         type(since_seq) is not int or not -1 <= since_seq < _POSITION_END
     ):
@@ -135,6 +137,7 @@ def make_type_range(prefix: str, after: str, limit: int) -> EventTypeRange:
 
 def check_position(name: str, value: object) -> int:
     """Validate a position; 0 means before the first event."""
+    # `type`, because a bool is an `int`, too.
     if type(value) is not int or not 0 <= value < _POSITION_END:
         raise invalid_argument(name, f"must be a whole number from 0, not {value!r:.40}")
     return value

@@ -172,6 +172,7 @@ class Projections:
             ProjectionStanding(
                 name=progress.name,
                 position=progress.position,
+                # Not negative: a projection may have passed the head, which was read before.
                 lag=max(0, head - progress.position),
                 updated_at=progress.updated_at,
                 status=progress.status,

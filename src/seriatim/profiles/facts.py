@@ -501,6 +501,7 @@ def _check_events(new_events: Events) -> Any:
     """Apply the checks of this profile; the append makes all others."""
     if isinstance(new_events, NewEvent | Mapping | str) or not isinstance(new_events, Iterable):
         return new_events
+    # An iterator could be read only once, and the append reads the events again.
     events = list(new_events)
     for index, event in enumerate(events):
         if isinstance(event, Mapping):

@@ -357,6 +357,7 @@ class Traces(Profile):
         log = self._for_tenant(tenant_id)
         name = check_name("projection_name", projection_name)
         stored = log.store.cursor(log.tenant_id, "projection", name)
+        # The store refuses to change the query of a cursor.
         query = "" if stored is None else stored.query
         with _CURSOR_FIELD_NAMES.translate_errors():
             cursor = make_cursor(log.store, log.tenant_id, "projection", name, last_log_seq, query)

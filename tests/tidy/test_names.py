@@ -79,7 +79,7 @@ def problems_in(path: str, text: str) -> list[str]:
 
 
 def is_verbal(module: Module) -> bool:
-    """Tell whether a file is named by a gerund or participle instead of a noun."""
+    """Return whether a file is named by a gerund or participle instead of a noun."""
     stem = module.path.stem
     return bool(re.search(r"(?:ing|ed)$", stem)) and stem not in NOUNS
 

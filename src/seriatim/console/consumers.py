@@ -30,7 +30,7 @@ class ConsumerRow(msgspec.Struct, kw_only=True):
     """One consumer in a table.
 
     Attributes:
-        kind: What it is.
+        kind: Projection, subscription or handler.
         name: Its name.
         path: The page that shows it; empty if there is none.
         state: Its state in a word or two.

@@ -130,7 +130,7 @@ def _make_problem(page: ConsolePage, error: SeriatimError) -> FormProblem:
 def _make_body(page: ConsolePage) -> Any:
     """Return the pasted request, byte for byte unless an actor is added to its events.
 
-    Decoding and encoding it again could hide what the log refuses, such as repeated keys.
+    Decoding and encoding it again could hide mistakes that the log refuses, such as repeated keys.
 
     Raises:
         InvalidArgument: The text is not JSON, or not an object with a list of events.

@@ -48,7 +48,7 @@ class PageRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsolePage:
-    """A request for a page, with what is needed to respond to it.
+    """A request for a page, with everything that its response needs.
 
     Args:
         app: The application whose routes the page calls.

@@ -75,7 +75,7 @@ class RegistryAdmin:
         ]
 
     def cursors(self) -> list[HandlerCursor]:
-        """Return how far the workers of each handler have come, by source."""
+        """Return the cursors of each handler's workers, by source."""
         return [_decode_cursor(*row) for row in self._database.read("list_cursors", {})]
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:

@@ -645,7 +645,7 @@ class Registry:
         return self._admin.logs()
 
     def cursors(self) -> list[HandlerCursor]:
-        """Return how far the workers of each handler have come, by source.
+        """Return the cursors of each handler's workers, by source.
 
         Consumers of your own have no cursor here: they keep it in their subscription or offsets.
         """
@@ -787,7 +787,7 @@ class Registry:
             dry_run: Whether to change nothing.
 
         Returns:
-            What was deleted, by tenant.
+            The deleted entries, by tenant.
 
         Raises:
             NotFound: There is no handler of this name.

@@ -235,7 +235,7 @@ class LogSize(msgspec.Struct, frozen=True):
 
     Attributes:
         bytes: Events, tags and their indexes; on SQLite the whole file. None in memory.
-        index_bytes: The part of the indexes; None if the backend does not tell them apart.
+        index_bytes: The part of the indexes; None if the backend does not separate them.
     """
 
     bytes: int | None = None

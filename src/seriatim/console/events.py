@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from seriatim.console.calls import CallContext, make_event_calls
-from seriatim.console.causes import read_cause_tree
+from seriatim.console.causes import lay_out_swimlanes, read_cause_tree
 from seriatim.console.consumers import read_optional
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import (
@@ -30,7 +30,6 @@ from seriatim.console.renderer import (
     format_seconds,
     shorten,
 )
-from seriatim.console.swimlanes import lay_out_swimlanes
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import (
     Forbidden,

@@ -33,7 +33,7 @@ from seriatim.core.tenants import check_tenant
 from seriatim.log.span_attributes import add_trace_headers, append_attributes
 from seriatim.store.port import Store
 from seriatim.store.submission import Submission
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from seriatim.telemetry.event_bus import (
     Telemetry,
     logger,
@@ -293,16 +293,16 @@ class AppendTelemetry:
         self._telemetry = telemetry
         self._tenant_id = tenant_id
         self._started = time.perf_counter()
-        self._span: tracing.Span | None = None
+        self._span: tracer.Span | None = None
         self.request: AppendRequest | None = None
         self.trace_headers: Mapping[str, str] | None = None
 
     def __enter__(self) -> None:
         """Start the span, if tracing is active."""
-        if tracing.is_active():
-            self._span = tracing.span("seriatim.append", "producer")
+        if tracer.is_active():
+            self._span = tracer.span("seriatim.append", "producer")
             self._span.__enter__()
-            self.trace_headers = tracing.inject()
+            self.trace_headers = tracer.inject()
 
     def complete(self, result: AppendResult) -> AppendResult:
         """Report a receipt to log, span and telemetry, and return it."""

@@ -6,8 +6,8 @@ from bench.measurement import Figure, Series, interleave, ratio, reference
 CALLERS = 8
 SIZES = (100, 1000)
 FEW_STREAMS = 4
-UNIQUE_GOAL, UNIQUE_AIM = 1.0, 1.5
-PLAIN_GOAL = 0.3
+UNIQUE_GOAL, UNIQUE_AIM = 1.8, 2.5
+PLAIN_GOAL, PLAIN_AIM = 0.5, 0.8
 
 
 def batches(environment: AppendEnvironment) -> list[Figure]:
@@ -57,5 +57,10 @@ def _compare(name: str, ours: Series, unique: Series, plain: Series) -> list[Fig
             goal=UNIQUE_GOAL,
             aim=UNIQUE_AIM,
         ),
-        ratio(f"{name} / umadb plain", ours, plain, against="umadb plain", goal=PLAIN_GOAL),
+        ratio(
+            *(f"{name} / umadb plain", ours, plain),
+            against="umadb plain",
+            goal=PLAIN_GOAL,
+            aim=PLAIN_AIM,
+        ),
     ]

@@ -6,8 +6,9 @@ from bench.measurement import Figure, interleave, ratio, reference
 from bench.seriatim_log import SeriatimLog
 
 CALLERS = 32
-ALONE_GOAL = 0.4
-WAITING_GOAL = 2.0
+ALONE_GOAL, ALONE_AIM = 0.5, 0.7
+TASKS_GOAL, TASKS_AIM = 2.0, 3.0
+THREADS_GOAL, THREADS_AIM = 1.5, 2.0
 
 
 def sqlite(environment: AppendEnvironment) -> list[Figure]:
@@ -31,14 +32,23 @@ def sqlite(environment: AppendEnvironment) -> list[Figure]:
     bare.close()
     name, against = "SQLite singles", "bare insert loop"
     return [
-        ratio(f"{name}, 1 caller / {against}", alone, loop, against=against, goal=ALONE_GOAL),
         ratio(
-            f"{name}, {CALLERS} tasks / {against}",
-            waiting,
-            loop,
+            *(f"{name}, 1 caller / {against}", alone, loop),
             against=against,
-            goal=WAITING_GOAL,
+            goal=ALONE_GOAL,
+            aim=ALONE_AIM,
         ),
-        ratio(f"{name}, {CALLERS} threads / {against}", threaded, loop, against=against),
+        ratio(
+            *(f"{name}, {CALLERS} tasks / {against}", waiting, loop),
+            against=against,
+            goal=TASKS_GOAL,
+            aim=TASKS_AIM,
+        ),
+        ratio(
+            *(f"{name}, {CALLERS} threads / {against}", threaded, loop),
+            against=against,
+            goal=THREADS_GOAL,
+            aim=THREADS_AIM,
+        ),
         reference("SQLite bare insert loop", loop),
     ]

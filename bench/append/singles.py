@@ -4,18 +4,23 @@ from bench.append.plan import AppendEnvironment
 from bench.measurement import Figure, Series, interleave, ratio, reference
 
 FEW, MANY = 32, 128
-PGBENCH_GOALS = {FEW: (0.5, 0.8), MANY: (1.0, 1.6)}
-UMADB_GOALS = {FEW: (1.0, 1.5), MANY: (1.5, 2.5)}
-ALONE_GOAL = 0.2
-RECORDER_GOAL = 10.0
+Goal = tuple[float | None, float | None]  # and the aim
+NO_GOAL: Goal = (None, None)
+
+# Compared with pgbench, and with UmaDB.
+Goals = tuple[Goal, Goal]
+ALONE_GOALS: Goals = ((0.5, 0.7), (1.3, 1.8))
+TASK_GOALS: dict[int, Goals] = {FEW: ((1.0, 1.3), (1.8, 2.3)), MANY: ((1.5, 2.0), (2.5, 3.5))}
+PROCESS_GOALS: dict[int, Goals] = {FEW: ((1.0, 1.3), NO_GOAL), MANY: ((1.3, 1.8), NO_GOAL)}
+THREAD_GOALS: dict[int, Goals] = {FEW: ((0.6, 0.8), (1.1, 1.5)), MANY: (NO_GOAL, NO_GOAL)}
+RECORDER_GOAL, RECORDER_AIM = 18.0, 25.0
 
 
 def singles(environment: AppendEnvironment) -> list[Figure]:
     """Measure 1, 32 and 128 callers.
 
-    The goals apply to asyncio tasks, the usual way to run many callers in one process, in one
-    process and in two. Competitors use as many threads, because their clients block; Seriatim with
-    threads is measured for comparison, without a goal.
+    Seriatim runs them as asyncio tasks, in one process and in two, and as threads. Competitors use
+    as many threads, because their clients block.
     """
     return [
         *_single_caller(environment),
@@ -37,8 +42,7 @@ def _single_caller(environment: AppendEnvironment) -> list[Figure]:
         report=environment.report,
     ).values()
     return [
-        ratio("singles, 1 caller / pgbench", ours, floor, against="pgbench", goal=ALONE_GOAL),
-        ratio("singles, 1 caller / umadb", ours, umadb, against="umadb"),
+        *_compare_all("singles, 1 caller", ours, floor, umadb, ALONE_GOALS),
         reference("pgbench one-row insert, 1 client", floor),
         reference("umadb singles, 1 thread", umadb),
     ]
@@ -62,25 +66,21 @@ def _concurrent_callers(environment: AppendEnvironment, callers: int) -> list[Fi
         seconds=environment.plan.seconds,
         report=environment.report,
     ).values()
-    goals = (PGBENCH_GOALS[callers], UMADB_GOALS[callers])
+    name = f"singles, {callers}"
     return [
-        *_compare_all(f"singles, {callers} tasks", ours, floor, umadb, goals),
+        *_compare_all(f"{name} tasks", ours, floor, umadb, TASK_GOALS[callers]),
         *_compare_all(
-            f"singles, {callers} tasks in 2 processes", spread, floor, umadb_spread, goals
+            f"{name} tasks in 2 processes", spread, floor, umadb_spread, PROCESS_GOALS[callers]
         ),
         *_compare_recorder(callers, ours, recorder),
-        *_compare_all(f"singles, {callers} threads", threaded, floor, umadb, (NO_GOAL, NO_GOAL)),
+        *_compare_all(f"{name} threads", threaded, floor, umadb, THREAD_GOALS[callers]),
         reference(f"pgbench one-row insert, {callers} clients", floor),
         reference(f"umadb singles, {callers} threads", umadb),
     ]
 
 
-Goal = tuple[float | None, float | None]
-NO_GOAL: Goal = (None, None)
-
-
 def _compare_all(
-    name: str, ours: Series, floor: Series, umadb: Series, goals: tuple[Goal, Goal]
+    name: str, ours: Series, floor: Series, umadb: Series, goals: Goals
 ) -> list[Figure]:
     (floor_goal, floor_aim), (umadb_goal, umadb_aim) = goals
     return [
@@ -95,6 +95,7 @@ def _compare_recorder(callers: int, ours: Series, recorder: list[Series]) -> lis
             *(f"singles, {callers} tasks / pyeventsourcing", ours, theirs),
             against="pyeventsourcing",
             goal=RECORDER_GOAL,
+            aim=RECORDER_AIM,
         )
         for theirs in recorder
     ]

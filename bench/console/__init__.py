@@ -1,1 +1,1 @@
-"""The pages of the console on a large log, compared with the API reads behind them."""
+"""The pages of the console on a large log, compared with the API reads that they make."""

@@ -1,4 +1,4 @@
-"""The service with its console, run as its own process; it returns the reads behind each page."""
+"""The service with its console, run as its own process; it returns the reads of each page."""
 
 from functools import partial
 from typing import Any

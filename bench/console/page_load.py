@@ -1,4 +1,4 @@
-"""Measure a page and the API reads behind it, in turn."""
+"""Measure a page and its API reads, in turn."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ _WARM_UPS = 3
 
 @dataclass(frozen=True)
 class PageVisitor:
-    """A session of the console, and a token for the API reads behind its pages."""
+    """A session of the console, and a token for the API reads of its pages."""
 
     port: int
     token: str
@@ -58,7 +58,7 @@ class PageVisitor:
 def measure_page(
     visitor: PageVisitor, page: MeasuredPage, name: str, *, rounds: int, seconds: float
 ) -> Figure:
-    """Measure a page in alternation with the reads behind it.
+    """Measure a page in alternation with its reads.
 
     The reads are those that the page makes in the process, sent one after another over the same
     connection. Reads that fail, such as that of an absent registry, are left out.

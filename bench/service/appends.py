@@ -10,7 +10,10 @@ CONNECTIONS = 32
 CALLERS = 4
 BATCH = 100
 FEW_STREAMS = 4
-NOOP_GOAL, UMADB_GOAL, UMADB_AIM, BATCH_GOAL = 0.8, 0.6, 1.0, 0.6
+NOOP_GOAL, NOOP_AIM = 0.5, 0.7
+UMADB_GOAL, UMADB_AIM = 1.3, 1.8
+HTTP_BATCH_GOAL = 0.6
+CLIENT_BATCH_GOAL, CLIENT_BATCH_AIM = 0.7, 0.85
 EVENTS = "/v1/events"
 
 
@@ -33,7 +36,12 @@ def singles(environment: ServiceEnvironment) -> list[Figure]:
         report=environment.report,
     ).values()
     return [
-        ratio("HTTP singles / no-op", plain, noop, against="no-op endpoint", goal=NOOP_GOAL),
+        ratio(
+            *("HTTP singles / no-op", plain, noop),
+            against="no-op endpoint",
+            goal=NOOP_GOAL,
+            aim=NOOP_AIM,
+        ),
         ratio(
             "client singles / umadb",
             client,
@@ -90,7 +98,12 @@ def batches(environment: ServiceEnvironment) -> list[Figure]:
             over_http,
             in_process,
             against="in process",
-            goal=BATCH_GOAL,
+            goal=HTTP_BATCH_GOAL,
         ),
-        ratio("client batches / in process", client, in_process, against="in process"),
+        ratio(
+            *("client batches / in process", client, in_process),
+            against="in process",
+            goal=CLIENT_BATCH_GOAL,
+            aim=CLIENT_BATCH_AIM,
+        ),
     ]

@@ -15,10 +15,15 @@ import pytest
 
 from seriatim.api.access_control import TOKEN_CACHE_S
 from seriatim.api.http import HttpResponse
-from seriatim.console.app import ConsoleSettings, new_sign_in_code
+from seriatim.console.app import (
+    COOKIE,
+    SECURE_COOKIE,
+    ConsoleSettings,
+    SessionSigner,
+    new_sign_in_code,
+)
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.renderer import Renderer
-from seriatim.console.sessions import COOKIE, SECURE_COOKIE, SessionSigner
 from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.factory import access_url, sqlite_path
 from tests.fixtures.console import ConsoleService, PageResponse, Visitor, run_console

@@ -1,4 +1,4 @@
-"""N1, F7: the statements behind every page, and how Postgres and SQLite run them.
+"""N1, F7: the statements of every page, and their plans on Postgres and SQLite.
 
 The log is generated as for `make bench-console`, and every page that the benchmark measures is
 loaded once. Postgres reports each plan with the rows that it read (auto_explain). On SQLite the
@@ -168,7 +168,7 @@ def _is_scan(step: str, names: set[str]) -> bool:
 def visited(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Visitor, Plans]]:
-    """A visitor of the console on a generated log, and a check of what the pages run."""
+    """A visitor of the console on a generated log, and a check of the statements of its pages."""
     with ExitStack() as stack:
         if request.param == "sqlite":
             explained = explained_sqlite(tmp_path_factory.mktemp("plans"))

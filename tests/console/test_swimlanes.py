@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim.console.swimlanes import LABEL_WIDTH, LINES_MAX, lay_out_swimlanes
+from seriatim.console.causes import LABEL_WIDTH, LINES_MAX, lay_out_swimlanes
 
 
 def event(name: str, stream: str | None = None, cause: str | None = None) -> dict[str, Any]:

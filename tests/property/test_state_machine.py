@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
             self._next(tenant, stream, closing, data)
 
     def _next(self, tenant: str, stream: tuple[str, str], closing: bool, data: Any) -> Draft:
-        """Append what a stream takes next: the right number, opening first, perhaps closing."""
+        """Append an event that a stream accepts: the next number, opening first, maybe closing."""
         last = self.oracle.for_tenant(tenant).last_event(stream)
         kind = self.oracle.store.rules().kind_of(stream[0])
         number = kind.first_seq if last is None else (last.stream_seq or 0) + 1

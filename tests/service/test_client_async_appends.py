@@ -170,7 +170,7 @@ def test_an_append_is_cancelled_while_in_flight(quick: RunningService) -> None:
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
 def test_closing_completes_appends_in_progress(quick: RunningService, where: str) -> None:
-    """B13: closing drains what was accepted, whichever thread closes the log."""
+    """B13: closing completes accepted appends, whichever thread closes the log."""
     tenant = f"closing-{where}"
 
     async def act(log: seriatim.Log) -> list[Any]:

@@ -116,7 +116,7 @@ def test_a_refused_prune_changes_nothing(
 def test_a_reset_is_planned_and_confirmed(
     service: RunningService, registry: Registry, url: str
 ) -> None:
-    """N4, G9: a dry run reports what is lost, and the reset needs the number that it reported."""
+    """N4, G9: a dry run counts the entries that a reset deletes; the reset needs that count."""
     ops = make_caller(service, subject="ops")
     body = {"handler": "mailer", "position": 2, "reason": "restored to Tuesday"}
     epoch = service.service.log.store.raise_epoch().epoch
@@ -214,7 +214,7 @@ def test_the_commands(
     monkeypatch: pytest.MonkeyPatch,
     remote: bool,
 ) -> None:
-    """N4: the commands ask first, and do the same through a service as on the database."""
+    """N4: the commands need a confirmation, and do the same through a service."""
     monkeypatch.setenv("SERIATIM_TOKEN", service.token(subject="anna"))
     monkeypatch.setenv("SERIATIM_URL", f"http://127.0.0.1:{service.port}" if remote else url)
 

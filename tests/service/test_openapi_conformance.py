@@ -289,6 +289,28 @@ def test_a_problem_has_its_code_and_status(service: RunningService, code: str) -
     assert set(problem) == set(make_openapi()["components"]["schemas"]["Problem"]["properties"])
 
 
+LISTS = [route for route in ROUTES if "limit" in getattr(route.params, "__struct_fields__", ())]
+
+
+@pytest.mark.parametrize("route", LISTS, ids=lambda route: route.path)
+def test_the_documented_maximum_of_a_page_is_enforced(
+    service: RunningService, route: Route
+) -> None:
+    """L1: a list accepts the documented maximum of `limit`, and refuses more."""
+    operation = make_openapi()["paths"][route.path]["get"]
+    [schema] = [one["schema"] for one in operation["parameters"] if one["name"] == "limit"]
+    parts = REQUESTS[f"GET {route.path}"](service, "acme")
+    caller, maximum = make_caller(service), schema["maximum"]
+    accepted, refused = (
+        caller("GET", route.path, **{**parts.params, "limit": limit})
+        for limit in (maximum, maximum + 1)
+    )
+
+    assert accepted.status == 200 or accepted.json["details"].get("argument") != "limit"
+    assert refused.code in ("invalid_argument", "limit_exceeded"), refused.json
+    assert refused.json["detail"].startswith(("limit ", "page ")), refused.json
+
+
 # -- HTTP semantics
 
 

@@ -26,7 +26,7 @@ def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
 
 
 def refused(caller: Caller) -> list[dict[str, Any]]:
-    """Return the refused appends that a caller is shown."""
+    """Return the refused appends that a caller may read."""
     found: list[dict[str, Any]] = caller("GET", "/v1/refusals").json["refusals"]
     return found
 
@@ -67,7 +67,7 @@ def test_refusals_of_a_client_are_listed(service: RunningService, who: Caller) -
 
 @pytest.mark.parametrize("early", [True, False])
 def test_secrets_are_never_kept(who: Caller, early: bool) -> None:
-    """K1: what the guard rejects is not kept, also if another check refused it before."""
+    """K1: an append that the guard rejects is not kept, also if another check refused it first."""
     body = conflicting(secret=TOKEN)
     if early:
         body["events"][0] |= {"stream_type": "trace", "event_type": "NoSuchType"}

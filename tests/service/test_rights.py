@@ -196,7 +196,7 @@ def test_a_repeated_command_does_not_reveal_hidden_events(service: RunningServic
 
 
 def test_a_conflict_reveals_contents_only_to_readers(service: RunningService) -> None:
-    """K4, C2: a caller that may not read the stored event learns only that it differs."""
+    """K4, C2: the conflict names no fields if the caller may not read the stored event."""
     whole = make_caller(service, tenant_id="scoped", rights=["append", "read"])
     narrow = make_caller(service, tenant_id="scoped", rights=["append"], types=["ok"])
     assert whole.append(make_event("hidden", {"salary": 5}, event_id="h-9")).status == 201

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import seriatim
 from seriatim import Log, NewEvent
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from tests.fixtures.service import RunningService, run_service
 
 
@@ -22,7 +22,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     """The spans of the client and of the service."""
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    undo = tracing.use_provider(provider)
+    undo = tracer.use_provider(provider)
     yield exporter
     undo()
     provider.shutdown()

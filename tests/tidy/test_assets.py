@@ -97,7 +97,7 @@ def test_scripts_and_styles_load_nothing() -> None:
     ],
 )
 def test_patterns_find_what_they_forbid(what: str, text: str, tmp_path: Path) -> None:
-    """The patterns are alive, and find nothing in what the console's templates do."""
+    """The patterns find inline code, and none in the console's templates."""
     allowed = '<script src="{{ asset(\'console.js\') }}" defer></script><p class="one">on = 1</p>'
 
     assert FORBIDDEN[what].search(text)

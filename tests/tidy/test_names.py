@@ -46,7 +46,7 @@ ALLOWED = (
     (r"^src/seriatim/store/postgres/migrations/", r"\btold\b|v_told|\bbehind the\b", "applied"),
 )
 # Nouns that only look like participles or gerunds.
-NOUNS = {"content_coding", "kafka_feed", "tracing"}
+NOUNS = {"content_coding", "kafka_feed"}
 CHECKED = {".md", ".py", ".sql", ".toml"}
 # The log of changes names what was renamed, and this file names all of it.
 EXEMPT = {"CHANGELOG.md", "tests/tidy/test_names.py"}
@@ -79,7 +79,7 @@ def problems_in(path: str, text: str) -> list[str]:
 
 
 def is_verbal(module: Module) -> bool:
-    """Tell whether a file is named by a gerund or participle instead of a noun."""
+    """Return whether a file is named by a gerund or participle instead of a noun."""
     stem = module.path.stem
     return bool(re.search(r"(?:ing|ed)$", stem)) and stem not in NOUNS
 

@@ -11,7 +11,7 @@ SENTENCE_ENDS = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!etc)[.!?](?=\s+[A-Z])")
 
 
 def is_one_sentence(docstring: str | None) -> bool:
-    """Tell whether the first paragraph is one sentence, closed by a full stop."""
+    """Return whether the first paragraph is one sentence, closed by a full stop."""
     first = (docstring or "").strip().split("\n\n")[0].strip()
     return first.endswith(".") and not SENTENCE_ENDS.search(first)
 

@@ -1,4 +1,4 @@
-"""Bodies of appends: the fast parser accepts and refuses what the exact one does."""
+"""Bodies of appends: the fast parser accepts and refuses the same bodies as the exact one."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from seriatim.core.errors import BackendFailure
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from seriatim.telemetry.log_format import LogFormat, bind_fields, write_logs
 
 SECRET = "password=hunter2hunter2"
@@ -75,9 +75,9 @@ def test_a_json_line() -> None:
 def test_lines_have_the_ids_of_the_current_span() -> None:
     """M2: within a span, lines have its ids."""
     provider = TracerProvider()
-    undo = tracing.use_provider(provider)
-    with Written("json") as written, tracing.span("work"):
-        ids = tracing.current_ids()
+    undo = tracer.use_provider(provider)
+    with Written("json") as written, tracer.span("work"):
+        ids = tracer.current_ids()
         logger.info("here")
     undo()
 

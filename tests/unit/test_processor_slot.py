@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,6 +92,17 @@ async def test_large_bodies_are_handled_one_at_a_time(threads: ThreadPools) -> N
     assert threads.busy == 0
 
 
+async def test_calls_take_keywords(threads: ThreadPools) -> None:
+    """E7: calls in a slot of a tenant take keyword arguments, like `asyncio.to_thread`."""
+    with seriatim.open("memory:") as log:
+        log.append([NewEvent("note.taken", stream=("note", "1"))])
+        run, compute = threads.run_for_tenant, threads.compute_for
+        aio = AsyncLog(log, partial(run, "a"), partial(compute, "a"))
+
+        assert [stream.stream_id for stream in await aio.streams("note", limit=1)] == ["1"]
+        assert await compute("a", dict, note=1) == {"note": 1}
+
+
 async def test_large_appends_are_validated_in_the_slot() -> None:
     """K3: a large append is validated in the slot; one with a condition in another thread."""
     used: list[str] = []
@@ -108,6 +120,7 @@ async def test_large_appends_are_validated_in_the_slot() -> None:
     await aio.append([NewEvent("note.taken", {"a": 1})])
     await aio.append(large)
     await aio.append(large, ExpectedSeq(("note", "1"), 1))
+    await aio.for_tenant("acme").append(large)
     log.close()
 
-    assert used == ["compute", "in_thread"]
+    assert used == ["compute", "in_thread", "compute"]

@@ -382,6 +382,7 @@ def test_a_failing_store_ends_the_import(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_events_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """K3: an import has a bounded number of events in flight."""
+    monkeypatch.setattr(importer, "PREPARED_EVENTS", 3)
     monkeypatch.setattr(importer, "GROUP_EVENTS", 4)
     monkeypatch.setattr(importer, "IN_FLIGHT_MAX", 2)
     source, target = simple_log(50), new_log()
@@ -400,7 +401,23 @@ def test_events_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert import_events(target, export_lines(source), progress=progress).ok
     assert max(groups) == 4
-    assert max(ahead) <= 4 * 3 + 1  # the events in flight and those of the next group
+    assert max(ahead) <= 4 * 3 + 3  # in flight, in the next group, and not validated yet
+
+
+def test_appends_beside_a_refused_one_are_imported() -> None:
+    """K1: of appends that are validated together, only those that the guard rejects are refused."""
+    source, target = new_log(), new_log()
+    for number in range(20):
+        source.append([NewEvent("a", {"n": number}, event_id=f"e-{number}")])
+    lines = export_lines(source)
+    secret = "AKIA" + "A" * 16
+    lines[5] = lines[5].replace(b"e-4", secret.encode())
+
+    report = import_events(target, lines)
+
+    assert (report.appended, report.refused) == (19, 1)
+    assert [refusal.code for refusal in report.refusals] == ["pii_policy_violation"]
+    assert [refusal.line for refusal in report.refusals] == [6]
 
 
 def test_events_before_an_invalid_line_are_imported() -> None:

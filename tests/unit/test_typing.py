@@ -16,6 +16,10 @@ from seriatim import Log, NewEvent
 from seriatim.log.arguments import ReadFilters, make_read_spec
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.catalogue import EventFields
+from seriatim.log.projections import AsyncProjections, Projections
+from seriatim.profiles.aggregates import Aggregates, AsyncAggregates
+from seriatim.profiles.facts import AsyncFacts, Facts
+from seriatim.profiles.traces import AsyncTraces, Traces
 
 ROOT = Path(__file__).parents[2]
 
@@ -152,8 +156,35 @@ def test_help_of_the_package_is_an_overview() -> None:
 
 
 def test_help_lists_parameters() -> None:
-    """The signature of an asyncio method has the parameters of the blocking one."""
+    """The signature of a read lists its filters, also on asyncio."""
     read = str(inspect.signature(AsyncLog.read))
 
     assert "types: 'Sequence[str] | None' = None" in read
-    assert read.endswith("-> 'AsyncIterator[EventRecord]'")
+    assert read.endswith("-> 'AsyncGenerator[EventRecord, None]'")
+
+
+@pytest.mark.parametrize(
+    ("blocking", "on_asyncio"),
+    [
+        (Log, AsyncLog),
+        (Facts, AsyncFacts),
+        (Traces, AsyncTraces),
+        (Aggregates, AsyncAggregates),
+        (Projections, AsyncProjections),
+    ],
+)
+def test_asyncio_methods_have_the_same_parameters(blocking: type, on_asyncio: type) -> None:
+    """Each asyncio method has the parameters of the blocking one, with the same defaults."""
+    names = {name for name in vars(on_asyncio) if not name.startswith("_")} & set(dir(blocking))
+    methods = [name for name in names if inspect.isfunction(getattr(blocking, name))]
+
+    assert methods
+    for name in methods:
+        expected, found = (
+            [
+                (parameter.name, parameter.kind, parameter.default)
+                for parameter in inspect.signature(getattr(owner, name)).parameters.values()
+            ]
+            for owner in (blocking, on_asyncio)
+        )
+        assert found == expected, name

@@ -110,7 +110,7 @@ class JobStore:
     def _fail_lost_jobs(self) -> None:
         self._run("fail_lost_jobs", lost_us=int(LOST_AFTER_S * _MICROSECONDS))
 
-    def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _run(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         with self._engine.autocommit() as session:
             return session.run(self._sql[statement], values)
 

@@ -136,6 +136,7 @@ class QuotaMeter:
         cached = self._buckets.get(tenant_id)
         if cached is None or cached[0] != quota:
             if len(self._buckets) >= _TENANTS_MAX:
+                # A forgotten tenant begins with a full bucket; keeping all would have no bound.
                 self._buckets = {}
             cached = (
                 quota,

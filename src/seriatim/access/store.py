@@ -257,6 +257,7 @@ class AccessStore:
         rows = self._read("select_response", command_key=command.key)
         if rows and not is_abandoned(rows[0]):
             return parse_stored_response(command, rows[0])
+        # An abandoned run has its row, which was counted when it was reserved.
         if not rows:
             self._allowance.take(command.tenant_id, at_most, self._count_responses)
         owner = secrets.token_hex(8)
@@ -318,17 +319,17 @@ class AccessStore:
 
     # -- statements
 
-    def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _run(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         """Run a statement that writes."""
         with self._engine.autocommit() as session:
             return session.run(self._sql[statement], values)
 
-    def _read(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _read(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         """Run a statement that only reads."""
         with self._engine.transaction(write=False) as session:
             return session.run(self._sql[statement], values)
 
-    def _run_in_background(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _run_in_background(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         """Run a statement that writes on the second connection."""
         with self._background().autocommit() as session:
             return session.run(self._sql[statement], values)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from seriatim.access.quotas import Quota
 from seriatim.access.rights import Right, check_one_tenant
 from seriatim.access.tokens import Token, describe_token
-from seriatim.api.http import HttpRequest
+from seriatim.api.http import HttpRequest, page_bound
 from seriatim.api.operator_endpoints import record_request
 from seriatim.api.service import Service
 from seriatim.core.column_types import stored_text_problem
@@ -29,7 +29,7 @@ class TokenParams(msgspec.Struct, frozen=True):
 
     tenant_id: str | None = None
     after: str | None = None
-    limit: int = 100
+    limit: Annotated[int, page_bound(_PAGE_MAX)] = 100
 
 
 class TokensResponse(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class QuotaParams(msgspec.Struct, frozen=True):
     """Quotas in the order of their tenants: those after a tenant."""
 
     after: str | None = None
-    limit: int = 100
+    limit: Annotated[int, page_bound(_PAGE_MAX)] = 100
 
 
 class QuotaUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ from seriatim.core.errors import (
 )
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.store.cancellation import Cancellation, cancellable
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from seriatim.telemetry.log_format import bind_request_id
 from seriatim.telemetry.log_metrics import LogMetrics
 from seriatim.telemetry.metrics import LABEL_VALUES_MAX, Metrics, ServiceMetrics
@@ -148,14 +148,14 @@ def start_request_span(request: HttpRequest) -> AbstractContextManager[Any]:
         for name in ("traceparent", "tracestate")
         if (value := request.headers.get(name.encode(), b"").decode("latin-1"))
     }
-    return tracing.span(
+    return tracer.span(
         request.endpoint or request.method,
         kind="server",
         attributes={
             "http.request.method": request.method,
             "seriatim.request_id": request.request_id,
         },
-        parent=tracing.extract(headers),
+        parent=tracer.extract(headers),
     )
 
 
@@ -312,7 +312,7 @@ class App:
     async def _respond_with_span(
         self, request: HttpRequest, route: Route | None
     ) -> HttpResponse | HttpStream:
-        if not tracing.is_active():
+        if not tracer.is_active():
             return await self._respond(request, route)
         with start_request_span(request) as span:
             response = await self._respond(request, route)

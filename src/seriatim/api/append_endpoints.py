@@ -38,7 +38,7 @@ from seriatim.core.explanation import Explanation, explain_refusal
 from seriatim.core.limits import Limits
 from seriatim.log.appender import Draft
 from seriatim.log.explanation import explain_draft
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from seriatim.wire.messages import (
     AddedFields,
     AppendBody,
@@ -405,14 +405,14 @@ def _add_trace_fields(
     added: AddedFields | None, events: list[NewEvent], result: AppendResult
 ) -> AddedFields | None:
     """Report the trace context that the log wrote into events without one."""
-    if not result.replayed and not tracing.is_active():
+    if not result.replayed and not tracer.is_active():
         return added
     # A duplicate of a command may carry other events than the first request.
     for event, record in zip(events, result.records, strict=False):
         if "traceparent" in record.metadata and "traceparent" not in event.metadata:
             metadata = {
                 name: record.metadata[name]
-                for name in tracing.TRACE_FIELDS
+                for name in tracer.TRACE_FIELDS
                 if name in record.metadata
             }
             return msgspec.structs.replace(added or AddedFields(), metadata=metadata)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from seriatim.api.http import HttpRequest
+from seriatim.api.http import HttpRequest, page_bound
 from seriatim.api.operator_endpoints import make_operator
 from seriatim.api.service import Service
 from seriatim.core.error_summary import sanitize_reason
@@ -54,7 +54,7 @@ class CursorParams(msgspec.Struct, frozen=True):
     purpose: Literal["subscription", "projection"]
     name: str | None = None
     after: str | None = None
-    limit: int = _PAGE
+    limit: Annotated[int, page_bound(_PAGE)] = _PAGE
 
 
 async def list_cursors(
@@ -174,7 +174,7 @@ class SubscriptionParams(msgspec.Struct, frozen=True):
     """Durable subscriptions with a name after this one, at most `limit`."""
 
     after: str | None = None
-    limit: int = _PAGE
+    limit: Annotated[int, page_bound(_PAGE)] = _PAGE
 
 
 async def list_subscriptions(
@@ -270,7 +270,7 @@ class ProjectionFailureParams(msgspec.Struct, frozen=True):
 
     name: str
     after: int = 0
-    limit: int = FAILURES_MAX
+    limit: Annotated[int, page_bound(FAILURES_MAX)] = FAILURES_MAX
 
 
 async def list_projections(

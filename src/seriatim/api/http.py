@@ -216,12 +216,16 @@ class HttpRequest:
                 strict_parsing=True,
                 errors="strict",
             )
-            if any("\0" in value for _, value in pairs):
-                raise ValueError  # noqa: TRY301 - databases refuse U+0000
         except ValueError:
-            msg = "the query string is malformed: name=value, percent-encoded UTF-8"
-            raise InvalidArgument(msg, details={"argument": "query string"}) from None
+            raise _malformed_query_error() from None
+        if any("\0" in value for _, value in pairs):  # databases refuse U+0000
+            raise _malformed_query_error()
         return _convert(_group_pairs(pairs, struct_type), struct_type)
+
+
+def _malformed_query_error() -> InvalidArgument:
+    msg = "the query string is malformed: name=value, percent-encoded UTF-8"
+    return InvalidArgument(msg, details={"argument": "query string"})
 
 
 async def _receive_in_time(message: Awaitable[AsgiMessage], seconds: float) -> AsgiMessage:
@@ -321,6 +325,14 @@ def _is_text(field_type: Any) -> bool:
 def _is_list(field_type: Any) -> bool:
     alternatives = getattr(field_type, "types", (field_type,))
     return any(isinstance(alternative, msgspec.inspect.ListType) for alternative in alternatives)
+
+
+def page_bound(maximum: int) -> msgspec.Meta:
+    """Describe the maximum of a parameter `limit`, for `Annotated`, in the OpenAPI document.
+
+    The endpoint enforces it, so that the error names the argument.
+    """
+    return msgspec.Meta(extra_json_schema={"maximum": maximum})
 
 
 def _convert(values: dict[str, Any], struct_type: type[T]) -> T:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from seriatim.access.jobs import Job, JobKind
-from seriatim.api.http import HttpRequest
+from seriatim.api.http import HttpRequest, page_bound
 from seriatim.api.operator_endpoints import record_request
 from seriatim.api.service import Service
 from seriatim.log.arguments import check_name, invalid_argument
@@ -25,7 +27,7 @@ class JobBody(msgspec.Struct, forbid_unknown_fields=True):
 class JobsParams(msgspec.Struct, frozen=True):
     """The newest jobs."""
 
-    limit: int = 20
+    limit: Annotated[int, page_bound(_PAGE_MAX)] = 20
 
 
 class JobParams(msgspec.Struct, frozen=True):

@@ -160,7 +160,8 @@ def _add_parameter_bounds(
     numeric = schema.get("type") in ("integer", "number")
     # A default of -1 includes entries at position 0: the minimum of positions does not apply.
     if kind == schema.get("type") or (kind is None and numeric and schema.get("default") != -1):
-        return {**schema, **parameter_bounds}
+        own = {name: schema[name] for name in parameter_bounds if name in schema}
+        return {**schema, **parameter_bounds, **own}
     return schema
 
 

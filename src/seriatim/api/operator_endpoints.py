@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from seriatim.api.http import HttpRequest
+from seriatim.api.http import HttpRequest, page_bound
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
 from seriatim.core.operation import ActionName, Operator, OperatorAction
@@ -29,6 +29,7 @@ from seriatim.delivery.entries import (
 from seriatim.delivery.registry import Registry
 from seriatim.log.arguments import check_name, check_position, invalid_argument
 from seriatim.log.operator_journal import (
+    JOURNAL_PAGE_MAX,
     check_expected_count,
     check_reason,
     read_journal,
@@ -97,7 +98,7 @@ class EntryParams(SelectionParams, frozen=True):
     """Dead letters by handler, event, type or stream, after a position."""
 
     after: int = -1
-    limit: int = 100
+    limit: Annotated[int, page_bound(_PAGE_MAX)] = 100
 
 
 class EntriesResponse(msgspec.Struct, frozen=True):
@@ -119,7 +120,7 @@ class StatusParams(CountParams, frozen=True):
     """Unfinished events by handler, status, event, type or stream, after a position."""
 
     after: int = -1
-    limit: int = 100
+    limit: Annotated[int, page_bound(_PAGE_MAX)] = 100
 
 
 class EventEntryParams(msgspec.Struct, frozen=True):
@@ -180,7 +181,7 @@ class OperationParams(msgspec.Struct, frozen=True):
 
     tenant_id: str | None = None
     before: int | None = None
-    limit: int = 100
+    limit: Annotated[int, page_bound(JOURNAL_PAGE_MAX)] = 100
 
 
 def record_request(

@@ -98,7 +98,7 @@ class ShutdownDeadline:
         timer.daemon = True
         timer.start()
         # A thread that holds the interpreter lock stops the timer, but not faulthandler's thread.
-        null = open(os.devnull, "wb")  # noqa: SIM115, PTH123 - open until the process ends
+        null = os.open(os.devnull, os.O_WRONLY)  # stays open until the process ends
         seconds = self._seconds + _INTERPRETER_STUCK_S
         faulthandler.dump_traceback_later(seconds, exit=True, file=null)
 

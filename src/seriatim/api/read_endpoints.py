@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import msgspec
 
 from seriatim.access.rights import Caller
-from seriatim.api.http import HttpRequest, HttpResponse
+from seriatim.api.http import HttpRequest, HttpResponse, page_bound
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
 from seriatim.core.event import EventRecord
@@ -124,7 +124,7 @@ class EventTypesParams(msgspec.Struct, frozen=True):
 
     prefix: str = ""
     after: str = ""
-    limit: int = EVENT_TYPES_MAX
+    limit: Annotated[int, page_bound(EVENT_TYPES_MAX)] = EVENT_TYPES_MAX
 
 
 async def get_log_info(service: Service, request: HttpRequest, params: HeadWaitParams) -> LogInfo:

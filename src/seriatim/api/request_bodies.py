@@ -220,9 +220,10 @@ class _UncheckedAppend(AppendBody, forbid_unknown_fields=True):
 
 
 def _convert_event(value: Any, index: int, rules: ProfileRules) -> NewEvent:
+    if not isinstance(value, dict):
+        problem = ValidationError("envelope", "$", "an event must be an object")
+        raise rules.error(problem, index)
     try:
-        if not isinstance(value, dict):
-            raise InvalidEvent("an event must be an object", details={"field": "$"})  # noqa: TRY301
         return NewEvent.from_mapping(value)
     except InvalidEvent as error:
         problem = ValidationError("envelope", error.details["field"], error.message)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -188,7 +187,6 @@ def make_config(
     place: ServiceLocation,
     serving: ServiceSettings,
     make: Callable[[ServiceLocation, ServiceSettings], App] = make_app,
-    **more: Any,
 ) -> uvicorn.Config:
     """Make the configuration of uvicorn."""
     return uvicorn.Config(
@@ -209,7 +207,6 @@ def make_config(
         ssl_certfile=place.certificate,
         ssl_keyfile=place.key,
         workers=serving.processes,
-        **more,
     )
 
 

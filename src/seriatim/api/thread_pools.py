@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from seriatim.api.request_queue import RequestQueue
 from seriatim.api.tenant_limiter import TenantLimiter
 from seriatim.core.errors import TimedOut
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGE_BODY_BYTES = 128 * 1024  # a larger body is parsed in a thread, not on the event loop
@@ -84,17 +85,19 @@ class ThreadPools:
         # Separate threads: authentication must not wait for the log.
         self._access = ThreadPoolExecutor(_ACCESS_THREADS, "seriatim-access")
 
-    async def run(self, call: Callable[..., T], /, *args: Any) -> T:
+    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that waits for the log's database, within the timeout of a request."""
         async with self._timeout():
-            return await _submit(self._log, call, args)
+            return await _submit(self._log, partial(call, *args, **kwargs))
 
-    async def run_access(self, call: Callable[..., T], /, *args: Any) -> T:
+    async def run_access(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that waits for the access store, within the timeout of a request."""
         async with self._timeout():
-            return await _submit(self._access, call, args)
+            return await _submit(self._access, partial(call, *args, **kwargs))
 
-    async def run_for_tenant(self, tenant_id: str, call: Callable[..., T], /, *args: Any) -> T:
+    async def run_for_tenant(
+        self, tenant_id: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run a call in a slot of a tenant, which is released when the thread has ended.
 
         Raises:
@@ -103,9 +106,13 @@ class ThreadPools:
         """
         async with self._timeout():
             await self._reads.acquire(tenant_id, self._seconds)
-            return await self._run_in_slot(tenant_id, self._reads.release, call, args)
+            return await self._run_in_slot(
+                tenant_id, self._reads.release, partial(call, *args, **kwargs)
+            )
 
-    async def compute_for(self, tenant_id: str, call: Callable[..., T], /, *args: Any) -> T:
+    async def compute_for(
+        self, tenant_id: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run a computation in a slot of a tenant; one at a time in the whole process.
 
         The event loop and the writers then compete with only one such thread for the
@@ -118,19 +125,21 @@ class ThreadPools:
             except BaseException:  # cancelled, or timed out, while another thread computes
                 self._reads.release(tenant_id)
                 raise
-            return await self._run_in_slot(tenant_id, self._release_both, call, args)
+            return await self._run_in_slot(
+                tenant_id, self._release_both, partial(call, *args, **kwargs)
+            )
 
     def _release_both(self, tenant_id: str) -> None:
         self._processor.release()
         self._reads.release(tenant_id)
 
     async def _run_in_slot(
-        self, tenant_id: str, release: Callable[[str], None], call: Callable[..., T], args: Any
+        self, tenant_id: str, release: Callable[[str], None], call: Callable[[], T]
     ) -> T:
         """Run a call in a thread, and release its slot when the thread has ended."""
         processor_s: list[float] = []
         try:
-            work = _submit(self._log, _measure, (processor_s, call, *args))
+            work = _submit(self._log, partial(_measure, processor_s, call))
         except BaseException:
             release(tenant_id)
             raise
@@ -170,17 +179,15 @@ class ThreadPools:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _measure(processor_s: list[float], call: Callable[..., T], *args: Any) -> T:
+def _measure(processor_s: list[float], call: Callable[[], T]) -> T:
     """Run a call, and append the processor time that it took to `processor_s`."""
     started = time.thread_time()
     try:
-        return call(*args)
+        return call()
     finally:
         processor_s.append(time.thread_time() - started)
 
 
-def _submit(
-    threads: ThreadPoolExecutor, call: Callable[..., T], args: tuple[Any, ...]
-) -> asyncio.Future[T]:
+def _submit(threads: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
     context = copy_context()  # carries the request id, the trace and the cancellation
-    return asyncio.get_running_loop().run_in_executor(threads, context.run, call, *args)
+    return asyncio.get_running_loop().run_in_executor(threads, context.run, call)

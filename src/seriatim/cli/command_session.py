@@ -135,6 +135,7 @@ def command_session(
         if command.tenant is not None:
             check_tenant(command.tenant, "tenant")
         yield command
+        # Here, not at exit: a failure to write is reported like any other error.
         sys.stdout.flush()
     except SeriatimError as error:
         command.print_error(error)
@@ -148,6 +149,7 @@ def command_session(
     except KeyboardInterrupt:
         raise typer.Exit(exit_codes.INTERRUPTED) from None
     except BrokenPipeError:
+        # The reader has left, as in `| head`; Python would complain when it flushes at exit.
         silence_stdout()
         raise typer.Exit(exit_codes.BROKEN_PIPE) from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The command `seriatim operations`, and what all commands of operators share."""
+"""The command `seriatim operations`, and helpers of all commands for operators."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def confirm_count(command: CommandSession, question: str, count: int, *, confirm
         confirmed: Whether `--yes` was given.
 
     Raises:
-        InvalidArgument: Nobody can be asked, because the input is not a terminal.
+        InvalidArgument: The input is not a terminal, so no one can confirm.
         typer.Exit: The answer is no.
 
     """

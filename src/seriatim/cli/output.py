@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar, Literal
 
 import msgspec
 from rich import box
@@ -16,6 +16,7 @@ from rich.measure import Measurement
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.rule import Rule
+from rich.style import StyleType
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -38,11 +39,30 @@ class Terminal(Console):
     Output to a pipe or a file is neither wrapped nor truncated.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        if not self.is_terminal and options.get("width") is None:
+    def __init__(
+        self,
+        *,
+        file: IO[str] | None = None,
+        stderr: bool = False,
+        width: int | None = None,
+        highlight: bool = True,
+        record: bool = False,
+        force_terminal: bool | None = None,
+        color_system: Literal["auto"] | None = "auto",
+    ) -> None:
+        super().__init__(
+            file=file,
+            stderr=stderr,
+            width=width,
+            highlight=highlight,
+            record=record,
+            force_terminal=force_terminal,
+            color_system=color_system,
+        )
+        if not self.is_terminal and width is None:
             self.width = _UNLIMITED
 
+    # The options are those of Rich, which has a dozen and adds to them.
     def print(self, *objects: Any, **options: Any) -> None:
         """Print objects; the terminal wraps lines that are too long, none is truncated."""
         if not self.is_terminal and any(isinstance(item, Panel | Rule) for item in objects):
@@ -159,9 +179,15 @@ def format_stream(record: EventRecord) -> str:
 class AdaptiveTable(Table):
     """A table that never wraps an id: if it is too wide, each row becomes a list of fields."""
 
-    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+    def add_row(
+        self,
+        *cells: RenderableType | None,
+        style: StyleType | None = None,
+        end_section: bool = False,
+    ) -> None:
         """Add a row; strings are printed literally, brackets in them are not Rich markup."""
-        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **more)
+        literal = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*literal, style=style, end_section=end_section)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render a table if ids, names and numbers fit into their columns, otherwise lists."""

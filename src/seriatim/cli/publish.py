@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -213,7 +214,7 @@ def parse_kafka_target(url: str, kafka: list[str] | None, file: Path | None) -> 
 
     """
     with require_kafka():  # checked before Spark starts, which takes seconds
-        from seriatim.pipeline.kafka import client  # noqa: F401
+        import_module("seriatim.pipeline.kafka.client")
         from seriatim.pipeline.kafka.address import parse_target
 
     settings: dict[str, str] = {}

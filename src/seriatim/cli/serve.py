@@ -110,7 +110,7 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Listen on a non-local address without TLS. Use it only behind a proxy that "
+        help="Listen on a non-local address without TLS. Use it only if a proxy in front "
         "terminates TLS.",
     ),
 ]
@@ -273,7 +273,7 @@ def _allows_anonymous(
     if not loopback and location.certificate is None and not insecure:
         msg = (
             f"{location.host} is reachable from other machines, and tokens must not be sent "
-            "unencrypted: set --certificate and --key, or --insecure behind a proxy that "
+            "unencrypted: set --certificate and --key, or --insecure if a proxy in front "
             "terminates TLS"
         )
         raise InvalidArgument(msg, details={"argument": "host"})

@@ -94,6 +94,7 @@ def _open_target(file: Path) -> Iterator[BinaryIO]:
     try:
         with part.open("wb") as raw:
             if file.suffix == ".gz":
+                # mtime=0: exports of the same events are the same file.
                 with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0) as compressed:
                     yield cast("BinaryIO", compressed)
             else:
@@ -163,6 +164,7 @@ def _import(command: CommandSession, log: Log, file: Path, *, declarations: bool
 
         def update(_events: int) -> None:
             if size is not None:
+                # Of the compressed file, whose size is known.
                 bar.update(task, completed=raw.tell())
 
         return import_events(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 import typer
@@ -36,7 +36,7 @@ from seriatim.cli.spark_session import (
     spark_session,
 )
 from seriatim.config import default_url
-from seriatim.config.delivery import load_registry_settings, load_retry_limits
+from seriatim.config.delivery import OnOutage, load_registry_settings, load_retry_limits
 from seriatim.core.handler import Handler, check_handler
 from seriatim.log.arguments import invalid_argument
 
@@ -125,7 +125,7 @@ def work(
         dead_letter_target = (
             None if dead_letters is None else parse_kafka_target(dead_letters, kafka, kafka_config)
         )
-        settings = load_registry_settings(on_outage=on_outage)
+        settings = load_registry_settings(on_outage=cast("OnOutage", on_outage))  # checked there
         if not settings.enabled:
             command.notice("the registry is disabled: duplicates and crashes will repeat effects")
         log_url = command.url if source is None else command.explicit_url or default_url()

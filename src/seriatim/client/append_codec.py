@@ -87,7 +87,8 @@ def split_group(group: Sequence[AppendRequest]) -> Iterator[list[AppendRequest]]
             yield part
             part, size, events = [], len(request.encoded), len(request.events)
         part.append(request)
-    yield part
+    if part:
+        yield part
 
 
 def parse_outcomes(group: Sequence[AppendRequest], raw: bytes) -> list[Outcome]:

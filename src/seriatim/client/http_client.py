@@ -28,7 +28,7 @@ from seriatim.core.backoff import Backoff
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError, TimedOut
 from seriatim.core.event import AppendResult
 from seriatim.core.request import AppendRequest
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 
 # Half of each delay is random, so that clients do not return to a restarted service together.
 _BACKOFF = Backoff(first_s=0.05, cap_s=2.0, jitter=0.5)
@@ -286,8 +286,8 @@ class HttpClient:
             headers["seriatim-tenant"] = tenant_id.encode().decode("latin-1")
         if body is not None:
             headers["content-type"] = "application/json"
-        if tracing.is_active():
-            headers |= tracing.inject()
+        if tracer.is_active():
+            headers |= tracer.inject()
         return headers
 
     def _unreachable_error(self, error: NoResponseError) -> BackendFailure:

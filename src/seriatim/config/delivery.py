@@ -13,6 +13,8 @@ from seriatim.core.errors import InvalidArgument
 
 logger = logging.getLogger("seriatim")
 
+OnOutage = Literal["pause", "fail_fast", "dlq"]
+
 _LONGEST_S = 366 * 86_400.0
 
 
@@ -32,7 +34,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 30.0
     owner: str | None = None
     enabled: bool = True
-    on_outage: Literal["pause", "fail_fast", "dlq"] = "pause"
+    on_outage: OnOutage = "pause"
 
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` for invalid values."""
@@ -146,22 +148,22 @@ DELIVERY_VARIABLES = (
 )
 
 
-def load_registry_settings(**overrides: Any) -> RegistrySettings:
-    """Return the registry settings of the environment, with overrides.
+def load_registry_settings(*, on_outage: OnOutage = "pause") -> RegistrySettings:
+    """Return the registry settings of the environment, and this reaction to an outage.
 
     Raises:
-        InvalidArgument: A variable or an override has an invalid value.
+        InvalidArgument: A variable or `on_outage` has an invalid value.
     """
-    return RegistrySettings(**(_read_variables(_REGISTRY) | overrides))
+    return RegistrySettings(**_read_variables(_REGISTRY), on_outage=on_outage)
 
 
-def load_publisher_settings(**overrides: Any) -> PublisherSettings:
-    """Return the publisher settings of the environment, with overrides.
+def load_publisher_settings() -> PublisherSettings:
+    """Return the publisher settings of the environment.
 
     Raises:
-        InvalidArgument: A variable or an override has an invalid value.
+        InvalidArgument: A variable has an invalid value.
     """
-    return PublisherSettings(**(_read_variables(_PUBLISHER) | overrides))
+    return PublisherSettings(**_read_variables(_PUBLISHER))
 
 
 def load_retry_limits() -> RetryLimits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim.console.page import ConsolePage, ConsoleResponse
+from seriatim.console.page import ConsolePage, ConsoleResponse, Param
 from seriatim.core.errors import InvalidArgument
 
 _DIGITS_MAX = 18  # fewer than those of 2**63, the bound of positions
@@ -25,7 +25,7 @@ _COUNTED = ("retried", "skipped", "pruned", "reset")
 
 
 def finish_action(
-    page: ConsolePage, path: str, outcome: str, result: Any = None, **params: Any
+    page: ConsolePage, path: str, outcome: str, result: Any = None, **params: Param
 ) -> ConsoleResponse:
     """Redirect to a page after an action, with its outcome in the address.
 

@@ -15,7 +15,7 @@ from seriatim.console.history import (
     describe_trend,
     is_stalled,
 )
-from seriatim.console.page import ConsolePage
+from seriatim.console.page import ConsolePage, Param
 from seriatim.core.errors import Forbidden, InvalidArgument, NotFound
 from seriatim.core.times import parse_us
 
@@ -30,7 +30,7 @@ class ConsumerRow(msgspec.Struct, kw_only=True):
     """One consumer in a table.
 
     Attributes:
-        kind: What it is.
+        kind: Projection, subscription or handler.
         name: Its name.
         path: The page that shows it; empty if there is none.
         state: Its state in a word or two.
@@ -61,7 +61,7 @@ class ConsumerRow(msgspec.Struct, kw_only=True):
         return self.state == "stalled"
 
 
-async def read_optional(page: ConsolePage, path: str, **params: Any) -> Any:
+async def read_optional(page: ConsolePage, path: str, **params: Param) -> Any:
     """Call a route; return None if the caller lacks the right, or the log lacks the data.
 
     A log in memory has no read models, and most logs have no registry.

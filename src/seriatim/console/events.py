@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from seriatim.console.calls import CallContext, make_event_calls
-from seriatim.console.causes import read_cause_tree
+from seriatim.console.causes import lay_out_swimlanes, read_cause_tree
 from seriatim.console.consumers import HANDLER_STATUSES, read_optional
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.pager import (
@@ -25,7 +25,6 @@ from seriatim.console.pager import (
 )
 from seriatim.console.queries import parse_json_field
 from seriatim.console.renderer import format_number
-from seriatim.console.swimlanes import lay_out_swimlanes
 from seriatim.core.canonical import canonical_text, hash_text
 from seriatim.core.errors import (
     Forbidden,

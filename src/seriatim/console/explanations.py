@@ -106,7 +106,7 @@ async def explain(page: ConsolePage) -> ConsoleResponse:
     return await _render(page, 200, explanation=_EXPLANATION | explanation | {"steps": steps})
 
 
-async def _render(page: ConsolePage, status: int, **values: Any) -> HttpResponse:
+async def _render(page: ConsolePage, status: int, **values: object) -> HttpResponse:
     refusals = await read_optional(page, "/v1/refusals") if page.can("append") else None
     defaults: dict[str, Any] = {
         "refused": refusals,
@@ -130,7 +130,7 @@ def _make_problem(page: ConsolePage, error: SeriatimError) -> FormProblem:
 def _make_body(page: ConsolePage) -> Any:
     """Return the pasted request, byte for byte unless an actor is added to its events.
 
-    Decoding and encoding it again could hide what the log refuses, such as repeated keys.
+    Decoding and encoding it again could hide mistakes that the log refuses, such as repeated keys.
 
     Raises:
         InvalidArgument: The text is not JSON, or not an object with a list of events.

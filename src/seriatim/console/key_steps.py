@@ -84,9 +84,10 @@ def make_query(projection: Projection, key: str) -> dict[str, Any] | None:
         return None
     predicates = []
     for value in _list_json_values(key):
-        for name in reversed(path):
-            value = {name: value}  # noqa: PLW2901 - wrapped from the inside
-        predicates.append(value)
+        predicate = value
+        for name in reversed(path):  # from the inside
+            predicate = {name: predicate}
+        predicates.append(predicate)
     return {"filters": [{"types": list(projection.events), "payload": predicates}]}
 
 

@@ -30,6 +30,7 @@ PREFIX = "/console"
 _FIELDS_MAX = 200
 _is_plain = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 
+Param = str | int | bool | list[str] | None
 ConsoleResponse = HttpResponse | HttpStream
 PageFunction = Callable[["ConsolePage"], Awaitable[ConsoleResponse]]
 
@@ -70,7 +71,7 @@ class EventRow(NamedTuple):
 
 
 class ConsolePage:
-    """A request for a page, with what is needed to respond to it.
+    """A request for a page, with everything that its response needs.
 
     Args:
         app: The application whose routes the page calls.
@@ -127,7 +128,7 @@ class ConsolePage:
 
     # -- calls of the API
 
-    async def get(self, path: str, **params: Any) -> Any:
+    async def get(self, path: str, **params: Param) -> Any:
         """Call a route of the API with GET, and return its response as plain values.
 
         Parameters that are None or empty are omitted.
@@ -137,7 +138,7 @@ class ConsolePage:
         """
         return await self._decode(await self._call_get(path, params))
 
-    async def get_body(self, path: str, **params: Any) -> bytes:
+    async def get_body(self, path: str, **params: Param) -> bytes:
         """Call a route of the API with GET, and return its response in JSON.
 
         Raises:
@@ -148,7 +149,7 @@ class ConsolePage:
             raise _make_stream_error()
         return response.body
 
-    async def _call_get(self, path: str, params: Mapping[str, Any]) -> ConsoleResponse:
+    async def _call_get(self, path: str, params: Mapping[str, Param]) -> ConsoleResponse:
         fields = [
             (name, _format_param(item))
             for name, value in params.items()
@@ -187,13 +188,14 @@ class ConsolePage:
 
     # -- responses
 
-    def url(self, path: str, /, **params: Any) -> str:
+    def url(self, path: str, /, **params: Param) -> str:
         """Return the address of a page with the tenant of this one; every view is a link (N5)."""
+        tenant: dict[str, Param] = {}
         if self.caller.tenant_id == ALL_TENANTS:
-            params = {"tenant": self.request.tenant_id} | params
+            tenant["tenant"] = self.request.tenant_id
         fields = [
             f"{name}={quote_value(str(value))}"
-            for name, value in params.items()
+            for name, value in (tenant | params).items()
             if value is not None and value != ""
         ]
         return f"{PREFIX}{path}?{'&'.join(fields)}" if fields else f"{PREFIX}{path}"
@@ -244,17 +246,29 @@ class ConsolePage:
             )
         return rows
 
-    async def render(self, template: str, *, status: int = 200, **values: Any) -> HttpResponse:
-        """Render a template in a thread of the tenant: payloads can be large."""
+    async def render(self, template: str, *, status: int = 200, **values: object) -> HttpResponse:
+        """Render a template."""
+        return await self._render(template, status, values)
+
+    async def render_form(
+        self, template: str, error: SeriatimError | None, **values: object
+    ) -> HttpResponse:
+        """Render a page with a form, and the error of an action that the form requested."""
+        if error is None:
+            return await self._render(template, 200, {"error": "", **values})
+        status = self.app.service.problem(error, self.request.request_id).status
+        return await self._render(template, status, {"error": error.message, **values})
+
+    async def _render(self, template: str, status: int, values: dict[str, object]) -> HttpResponse:
         values |= {
             "page": self,
             "navigation": self._list_navigation(),
             "request_token": self._request_token,
             "all_tenants": self.caller.tenant_id == ALL_TENANTS,
         }
-        render = self._renderer.render
+        # In a thread of the tenant: payloads can be large.
         body = await self.app.service.compute_for(
-            self.request.tenant_id, lambda: render(template, values)
+            self.request.tenant_id, self._renderer.render, template, values
         )
         return HttpResponse(status, body, b"text/html; charset=utf-8")
 
@@ -267,16 +281,7 @@ class ConsolePage:
             if self.can(route.right)
         ]
 
-    async def render_form(
-        self, template: str, error: SeriatimError | None, **values: Any
-    ) -> HttpResponse:
-        """Render a page with a form, and the error of an action that the form requested."""
-        if error is None:
-            return await self.render(template, error="", **values)
-        status = self.app.service.problem(error, self.request.request_id).status
-        return await self.render(template, status=status, error=error.message, **values)
-
-    def redirect(self, path: str, /, **params: Any) -> HttpResponse:
+    def redirect(self, path: str, /, **params: Param) -> HttpResponse:
         """Send the browser to a page after an action."""
         return redirect_to(self.url(path, **params))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from seriatim.console.page import ConsolePage
+from seriatim.console.page import ConsolePage, Param
 from seriatim.console.search import SearchResult, search_events
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.times import format_us, parse_us
@@ -71,7 +71,7 @@ def parse_moment(text: str, name: str) -> int | None:
     raise InvalidArgument(msg, details={"argument": name})
 
 
-async def find_position(page: ConsolePage, moment_us: int, **filters: Any) -> int:
+async def find_position(page: ConsolePage, moment_us: int, **filters: Param) -> int:
     """Return the position of the last event that was recorded up to a time, 0 if there is none.
 
     It is a binary search over positions: each step reads one event.

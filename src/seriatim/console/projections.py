@@ -186,7 +186,7 @@ async def _render_accept(
 
 
 async def _post_action(
-    page: ConsolePage, path: str, outcome: str, **fields: Any
+    page: ConsolePage, path: str, outcome: str, **fields: int
 ) -> ConsoleResponse:
     """Call a route for the projection of a form, and show its page again."""
     name = page.form.get("name", "")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from seriatim.console.actions import parse_count
 from seriatim.console.graph_layout import EDGES_MAX, NODES_MAX, Box, lay_out
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute
 from seriatim.console.renderer import format_seconds, shorten
@@ -89,12 +90,7 @@ def _fill_rows(
 
 def _parse_position(page: ConsolePage, name: str) -> int | None:
     text = page.params.get(name, "")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):  # noqa: PLR2004
-        msg = f"{name} must be a whole number"
-        raise InvalidArgument(msg, details={"argument": name})
-    return int(text)
+    return parse_count(text, name) if text else None
 
 
 async def _list_traces(page: ConsolePage, started: list[dict[str, Any]]) -> list[ListedTrace]:

@@ -218,11 +218,12 @@ class Fold:
         )
 
     def _apply_with_rows(self, owner: TenantKey, event: EventRecord) -> None:
-        result = self._run_fold(self._load_state(owner), self._upcast(event))
-        if not isinstance(result, tuple) or len(result) != 2 or not _is_rows(result[1]):  # noqa: PLR2004
-            msg = "the fold must return (state, {table: [rows]})"
-            raise TypeError(msg)
-        state, emitted = result
+        match self._run_fold(self._load_state(owner), self._upcast(event)):
+            case tuple((state, emitted)) if _is_rows(emitted):
+                pass
+            case _:
+                msg = "the fold must return (state, {table: [rows]})"
+                raise TypeError(msg)
         # Normalize everything before anything is changed: a bad row must not leave half a result.
         normalized = [
             (table, self._get_format(table).normalize(row))

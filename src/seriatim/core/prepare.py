@@ -6,7 +6,7 @@ idempotency key and envelope, JSON, the payload's schema, size, then the guard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -23,7 +23,13 @@ from seriatim.core.errors import (
     ValidationError,
 )
 from seriatim.core.event import ENVELOPE_TEXTS, STREAM_REF_LENGTH, NewEvent
-from seriatim.core.guard import DEFAULT_GUARD, Guard, ScannedEvent, violation_error
+from seriatim.core.guard import (
+    DEFAULT_GUARD,
+    Guard,
+    ScannedEvent,
+    find_first_violation,
+    violation_error,
+)
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
 from seriatim.core.indexes import term_keys
 from seriatim.core.kinds import (
@@ -48,6 +54,10 @@ _get_guarded = attrgetter(*_GUARDED)
 _NO_GUARDED = (None,) * len(_GUARDED)
 
 
+# The guard of an event, and the parts of the event that it scans.
+Scan = tuple[Guard, ScannedEvent]
+
+
 class ValidationContext(msgspec.Struct, frozen=True, kw_only=True):
     """The rules and settings that the events of an append are validated with."""
 
@@ -68,6 +78,7 @@ def prepare(
     context: ValidationContext,
     events: Iterable[NewEvent | Mapping[str, Any]],
     idempotency_key: str | None = None,
+    scan: Callable[[list[Scan]], None] | None = None,
 ) -> tuple[tuple[PreparedEvent, ...], int]:
     """Validate a batch of events and return it ready to store.
 
@@ -75,6 +86,7 @@ def prepare(
         context: The rules and settings to validate with.
         events: The events of the append, as `NewEvent` objects or mappings.
         idempotency_key: A key for the whole append; its events get `key/0`, `key/1` and so on.
+        scan: Receives what the guards have to scan, instead of scanning it here.
 
     Returns:
         The prepared events, and their approximate size in bytes.
@@ -88,24 +100,45 @@ def prepare(
         raise EmptyAppend
     if len(batch) > context.limits.append_events:
         context.limits.check("append_events", len(batch))
-    keys = _assign_keys(batch, idempotency_key)
+    keys = [event.idempotency_key for event in batch]
+    if idempotency_key is not None:
+        keys = _assign_keys(keys, idempotency_key)
+    scan = scan or _scan_events
     prepared: list[PreparedEvent] = []
-    size = 0
+    scans: list[Scan] = []
+    bytes_in_all = 0
     for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
         try:
-            prepared_event = _prepare_event(context, event, key)
-        except ValidationError as problem:
-            raise context.profile_rules.error(problem, index) from None
-        except (LimitExceeded, PiiPolicyViolation) as error:
-            error.details["index"] = index
+            text, size, event_scan = _check_event(context, event, key)
+            scans.append(event_scan)
+            prepared.append(_build_prepared_event(context, event, key, text))
+        except (ValidationError, LimitExceeded, PiiPolicyViolation) as problem:
+            scan(scans)  # a violation of an event before this one is reported first
+            if isinstance(problem, ValidationError):
+                raise context.profile_rules.error(problem, index) from None
+            problem.details["index"] = index
             raise
-        size += _count_bytes(prepared_event.payload) + _ENVELOPE_BYTES
-        prepared.append(prepared_event)
-    if size > context.limits.append_bytes:
-        context.limits.check("append_bytes", size)
+        bytes_in_all += size + _ENVELOPE_BYTES
+    scan(scans)
+    if bytes_in_all > context.limits.append_bytes:
+        context.limits.check("append_bytes", bytes_in_all)
     if len(prepared) > 1:
         _check_no_duplicates(context, prepared)
-    return tuple(prepared), size
+    return tuple(prepared), bytes_in_all
+
+
+def prepare_each(
+    appends: Iterable[tuple[ValidationContext, Iterable[NewEvent | Mapping[str, Any]]]],
+) -> list[tuple[tuple[PreparedEvent, ...], int]]:
+    """Validate several appends as `prepare` does; the guard scans their events together.
+
+    Raises:
+        SeriatimError: One of them is invalid; `prepare` finds which, and the error to report.
+    """
+    scans: list[Scan] = []
+    prepared = [prepare(context, events, None, scans.extend) for context, events in appends]
+    _scan_events(scans)
+    return prepared
 
 
 def _to_new_events(
@@ -132,21 +165,21 @@ def _to_new_events(
     return batch
 
 
-def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | None]:
-    """Return the key of each event: its own, or `k/0`, `k/1`, … for the append's key `k`."""
-    event_keys = [event.idempotency_key for event in batch]
-    if append_key is None:
-        return event_keys
-    if any(key is not None for key in event_keys):
+def _assign_keys(own_keys: list[str | None], append_key: str) -> list[str | None]:
+    """Return the keys `k/0`, `k/1`, … of the events of an append with the key `k`."""
+    if any(key is not None for key in own_keys):
         msg = "pass one idempotency key for the append or a key for each event, not both"
         raise InvalidArgument(msg, details={"argument": "idempotency_key"})
-    if problem := key_problem(append_key) or key_problem(f"{append_key}/{len(batch) - 1}"):
+    if problem := key_problem(append_key) or key_problem(f"{append_key}/{len(own_keys) - 1}"):
         msg = f"idempotency_key {problem}"
         raise InvalidArgument(msg, details={"argument": "idempotency_key"})
-    return [f"{append_key}/{index}" for index in range(len(batch))]
+    return [f"{append_key}/{index}" for index in range(len(own_keys))]
 
 
-def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None) -> PreparedEvent:
+def _check_event(
+    context: ValidationContext, event: NewEvent, key: str | None
+) -> tuple[str, int, Scan]:
+    """Check one event; return its payload as text, the size of that, and what the guard scans."""
     if key is not None and (problem := key_problem(key)):
         raise ValidationError("envelope", "idempotency_key", problem)
     kind = _find_validated_kind(context, event)
@@ -165,14 +198,27 @@ def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None)
     if not context.profile_rules.any_payload and not isinstance(payload, dict):
         raise ValidationError("payload", "payload", "must be a JSON object")
     if profile_kind is None:
-        _check_shape(context, event, known=kind is not None)
+        if kind is None:
+            _check_catalogue(context, event)
+        if context.validators:
+            _check_schema(context, event)
     else:
         profile_kind.check_payload(event.event_type, payload)
     # Hot path, here and for `append_bytes`: `check` is called only to raise.
     if (size := _count_bytes(text)) > context.limits.payload_bytes:
         context.limits.check("payload_bytes", size)
-    _check_guard(context.guard, event, key, text, profile_kind)
-    return _build_prepared_event(context, event, key, text)
+    return text, size, _list_scanned(context.guard, event, key, text, profile_kind)
+
+
+def _scan_events(scans: Sequence[Scan]) -> None:
+    """Raise `PiiPolicyViolation` for the first event that its guard rejects."""
+    if len(scans) == 1 and not scans[0][0].scan(scans[0][1]):
+        return  # the usual case, without further calls
+    if found := find_first_violation(scans):
+        index, guard, violation = found
+        error = violation_error(guard, violation)
+        error.details["index"] = index
+        raise error
 
 
 def _find_validated_kind(context: ValidationContext, event: NewEvent) -> StreamKind | None:
@@ -192,13 +238,10 @@ def _count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check_shape(context: ValidationContext, event: NewEvent, *, known: bool) -> None:
-    if not known:
-        _check_catalogue(context, event)
-    if context.validators:
-        validate = context.validators.get((event.event_type, event.event_version))
-        if validate is not None:
-            validate(event.payload)
+def _check_schema(context: ValidationContext, event: NewEvent) -> None:
+    validate = context.validators.get((event.event_type, event.event_version))
+    if validate is not None:
+        validate(event.payload)
 
 
 def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
@@ -222,9 +265,10 @@ def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
     context.validated_kinds[event.event_type, event.event_version, stream_type] = kind
 
 
-def _check_guard(
+def _list_scanned(
     guard: Guard, event: NewEvent, key: str | None, text: str, profile_kind: ProfileKind | None
-) -> None:
+) -> Scan:
+    """Return the guard of an event and the parts of the event that it scans."""
     if profile_kind is not None:
         guard = profile_kind.guard
         fields = _guarded_fields(event, key, profile_kind.guarded_fields)
@@ -235,9 +279,7 @@ def _check_guard(
         fields = _guarded_fields(event, key, _GUARDED)
         if event.stream is not None:
             fields = (("stream_id", event.stream[1]), *fields)
-    violation = guard.scan(ScannedEvent(event.payload, text, fields, event.tags, event.metadata))
-    if violation is not None:
-        raise violation_error(guard, violation)
+    return guard, ScannedEvent(event.payload, text, fields, event.tags, event.metadata)
 
 
 def _guarded_fields(

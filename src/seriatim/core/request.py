@@ -286,7 +286,7 @@ def prepare_command(
     except ValidationError as problem:
         raise _argument_error("command", str(problem)) from None
     response = canonical_text(command.response)
-    limits.check("payload_bytes", len(response))
+    limits.check("payload_bytes", len(response.encode()))
     # The request is hashed and never stored, so only the response is scanned.
     if violation := guard.scan(ScannedEvent(command.response, response)):
         raise violation_error(guard, violation, "command.response")

@@ -75,7 +75,7 @@ class RegistryAdmin:
         ]
 
     def cursors(self) -> list[HandlerCursor]:
-        """Return how far the workers of each handler have come, by source."""
+        """Return the cursors of each handler's workers, by source."""
         return [_decode_cursor(*row) for row in self._database.read("list_cursors", {})]
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
@@ -302,7 +302,9 @@ class RegistryAdmin:
         """Return a statement with a condition in place of `{filters}`."""
         return self._database.sql[name].replace("{filters}", where)
 
-    def _select(self, name: str, entry_filter: EntryFilter, **values: Any) -> list[tuple[Any, ...]]:
+    def _select(
+        self, name: str, entry_filter: EntryFilter, **values: object
+    ) -> list[tuple[Any, ...]]:
         """Run a query on the entries that a filter selects.
 
         Operators get an error at once if the database is unreachable: no retry.

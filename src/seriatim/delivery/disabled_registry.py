@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from seriatim.config.delivery import RegistrySettings
+from seriatim.config.delivery import OnOutage, RegistrySettings
 from seriatim.core.event import EventRecord
 from seriatim.core.handler import Delivery, Handler
 from seriatim.core.tenants import check_tenant
@@ -55,7 +55,10 @@ class _DisabledRegistry:
             check_tenant(tenant_id)
         return [Claim(delivery=delivery, verdict="claimed", attempt=1) for delivery in deliveries]
 
-    def mark_failed(self, handler: Handler, claim: Claim, error: str, **_: Any) -> None:
+    def mark_failed(
+        self, handler: Handler, claim: Claim, error: str, *, pause_s: float | None = None
+    ) -> None:
+        del pause_s  # nothing is retried
         logger.error(
             "handler %s failed on event %s, which is not retried because the registry is off: %s",
             handler.name,
@@ -78,13 +81,14 @@ class _DisabledRegistry:
     def move_cursor(self, handler: Handler, source: str, cursor: str) -> None:
         self._cursors[handler.name, source] = cursor
 
-    def clone(self, **_: Any) -> _DisabledRegistry:
+    def clone(self, on_outage: OnOutage | None = None) -> _DisabledRegistry:
+        del on_outage  # no database, no outage
         return self
 
     def due(self, *_: Any) -> list[Delivery]:
         return []
 
-    def _do_nothing(self, *_: Any, **__: Any) -> None:
+    def _do_nothing(self, *_: object, **__: object) -> None:
         """Store nothing, for every operation that only changes the registry."""
 
     declare = declare_once = has_deferred = inactive_reason = heartbeat = mark_done = release = (

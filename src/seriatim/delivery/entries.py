@@ -78,7 +78,7 @@ class HandlerLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandlerCursor(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the workers of a handler have come in a source.
+    """The cursor of a handler's workers in a source.
 
     Attributes:
         handler: The handler.

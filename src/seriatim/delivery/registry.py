@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from seriatim.config.delivery import RegistrySettings
+from seriatim.config.delivery import OnOutage, RegistrySettings
 from seriatim.core.errors import Conflict, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import EventRecord, LogIdentity
 from seriatim.core.handler import Delivery, Handler
@@ -56,7 +56,6 @@ from seriatim.delivery.entries import (
 from seriatim.delivery.handler_loop import Counts, settle
 from seriatim.delivery.log_origin import LogOrigin
 from seriatim.delivery.registry_database import (
-    OnOutage,
     RegistryDatabase,
     identity_changed_error,
     is_record,
@@ -646,7 +645,7 @@ class Registry:
         return self._admin.logs()
 
     def cursors(self) -> list[HandlerCursor]:
-        """Return how far the workers of each handler have come, by source.
+        """Return the cursors of each handler's workers, by source.
 
         Consumers of your own have no cursor here: they keep it in their subscription or offsets.
         """
@@ -792,7 +791,7 @@ class Registry:
             dry_run: Whether to change nothing.
 
         Returns:
-            What was deleted, by tenant.
+            The deleted entries, by tenant.
 
         Raises:
             NotFound: There is no handler of this name.

@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from seriatim.config.delivery import RegistrySettings
+from seriatim.config.delivery import OnOutage, RegistrySettings
 from seriatim.core.backoff import Backoff
 from seriatim.core.errors import BackendFailure, LogIdentityChanged, NotFound
 from seriatim.core.event import EventRecord, LogIdentity
@@ -21,7 +21,6 @@ from seriatim.store.engine import Engine, EnginePurpose, EngineSession, load_eng
 
 logger = logging.getLogger("seriatim")
 
-OnOutage = Literal["pause", "fail_fast", "dlq"]
 T = TypeVar("T")
 
 # A restart of the database takes seconds; afterwards consumers continue within 5 s.

@@ -150,7 +150,7 @@ class _Plan:
             columns = [list(column) for column in zip(*rows, strict=True)]
             self._database.run_rows_in(session, statement, kinds, columns, self._values)
 
-    def _read(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    def _read(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         with self._database.engine.transaction(write=False) as session:
             return session.run(self._database.sql[statement], self._values | values)
 

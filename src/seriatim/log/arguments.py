@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, TypeVar
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import StreamRef
@@ -19,6 +19,9 @@ from seriatim.core.schema import compile_schema
 from seriatim.core.times import parse_us, time_problem
 from seriatim.store.port import EVENT_TYPES_MAX, EventTypeRange, ReadSpec, Scope
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+# Databases store positions as signed 64-bit integers.
 _POSITION_END = 1 << 63
 
 
@@ -73,6 +76,7 @@ def make_read_spec(
     check_position("after", after)
     if until is not None and check_position("until", until) < after:
         raise invalid_argument("until", f"must not be less than after: {until} < {after}")
+    # From -1: the streams of some kinds begin with the number 0.
     if since_seq is not None and (
         type(since_seq) is not int or not -1 <= since_seq < _POSITION_END
     ):
@@ -107,6 +111,20 @@ def make_read_spec(
     )
 
 
+def list_read_filters(method: Method) -> Method:
+    """Decorate a method with `**filters: Unpack[ReadFilters]`: list each filter in its `help`.
+
+    Type checkers and editors know the filters from the TypedDict, but `inspect` displays
+    `**filters` alone.
+    """
+    signature = inspect.signature(method)
+    *own, _ = signature.parameters.values()
+    defaults = inspect.signature(make_read_spec).parameters
+    listed = [defaults[name] for name in ReadFilters.__annotations__]
+    method.__dict__["__signature__"] = signature.replace(parameters=[*own, *listed])
+    return method
+
+
 def make_type_range(prefix: str, after: str, limit: int) -> EventTypeRange:
     """Validate the arguments of a listing of event types; empty names do not restrict it."""
     for name, value in (("prefix", prefix), ("after", after)):
@@ -119,6 +137,7 @@ def make_type_range(prefix: str, after: str, limit: int) -> EventTypeRange:
 
 def check_position(name: str, value: object) -> int:
     """Validate a position; 0 means before the first event."""
+    # `type`, because a bool is an `int`, too.
     if type(value) is not int or not 0 <= value < _POSITION_END:
         raise invalid_argument(name, f"must be a whole number from 0, not {value!r:.40}")
     return value

@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from seriatim.core.errors import SeriatimError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _END: Any = object()
 
@@ -71,6 +72,8 @@ def _close(iterator: Iterator[Any]) -> None:
 class AsyncExecutor(Protocol):
     """Run a blocking call in a thread, like `asyncio.to_thread`; it may limit concurrency."""
 
-    def __call__(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Awaitable[T]:
+    def __call__(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]:
         """Return an awaitable of the function's result."""
         ...

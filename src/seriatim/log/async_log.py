@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from seriatim.core.decide import StaleRules
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
@@ -22,14 +22,21 @@ from seriatim.log.appender import (
     remaining_time,
     rules_changing_error,
 )
-from seriatim.log.arguments import check_count, check_timeout, invalid_argument, is_async
+from seriatim.log.arguments import (
+    ReadFilters,
+    check_count,
+    check_timeout,
+    invalid_argument,
+    is_async,
+    list_read_filters,
+)
 from seriatim.log.async_iteration import AsyncExecutor, iterate_in_own_thread
 from seriatim.log.base import BaseLog, Events
 from seriatim.log.batches import Batch, Page
 from seriatim.log.decision import AsyncDecider, Decision, decide_and_append_async
 from seriatim.log.projections import AsyncProjections
-from seriatim.log.signatures import copy_parameters
 from seriatim.store.cancellation import Cancellation, cancellable
+from seriatim.store.port import EVENT_TYPES_MAX
 
 if TYPE_CHECKING:
     from seriatim.log.query_execution import QueryResult
@@ -73,7 +80,7 @@ class AsyncLog:
         idempotency_key: str | None = None,
         *,
         command: Command | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in BaseLog.append
+        timeout: float | None = None,
         connection: Any = None,
     ) -> AppendResult:
         """Append a batch atomically and return its receipt; see `Log.append`.
@@ -91,7 +98,7 @@ class AsyncLog:
         self,
         draft: Draft,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
         connection: Any = None,
     ) -> AppendResult:
         """Append a draft; see `BaseLog.append`."""
@@ -124,8 +131,14 @@ class AsyncLog:
                     await self._run_before(deadline, log.appender.reload_rules, self._execute)
             raise rules_changing_error()
 
-    @copy_parameters(BaseLog.explain)
-    async def explain(self, *args: Any, **options: Any) -> Explanation:
+    async def explain(
+        self,
+        events: Events,
+        condition: Condition | Sequence[Condition] | None = None,
+        idempotency_key: str | None = None,
+        *,
+        command: Command | None = None,
+    ) -> Explanation:
         """Return what `append` would do with these arguments now, and why; see `Log.explain`.
 
         Raises:
@@ -134,7 +147,9 @@ class AsyncLog:
         Example:
             explanation = await log.aio.explain([NewEvent("order.placed")])
         """
-        return await self._run_cancellable(lambda: self._log.explain(*args, **options))
+        return await self._run_cancellable(
+            lambda: self._log.explain(events, condition, idempotency_key, command=command)
+        )
 
     async def _run_before(
         self, deadline: float, function: Callable[[], T], run: AsyncExecutor
@@ -157,8 +172,8 @@ class AsyncLog:
         finally:
             cancellation.cancel()
 
-    @copy_parameters(BaseLog.page)
-    async def page(self, **filters: Any) -> Page:
+    @list_read_filters
+    async def page(self, *, limit: int | None = None, **filters: Unpack[ReadFilters]) -> Page:
         """Read one page by position; see `Log.page`.
 
         Raises:
@@ -167,10 +182,16 @@ class AsyncLog:
         Example:
             page = await log.aio.page(limit=100, types=["order.*"])
         """
-        return await self._run_cancellable(lambda: self._log.page(**filters))
+        return await self._run_cancellable(lambda: self._log.page(limit=limit, **filters))
 
-    @copy_parameters(BaseLog.read)
-    def read(self, *, limit: int | None = None, **filters: Any) -> AsyncIterator[EventRecord]:
+    @list_read_filters
+    def read(
+        self,
+        *,
+        limit: int | None = None,
+        batch_size: int | None = None,
+        **filters: Unpack[ReadFilters],
+    ) -> AsyncGenerator[EventRecord, None]:
         """Iterate over records in order, up to the current head; see `Log.read`.
 
         Raises:
@@ -181,11 +202,17 @@ class AsyncLog:
                 print(record.position, record.event_type)
         """
         checked_limit = check_count("limit", limit)
-        batches = self._log.read_batches(**filters)
+        batches = self._log.read_batches(batch_size=batch_size, **filters)
         return _flatten(iterate_in_threads(batches), checked_limit)
 
-    @copy_parameters(BaseLog.read_batches)
-    def read_batches(self, **filters: Any) -> AsyncIterator[list[EventRecord]]:
+    @list_read_filters
+    def read_batches(
+        self,
+        *,
+        limit: int | None = None,
+        batch_size: int | None = None,
+        **filters: Unpack[ReadFilters],
+    ) -> AsyncGenerator[list[EventRecord], None]:
         """Iterate over batches of records, up to the current head; see `Log.read_batches`.
 
         Raises:
@@ -195,12 +222,17 @@ class AsyncLog:
             async for batch in log.aio.read_batches(batch_size=500):
                 print(len(batch))
         """
-        return iterate_in_threads(self._log.read_batches(**filters))
+        batches = self._log.read_batches(limit=limit, batch_size=batch_size, **filters)
+        return iterate_in_threads(batches)
 
-    @copy_parameters(BaseLog.read_stream)
     def read_stream(
-        self, stream: StreamRef, *, since: int | None = None, **options: Any
-    ) -> AsyncIterator[EventRecord]:
+        self,
+        stream: StreamRef,
+        *,
+        since: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> AsyncGenerator[EventRecord, None]:
         """Iterate over the records of a stream in order; see `Log.read_stream`.
 
         Raises:
@@ -209,7 +241,7 @@ class AsyncLog:
         Example:
             history = [record async for record in log.aio.read_stream(("order", "7"))]
         """
-        return self.read(stream=stream, since_seq=since, **options)
+        return self.read(stream=stream, since_seq=since, limit=limit, newest_first=newest_first)
 
     async def last_event(self, stream: StreamRef) -> EventRecord | None:
         """Return the last event of a stream, or None; see `Log.last_event`.
@@ -246,8 +278,9 @@ class AsyncLog:
         """
         return await self._execute(self._log.streams, stream_type, after=after, limit=limit)
 
-    @copy_parameters(BaseLog.event_types)
-    async def event_types(self, *args: Any, **options: Any) -> list[EventTypeCount]:
+    async def event_types(
+        self, prefix: str = "", *, after: str = "", limit: int = EVENT_TYPES_MAX
+    ) -> list[EventTypeCount]:
         """List event types by name, with bounded counts; see `Log.event_types`.
 
         Raises:
@@ -256,7 +289,7 @@ class AsyncLog:
         Example:
             types = await log.aio.event_types("order.", limit=10)
         """
-        return await self._execute(lambda: self._log.event_types(*args, **options))
+        return await self._execute(self._log.event_types, prefix, after=after, limit=limit)
 
     async def find_append(
         self, idempotency_key: str, *, producer_id: str | None = None
@@ -269,8 +302,7 @@ class AsyncLog:
         Example:
             receipt = await log.aio.find_append("import-2026-11-18")
         """
-        find = self._log.find_append
-        return await self._execute(lambda: find(idempotency_key, producer_id=producer_id))
+        return await self._execute(self._log.find_append, idempotency_key, producer_id=producer_id)
 
     async def find_command(self, *, actor: str, endpoint: str, key: str) -> AppendResult | None:
         """Return the receipt stored for a command, or None; see `Log.find_command`.
@@ -282,8 +314,7 @@ class AsyncLog:
             find = log.aio.find_command
             receipt = await find(actor="u-1", endpoint="POST /orders", key="k-1")
         """
-        find = self._log.find_command
-        return await self._execute(lambda: find(actor=actor, endpoint=endpoint, key=key))
+        return await self._execute(self._log.find_command, actor=actor, endpoint=endpoint, key=key)
 
     async def decide(
         self,
@@ -318,8 +349,16 @@ class AsyncLog:
         )
         return await decide_and_append_async(self, self._log, decision, decider)
 
-    @copy_parameters(BaseLog.query)
-    async def query(self, *args: Any, **options: Any) -> QueryResult:
+    async def query(
+        self,
+        query: Query = MATCH_ALL,
+        *,
+        limit: int | None = None,
+        after: int | None = None,
+        head: int | None = None,
+        until: int | None = None,
+        newest_first: bool = False,
+    ) -> QueryResult:
         """Return the matching records and the version of their context; see `Log.query`.
 
         Raises:
@@ -329,7 +368,11 @@ class AsyncLog:
         Example:
             result = await log.aio.query(Query([Filter(types=["order.paid"])]), limit=10)
         """
-        return await self._run_cancellable(lambda: self._log.query(*args, **options))
+        return await self._run_cancellable(
+            lambda: self._log.query(
+                query, limit=limit, after=after, head=head, until=until, newest_first=newest_first
+            )
+        )
 
     async def head(self) -> int:
         """Return the last position of the log; see `Log.head`.
@@ -359,8 +402,15 @@ class AsyncLog:
         """
         await self._execute(self._log.declare, *declarations)
 
-    @copy_parameters(BaseLog.tail)
-    def tail(self, *args: Any, **options: Any) -> AsyncIterator[Batch]:
+    def tail(
+        self,
+        query: Query = MATCH_ALL,
+        *,
+        after: int | None = None,
+        idle_timeout: float | None = None,
+        poll_s: float = 1.0,
+        on_scanned: Callable[[int], None] | None = None,
+    ) -> AsyncGenerator[Batch, None]:
         """Follow the log from a position without a stored cursor; see `Log.tail`.
 
         Raises:
@@ -371,11 +421,23 @@ class AsyncLog:
             async for batch in log.aio.tail(after=0, idle_timeout=0.1):
                 print([record.event_type for record in batch])
         """
-        tail = self._log.tail(*args, **options)
+        tail = self._log.tail(
+            query, after=after, idle_timeout=idle_timeout, poll_s=poll_s, on_scanned=on_scanned
+        )
         return iterate_in_own_thread(iter(tail), tail.stop)
 
-    @copy_parameters(BaseLog.subscribe)
-    def subscribe(self, *args: Any, **options: Any) -> AsyncIterator[Batch]:
+    def subscribe(
+        self,
+        name: str,
+        query: Query = MATCH_ALL,
+        *,
+        start: int | Literal["head"] = 0,
+        lease_s: float = 10.0,
+        poll_s: float = 1.0,
+        idle_timeout: float | None = None,
+        backoff_s: float = 0.2,
+        backoff_cap_s: float = 30.0,
+    ) -> AsyncGenerator[Batch, None]:
         """Open a durable subscription; see `Log.subscribe`.
 
         Raises:
@@ -387,7 +449,16 @@ class AsyncLog:
             async for batch in log.aio.subscribe("mailer", idle_timeout=0.1):
                 print("send", len(batch), "mails")
         """
-        subscription = self._log.subscribe(*args, **options)
+        subscription = self._log.subscribe(
+            name,
+            query,
+            start=start,
+            lease_s=lease_s,
+            poll_s=poll_s,
+            idle_timeout=idle_timeout,
+            backoff_s=backoff_s,
+            backoff_cap_s=backoff_cap_s,
+        )
         return iterate_in_own_thread(iter(subscription), subscription.stop)
 
     async def subscriptions(self) -> list[SubscriptionStatus]:
@@ -429,7 +500,7 @@ class AsyncLog:
         Example:
             await log.aio.for_tenant("acme").append([NewEvent("order.placed", {"total": 12})])
         """
-        return AsyncLog(self._log.for_tenant(tenant_id), self._execute)
+        return AsyncLog(self._log.for_tenant(tenant_id), self._execute, self._compute)
 
     async def purge_commands(self, *, older_than_hours: float = 24.0) -> int:
         """Delete old command records, and return how many; see `Log.purge_commands`.
@@ -492,7 +563,10 @@ def _is_large(events: object) -> bool:
         values = container
         if type(container) is dict:
             values = container.values()
-            budget -= sum(len(key) for key in container if type(key) is str)
+            try:
+                budget -= sum(map(len, container))
+            except TypeError:
+                return True  # a key is not a string: a thread finds the error to report
         for value in values:
             kind = type(value)
             if kind is str:
@@ -510,7 +584,7 @@ async def iterate_in_threads(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
 
 async def _flatten(
     batches: AsyncIterator[list[EventRecord]], limit: int | None
-) -> AsyncIterator[EventRecord]:
+) -> AsyncGenerator[EventRecord, None]:
     remaining = limit
     async for batch in batches:
         for record in batch if remaining is None else batch[:remaining]:

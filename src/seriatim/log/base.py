@@ -39,6 +39,7 @@ from seriatim.log.arguments import (
     check_timeout,
     invalid_argument,
     is_async,
+    list_read_filters,
     make_read_spec,
     make_type_range,
 )
@@ -49,7 +50,6 @@ from seriatim.log.explanation import explain_draft
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key, make_receipt
 from seriatim.log.projections import Projections, ReadModelConnections
 from seriatim.log.query_execution import QueryRange, QueryResult, run_query
-from seriatim.log.signatures import copy_parameters, list_keywords
 from seriatim.log.span_attributes import query_attributes, read_attributes
 from seriatim.log.subscription import Subscription, Tail, iterate_subscription_statuses
 from seriatim.store.common import is_page_full
@@ -62,7 +62,7 @@ from seriatim.store.port import (
     StreamSummary,
     SubscriptionStatus,
 )
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from seriatim.telemetry.event_bus import Telemetry
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
@@ -213,7 +213,7 @@ class BaseLog:
 
     # -- read
 
-    @list_keywords(make_read_spec, ReadFilters)
+    @list_read_filters
     def page(self, *, limit: int | None = None, **filters: Unpack[ReadFilters]) -> Page:
         """Read one page by position.
 
@@ -238,7 +238,7 @@ class BaseLog:
 
     def read_page(self, spec: ReadSpec) -> Page:
         """Read one page by a validated specification."""
-        with tracing.span("seriatim.read") as span:
+        with tracer.span("seriatim.read") as span:
             page = self._read_measured(spec)
             span.set(read_attributes(spec, page))
         return page
@@ -263,7 +263,7 @@ class BaseLog:
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
 
-    @list_keywords(make_read_spec, ReadFilters)
+    @list_read_filters
     def read_batches(
         self,
         *,
@@ -309,8 +309,14 @@ class BaseLog:
             self.settings.limits, tenant_id=self.tenant_id, limit=page_size, **filters
         )
 
-    @copy_parameters(read_batches)
-    def read(self, **filters: Any) -> Iterator[EventRecord]:
+    @list_read_filters
+    def read(
+        self,
+        *,
+        limit: int | None = None,
+        batch_size: int | None = None,
+        **filters: Unpack[ReadFilters],
+    ) -> Iterator[EventRecord]:
         """Iterate over records in order, up to the current head.
 
         The parameters are those of `read_batches`.
@@ -321,7 +327,8 @@ class BaseLog:
         Example:
             newest = list(log.read(types=["order.*"], newest_first=True, limit=10))
         """
-        return chain.from_iterable(self.read_batches(**filters))
+        batches = self.read_batches(limit=limit, batch_size=batch_size, **filters)
+        return chain.from_iterable(batches)
 
     def iterate_batches(self, spec: ReadSpec) -> Iterator[list[EventRecord]]:
         """Iterate over the batches of a validated specification, up to the current head."""
@@ -521,7 +528,7 @@ class BaseLog:
             log.append([event], ExpectedContext(query, result.context_version))
         """
         window = QueryRange(limit, after, until, head, newest_first)
-        with tracing.span("seriatim.query") as span:
+        with tracer.span("seriatim.query") as span:
             result = self._run_query(query, window)
             span.set(query_attributes(self.tenant_id, result))
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from operator import attrgetter
@@ -167,6 +167,7 @@ def _parse_payload(number: int, line: ExportLine) -> Any:
         raise InvalidEvent(msg, details={"line": number, "field": "payload"}) from None
 
 
+PREPARED_EVENTS = 100  # validated together
 GROUP_EVENTS = 2000
 GROUP_BYTES = 4 * 1024 * 1024
 IN_FLIGHT_MAX = 3  # groups: one being stored, one queued, one being prepared
@@ -265,6 +266,7 @@ def import_events(
                     groups.send(append)
                     if progress is not None:
                         progress(events)
+                groups.prepare()  # a page bounds the bytes of appends that are not validated yet
             groups.finish()
         except InvalidEvent:  # a malformed line: import the appends before it
             groups.finish()
@@ -333,6 +335,16 @@ class _Group(msgspec.Struct):
 _SubmittedGroup = tuple[list[NumberedLines], "Future[list[Outcome]]"]
 
 
+def _check_hashes(append: NumberedLines, request: AppendRequest) -> None:
+    """Raise `InvalidEvent` if a payload does not match the hash in the file."""
+    for (number, line), event in zip(append, request.events, strict=True):
+        if line.payload_hash not in (None, event.payload_hash):
+            msg = (
+                f"line {number}: the payload does not match its payload_hash; the file was altered"
+            )
+            raise InvalidEvent(msg, details={"line": number})
+
+
 class _GroupWriter:
     """Commit appends in groups, a bounded number in flight; one thread keeps the file's order."""
 
@@ -341,6 +353,8 @@ class _GroupWriter:
         self._log = log
         self._writer = writer
         self._divergence = DivergenceDetector(log.store, log.tenant_id)
+        self._unprepared: list[AppendFromFile] = []
+        self._unprepared_events = 0
         self._open = _Group()
         self._in_flight: deque[_SubmittedGroup] = deque()
 
@@ -351,20 +365,52 @@ class _GroupWriter:
         )
 
     def send(self, append: AppendFromFile) -> None:
-        """Validate an append and add it to the open group."""
-        if isinstance(append, OversizedAppend):
-            refusal = ImportRefusal(append.line, append.events, LimitExceeded.code, append.message)
-            self._report_refusal(refusal)
-            return
+        """Validate an append, together with those before it, and add it to the open group."""
+        self._unprepared.append(append)
+        self._unprepared_events += _get_tenant_and_size(append)[1]
+        if self._unprepared_events >= PREPARED_EVENTS:
+            self.prepare()
+
+    def prepare(self) -> None:
+        """Validate the appends that were sent, and add them to groups in their order."""
+        appends, self._unprepared, self._unprepared_events = self._unprepared, [], 0
+        for append, request in zip(appends, self._prepare_together(appends), strict=True):
+            if isinstance(append, OversizedAppend):
+                self._report_refusal(
+                    ImportRefusal(append.line, append.events, LimitExceeded.code, append.message)
+                )
+                continue
+            try:
+                checked = self._check(append, request)
+            except BackendFailure:
+                raise
+            except SeriatimError as error:
+                self._refuse(append, error)
+            else:
+                self._add_to_group(append, checked)
+
+    def _prepare_together(self, appends: list[AppendFromFile]) -> Sequence[AppendRequest | None]:
+        """Validate appends at once, since that costs less; no requests if one is refused."""
         try:
-            for number, line in append:
-                self._divergence.check(line, number)
-            request = self._make_request(append, _IMPORT_RULES)
+            drafts = [self._make_draft(append) for append in appends if isinstance(append, list)]
+            if len(drafts) < len(appends) or any(draft.condition for draft in drafts):
+                return [None] * len(appends)
+            return self._log.appender.prepare_requests(drafts)
         except BackendFailure:
             raise
-        except SeriatimError as error:
-            self._refuse(append, error)
-            return
+        except SeriatimError:
+            return [None] * len(appends)  # validated one by one, for the error of each
+
+    def _check(self, append: NumberedLines, request: AppendRequest | None) -> AppendRequest:
+        """Return the valid request of an append; raises the error that refuses it."""
+        for number, line in append:
+            self._divergence.check(line, number)
+        if request is None:
+            request = self._log.appender.prepare_request(self._make_draft(append))
+        _check_hashes(append, request)
+        return request
+
+    def _add_to_group(self, append: NumberedLines, request: AppendRequest) -> None:
         # A store may commit the appends of a group in any order, so appends with and without
         # conditions never share one.
         conditional = bool(request.conditions)
@@ -401,7 +447,8 @@ class _GroupWriter:
             return [make_unexpected_error(error)] * len(requests)
 
     def finish(self) -> None:
-        """Commit the open group and wait for all groups in flight."""
+        """Commit the appends that were sent, and wait for all groups in flight."""
+        self.prepare()
         self._submit_group()
         while self._in_flight:
             self._settle_oldest()
@@ -466,7 +513,8 @@ class _GroupWriter:
         refusal: Exception | None = None
         for rules in (_IMPORT_RULES, _SHARED_KEY_RULES):
             try:
-                request = self._make_request(append, rules)
+                request = self._log.appender.prepare_request(self._make_draft(append, rules))
+                _check_hashes(append, request)
             except SeriatimError as error:
                 refusal = error
                 break
@@ -478,24 +526,15 @@ class _GroupWriter:
         if refusal is not None:
             self._refuse(append, refusal)
 
-    def _make_request(self, append: NumberedLines, rules: ProfileRules) -> AppendRequest:
+    def _make_draft(self, append: NumberedLines, rules: ProfileRules = _IMPORT_RULES) -> Draft:
         if rules is _IMPORT_RULES and has_shared_keys(append):
             rules = _SHARED_KEY_RULES
-        draft = Draft(
+        return Draft(
             tenant_id=append[0][1].tenant_id or self._log.tenant_id,
             profile_rules=rules,
             events=[make_new_event(number, line) for number, line in append],
             condition=self._make_conditions(append),
         )
-        request = self._log.appender.prepare_request(draft)
-        for (number, line), event in zip(append, request.events, strict=True):
-            if line.payload_hash not in (None, event.payload_hash):
-                msg = (
-                    f"line {number}: the payload does not match its payload_hash; the file was "
-                    "altered"
-                )
-                raise InvalidEvent(msg, details={"line": number})
-        return request
 
     def _make_conditions(self, append: NumberedLines) -> tuple[Condition, ...]:
         """Return the expected sequence numbers for kinds that require them (contract B11)."""

@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +172,7 @@ class Projections:
             ProjectionStanding(
                 name=progress.name,
                 position=progress.position,
+                # Not negative: a projection may have passed the head, which was read before.
                 lag=max(0, head - progress.position),
                 updated_at=progress.updated_at,
                 status=progress.status,
@@ -511,7 +511,35 @@ class AsyncProjections:
         """
         return await self._execute(self._projections.failures, name)
 
-    async def pause(self, name: str, *, reason: str = "") -> bool:
+    async def list_failures(
+        self, name: str, tenant_id: str, *, after: int = 0, limit: int
+    ) -> list[FailureRecord]:
+        """Return one page of the failures of a tenant; see `Projections.list_failures`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                page = await log.aio.projections.list_failures(standing.name, "default", limit=9)
+        """
+        return await self._execute(
+            self._projections.list_failures, name, tenant_id, after=after, limit=limit
+        )
+
+    async def count_failures(self, name: str, tenant_id: str) -> FailureCounts:
+        """Count the failures of a tenant; see `Projections.count_failures`.
+
+        Raises:
+            NotFound: There is no such projection.
+
+        Example:
+            for standing in await log.aio.projections.status():
+                print(await log.aio.projections.count_failures(standing.name, "default"))
+        """
+        return await self._execute(self._projections.count_failures, name, tenant_id)
+
+    async def pause(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
         """Stop a projection at its current position; see `Projections.pause`.
 
         Raises:
@@ -521,9 +549,11 @@ class AsyncProjections:
             for standing in await log.aio.projections.status():
                 await log.aio.projections.pause(standing.name, reason="deploying")
         """
-        return await self._execute(partial(self._projections.pause, name, reason=reason))
+        return await self._execute(self._projections.pause, name, reason=reason, operator=operator)
 
-    async def resume(self, name: str, *, reason: str = "") -> bool:
+    async def resume(
+        self, name: str, *, reason: str = "", operator: Operator | None = None
+    ) -> bool:
         """Resume a paused projection; see `Projections.resume`.
 
         Raises:
@@ -533,7 +563,7 @@ class AsyncProjections:
             for standing in await log.aio.projections.status():
                 await log.aio.projections.resume(standing.name)
         """
-        return await self._execute(partial(self._projections.resume, name, reason=reason))
+        return await self._execute(self._projections.resume, name, reason=reason, operator=operator)
 
     async def retry(
         self,
@@ -542,6 +572,7 @@ class AsyncProjections:
         *,
         expected_count: int | None = None,
         reason: str = "",
+        operator: Operator | None = None,
     ) -> tuple[int, bool]:
         """Retry failures in the current run or the next one; see `Projections.retry`.
 
@@ -553,10 +584,18 @@ class AsyncProjections:
             for standing in await log.aio.projections.status():
                 await log.aio.projections.retry(standing.name, reason="the fold is fixed")
         """
-        call = partial(self._projections.retry, name, position, reason=reason)
-        return await self._execute(partial(call, expected_count=expected_count))
+        return await self._execute(
+            self._projections.retry,
+            name,
+            position,
+            expected_count=expected_count,
+            reason=reason,
+            operator=operator,
+        )
 
-    async def skip(self, name: str, position: int, *, reason: str = "") -> bool:
+    async def skip(
+        self, name: str, position: int, *, reason: str = "", operator: Operator | None = None
+    ) -> bool:
         """Skip a failed event; see `Projections.skip`.
 
         Raises:
@@ -568,7 +607,9 @@ class AsyncProjections:
                     position = record.failure.position
                     await log.aio.projections.skip(standing.name, position, reason="bad data")
         """
-        return await self._execute(partial(self._projections.skip, name, position, reason=reason))
+        return await self._execute(
+            self._projections.skip, name, position, reason=reason, operator=operator
+        )
 
 
 def poll_delays() -> Iterator[float]:

@@ -27,6 +27,7 @@ AGGREGATES_PROFILE = register_profile(
         error_types=LOG_PROFILE.error_types,
         required=("stream", "request_id", "actor_type", "actor_id"),
         actor_types=("user", "service_principal", "system"),
+        # The events of a command share its key (C7).
         keys_are_unique=False,
     )
 )

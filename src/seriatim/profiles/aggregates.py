@@ -14,7 +14,6 @@ from seriatim.core.tenants import is_infrastructure
 from seriatim.log.arguments import check_name, invalid_argument
 from seriatim.log.base import BaseLog, Events
 from seriatim.log.batches import Page
-from seriatim.log.signatures import copy_parameters
 from seriatim.profiles.aggregate_values import (
     AGGREGATES_PROFILE,
     Aggregate,
@@ -323,8 +322,26 @@ class Aggregates(Profile):
 class AsyncAggregates(AsyncProfile[Aggregates]):
     """The aggregates profile for asyncio; parameters and results are those of `Aggregates`."""
 
-    @copy_parameters(Aggregates.append)
-    async def append(self, *args: Any, **kwargs: Any) -> AggregateAppendResult:
+    async def append(
+        self,
+        events: Events,
+        *,
+        org_id: str | None = None,
+        expected_seq: ExpectedSeqs = ...,
+        command: Command | None = None,
+        timeout: float | None = None,
+        connection: Any = None,
+        aggregate_type: str | None = None,
+        aggregate_id: str | None = None,
+        actor_type: str | None = None,
+        actor_id: str | None = None,
+        request_id: str | None = None,
+        idempotency_key: str | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+    ) -> AggregateAppendResult:
         """Append the events of a command atomically; see `Aggregates.append`.
 
         Example:
@@ -333,34 +350,110 @@ class AsyncAggregates(AsyncProfile[Aggregates]):
                 [event], org_id="acme", actor_type="user", actor_id="u-1", request_id="r-1"
             )
         """
-        return await self._append(Aggregates.append, *args, **kwargs)
+        return await self._append(
+            Aggregates.append,
+            events,
+            org_id=org_id,
+            expected_seq=expected_seq,
+            command=command,
+            timeout=timeout,
+            connection=connection,
+            aggregate_type=aggregate_type,
+            aggregate_id=aggregate_id,
+            actor_type=actor_type,
+            actor_id=actor_id,
+            request_id=request_id,
+            idempotency_key=idempotency_key,
+            app_id=app_id,
+            env_id=env_id,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+        )
 
-    @copy_parameters(Aggregates.load)
-    async def load(self, *args: Any, **kwargs: Any) -> Aggregate:
+    async def load(
+        self,
+        aggregate_type: str,
+        aggregate_id: str,
+        *,
+        org_id: str | None = None,
+        after_aggregate_seq: int | None = None,
+    ) -> Aggregate:
         """Return an aggregate with its events; see `Aggregates.load`.
 
         Example:
             order = await log.aggregates.aio.load("order", "7", org_id="acme")
         """
-        return await asyncio.to_thread(self._profile.load, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.load,
+            aggregate_type,
+            aggregate_id,
+            org_id=org_id,
+            after_aggregate_seq=after_aggregate_seq,
+        )
 
-    @copy_parameters(Aggregates.read)
-    async def read(self, *args: Any, **kwargs: Any) -> AggregatePage:
+    async def read(
+        self,
+        after_event_id: int = 0,
+        limit: int | None = None,
+        *,
+        org_id: str | None = None,
+        infrastructure: bool = False,
+        until_event_id: int | None = None,
+        event_type: str | Sequence[str] | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
+    ) -> AggregatePage:
         """Return one page of an organisation's events after a cursor; see `Aggregates.read`.
 
         Example:
             page = await log.aggregates.aio.read(org_id="acme", limit=100)
         """
-        return await asyncio.to_thread(self._profile.read, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.read,
+            after_event_id,
+            limit,
+            org_id=org_id,
+            infrastructure=infrastructure,
+            until_event_id=until_event_id,
+            event_type=event_type,
+            app_id=app_id,
+            env_id=env_id,
+        )
 
-    @copy_parameters(Aggregates.audit)
-    async def audit(self, *args: Any, **kwargs: Any) -> AggregatePage:
+    async def audit(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        clock: Literal["occurred_at", "recorded_at"] = "occurred_at",
+        after_event_id: int = 0,
+        limit: int | None = None,
+        org_id: str | None = None,
+        infrastructure: bool = False,
+        until_event_id: int | None = None,
+        event_type: str | Sequence[str] | None = None,
+        app_id: str | None = None,
+        env_id: str | None = None,
+    ) -> AggregatePage:
         """Return one page of the events in a time window; see `Aggregates.audit`.
 
         Example:
             page = await log.aggregates.aio.audit(org_id="acme", since="2026-11-01T00:00:00Z")
         """
-        return await asyncio.to_thread(self._profile.audit, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.audit,
+            since=since,
+            until=until,
+            clock=clock,
+            after_event_id=after_event_id,
+            limit=limit,
+            org_id=org_id,
+            infrastructure=infrastructure,
+            until_event_id=until_event_id,
+            event_type=event_type,
+            app_id=app_id,
+            env_id=env_id,
+        )
 
 
 def _common_fields(command: Command | None, **fields: str | None) -> Mapping[str, str]:

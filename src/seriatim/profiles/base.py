@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -194,15 +194,20 @@ class AsyncProfile(Generic[ProfileT]):
     def __init__(self, profile: ProfileT) -> None:
         self._profile = profile
 
-    async def _append(self, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    async def _append(
+        self,
+        method: Callable[Concatenate[ProfileT, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         """Await an append; `method` is one that `append_method` made."""
         plan: PlannedAppend[T] = _PLANNING_METHODS[method](self._profile, *args, **kwargs)
         return await plan.run_async()
 
 
 async def iterate_async(
-    method: Callable[..., Iterable[T]], *args: Any, **kwargs: Any
-) -> AsyncIterator[T]:
+    method: Callable[P, Iterable[T]], *args: P.args, **kwargs: P.kwargs
+) -> AsyncGenerator[T, None]:
     """Call a method in a worker thread, and iterate over its result in worker threads."""
     source = await asyncio.to_thread(method, *args, **kwargs)
     # An iterator with `stop` follows the log and can wait for a long time; the others end.

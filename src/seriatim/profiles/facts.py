@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from threading import Thread
 from typing import Any, Literal
@@ -17,7 +17,6 @@ from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules, register_prof
 from seriatim.core.query import MATCH_ALL, Query
 from seriatim.core.request import ExpectedContext
 from seriatim.log.base import Events
-from seriatim.log.signatures import copy_parameters
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.profiles.base import (
     AsyncProfile,
@@ -362,54 +361,134 @@ class Facts(Profile):
 class AsyncFacts(AsyncProfile[Facts]):
     """The facts profile for asyncio; parameters, results and errors are those of `Facts`."""
 
-    @copy_parameters(Facts.append)
-    async def append(self, *args: Any, **kwargs: Any) -> FactAppendResult:
+    async def append(
+        self,
+        new_events: Events,
+        *,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+        connection: Any = None,
+    ) -> FactAppendResult:
         """Append a batch atomically; see `Facts.append`.
 
         Example:
             event = {"event_type": "seat.reserved", "payload": {"seat": "12A"}}
             receipt = await log.facts.aio.append([event])
         """
-        return await self._append(Facts.append, *args, **kwargs)
+        return await self._append(
+            Facts.append,
+            new_events,
+            idempotency_key=idempotency_key,
+            timeout=timeout,
+            connection=connection,
+        )
 
-    @copy_parameters(Facts.append_if)
-    async def append_if(self, *args: Any, **kwargs: Any) -> FactAppendResult | FactAppendConflict:
+    async def append_if(
+        self,
+        new_events: Events,
+        context_query: EventQuery,
+        expected_context_version: int | UnsetType | None = UNSET,
+        *,
+        after: int | UnsetType = UNSET,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+        connection: Any = None,
+    ) -> FactAppendResult | FactAppendConflict:
         """Append a batch only if the context has not changed; see `Facts.append_if`.
 
         Example:
             booked = Query([Filter(types=["seat.booked"])])
             result = await log.facts.aio.append_if([NewEvent("seat.booked")], booked, None)
         """
-        return await self._append(Facts.append_if, *args, **kwargs)
+        return await self._append(
+            Facts.append_if,
+            new_events,
+            context_query,
+            expected_context_version,
+            after=after,
+            idempotency_key=idempotency_key,
+            timeout=timeout,
+            connection=connection,
+        )
 
-    @copy_parameters(Facts.query)
-    async def query(self, *args: Any, **kwargs: Any) -> FactQueryResult:
+    async def query(
+        self,
+        event_query: EventQuery | None = None,
+        *,
+        limit: int | None = None,
+        after: int | None = None,
+        head: int | None = None,
+        until: int | None = None,
+        newest_first: bool = False,
+    ) -> FactQueryResult:
         """Return the matching records and the version of their context; see `Facts.query`.
 
         Example:
             found = await log.facts.aio.query(Query([Filter(types=["order.paid"])]))
         """
-        return await asyncio.to_thread(self._profile.query, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.query,
+            event_query,
+            limit=limit,
+            after=after,
+            head=head,
+            until=until,
+            newest_first=newest_first,
+        )
 
-    @copy_parameters(Facts.tail)
-    def tail(self, *args: Any, **kwargs: Any) -> AsyncIterator[list[FactRecord]]:
+    def tail(
+        self,
+        event_query: EventQuery | None = None,
+        *,
+        after: int | None = None,
+        idle_timeout: float | None = None,
+        poll_s: float = 1.0,
+        on_scanned: Callable[[int], None] | None = None,
+    ) -> AsyncGenerator[list[FactRecord], None]:
         """Follow a query live without a stored cursor; see `Facts.tail`.
 
         Example:
             async for batch in log.facts.aio.tail(after=0, idle_timeout=0.1):
                 print([record.event_type for record in batch])
         """
-        return iterate_async(self._profile.tail, *args, **kwargs)
+        return iterate_async(
+            self._profile.tail,
+            event_query,
+            after=after,
+            idle_timeout=idle_timeout,
+            poll_s=poll_s,
+            on_scanned=on_scanned,
+        )
 
-    @copy_parameters(Facts.subscribe)
-    def subscribe(self, *args: Any, **kwargs: Any) -> AsyncIterator[list[FactRecord]]:
+    def subscribe(
+        self,
+        name: str,
+        event_query: EventQuery | None = None,
+        *,
+        start: int | Literal["head"] = 0,
+        lease_s: float = 10.0,
+        poll_s: float = 1.0,
+        idle_timeout: float | None = None,
+        backoff_s: float = 0.2,
+        backoff_cap_s: float = 30.0,
+    ) -> AsyncGenerator[list[FactRecord], None]:
         """Follow a query under a durable name; see `Facts.subscribe`.
 
         Example:
             async for batch in log.facts.aio.subscribe("mailer", idle_timeout=0.1):
                 print("send", len(batch), "mails")
         """
-        return iterate_async(self._profile.subscribe, *args, **kwargs)
+        return iterate_async(
+            self._profile.subscribe,
+            name,
+            event_query,
+            start=start,
+            lease_s=lease_s,
+            poll_s=poll_s,
+            idle_timeout=idle_timeout,
+            backoff_s=backoff_s,
+            backoff_cap_s=backoff_cap_s,
+        )
 
 
 def _to_query(query: EventQuery | None) -> Query:
@@ -422,6 +501,7 @@ def _check_events(new_events: Events) -> Any:
     """Apply the checks of this profile; the append makes all others."""
     if isinstance(new_events, NewEvent | Mapping | str) or not isinstance(new_events, Iterable):
         return new_events
+    # An iterator could be read only once, and the append reads the events again.
     events = list(new_events)
     for index, event in enumerate(events):
         if isinstance(event, Mapping):

@@ -137,6 +137,7 @@ def to_new_event(envelope: EventEnvelope | Mapping[str, Any]) -> NewEvent:
         source_subsystem=source.get("subsystem"),
         actor_type=actor.get("actor_type"),
         actor_id=actor.get("actor_id"),
+        # Lists come from JSON; the append refuses anything else and names the field.
         tags=tuple(tags) if isinstance(tags, list) else tags,
         **{_RENAMED.get(name, name): value for name, value in fields.items()},
     )
@@ -184,6 +185,7 @@ def _choose_producer(envelope_producer: Any, source_producer: Any) -> Any:
 
 
 def _event_error(field: str, problem: str) -> Exception:
+    # The index is always 0: traces are appended one event at a time.
     return TRACES_PROFILE.error(ValidationError("envelope", field, problem), 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -12,10 +12,9 @@ import msgspec
 
 from seriatim.core.decision_graph import TRACE_STREAM_TYPE
 from seriatim.core.event import EventRecord, StreamRef
-from seriatim.log.arguments import check_name, invalid_argument
+from seriatim.log.arguments import ReadFilters, check_name, invalid_argument
 from seriatim.log.base import BaseLog
 from seriatim.log.cursors import check_cursor, make_cursor
-from seriatim.log.signatures import copy_parameters
 from seriatim.profiles.base import (
     AsyncProfile,
     FieldNames,
@@ -85,15 +84,16 @@ class TraceFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     def read_batches(self, log: BaseLog, batch_size: int | None) -> Iterator[list[EventRecord]]:
         """Read all matching events of traces in batches."""
-        return log.read_batches(batch_size=batch_size, scope="traces", **self._log_filters())
+        return log.read_batches(batch_size=batch_size, **self._log_filters())
 
     def read_page(self, log: BaseLog, limit: int) -> list[EventRecord]:
         """Read the first matching events of traces."""
-        return log.page(limit=limit, scope="traces", **self._log_filters()).records
+        return log.page(limit=limit, **self._log_filters()).records
 
-    def _log_filters(self) -> dict[str, Any]:
+    def _log_filters(self) -> ReadFilters:
         """Return the filters by the log's names."""
         return {
+            "scope": "traces",
             "after": 0 if self.since_log_seq is None else self.since_log_seq,
             "until": self.until_log_seq,
             "stream": None if self.trace_id is None else _to_stream(self.trace_id),
@@ -357,6 +357,7 @@ class Traces(Profile):
         log = self._for_tenant(tenant_id)
         name = check_name("projection_name", projection_name)
         stored = log.store.cursor(log.tenant_id, "projection", name)
+        # The store refuses to change the query of a cursor.
         query = "" if stored is None else stored.query
         with _CURSOR_FIELD_NAMES.translate_errors():
             cursor = make_cursor(log.store, log.tenant_id, "projection", name, last_log_seq, query)
@@ -387,8 +388,14 @@ class Traces(Profile):
 class AsyncTraces(AsyncProfile[Traces]):
     """The traces profile for asyncio; parameters, results and errors are those of `Traces`."""
 
-    @copy_parameters(Traces.append_event)
-    async def append_event(self, *args: Any, **kwargs: Any) -> StoredEvent:
+    async def append_event(
+        self,
+        envelope: EventEnvelope | Mapping[str, Any],
+        *,
+        tenant_id: str | None = None,
+        timeout: float | None = None,
+        connection: Any = None,
+    ) -> StoredEvent:
         """Append one event of a trace; see `Traces.append_event`.
 
         Example:
@@ -406,89 +413,166 @@ class AsyncTraces(AsyncProfile[Traces]):
             )
             stored = await log.traces.aio.append_event(envelope)
         """
-        return await self._append(Traces.append_event, *args, **kwargs)
+        return await self._append(
+            Traces.append_event,
+            envelope,
+            tenant_id=tenant_id,
+            timeout=timeout,
+            connection=connection,
+        )
 
-    @copy_parameters(Traces.get_trace_events)
-    async def get_trace_events(self, *args: Any, **kwargs: Any) -> list[StoredEvent]:
+    async def get_trace_events(
+        self,
+        trace_id: str,
+        *,
+        tenant_id: str | None = None,
+        since_trace_seq: int | None = None,
+        limit: int | None = None,
+    ) -> list[StoredEvent]:
         """Return a trace's events by ascending `trace_seq`; see `Traces.get_trace_events`.
 
         Example:
             events = await log.traces.aio.get_trace_events("t-1")
         """
-        return await asyncio.to_thread(self._profile.get_trace_events, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.get_trace_events,
+            trace_id,
+            tenant_id=tenant_id,
+            since_trace_seq=since_trace_seq,
+            limit=limit,
+        )
 
-    @copy_parameters(Traces.list_events)
-    async def list_events(self, *args: Any, **kwargs: Any) -> list[StoredEvent]:
+    async def list_events(
+        self,
+        *,
+        tenant_id: str | None = None,
+        limit: int | None = None,
+        trace_id: str | None = None,
+        event_type: str | None = None,
+        since_log_seq: int | None = None,
+        until_log_seq: int | None = None,
+        since_occurred_at: str | None = None,
+        until_occurred_at: str | None = None,
+    ) -> list[StoredEvent]:
         """Return the matching events by ascending `log_seq`; see `Traces.list_events`.
 
         Example:
             events = await log.traces.aio.list_events(event_type="TraceStarted")
         """
-        return await asyncio.to_thread(self._profile.list_events, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.list_events,
+            tenant_id=tenant_id,
+            limit=limit,
+            trace_id=trace_id,
+            event_type=event_type,
+            since_log_seq=since_log_seq,
+            until_log_seq=until_log_seq,
+            since_occurred_at=since_occurred_at,
+            until_occurred_at=until_occurred_at,
+        )
 
-    @copy_parameters(Traces.iter_event_batches)
-    def iter_event_batches(self, *args: Any, **kwargs: Any) -> AsyncIterator[list[StoredEvent]]:
+    def iter_event_batches(
+        self,
+        *,
+        tenant_id: str | None = None,
+        batch_size: int | None = None,
+        limit: int | None = None,
+        trace_id: str | None = None,
+        event_type: str | None = None,
+        since_log_seq: int | None = None,
+        until_log_seq: int | None = None,
+        since_occurred_at: str | None = None,
+        until_occurred_at: str | None = None,
+    ) -> AsyncGenerator[list[StoredEvent], None]:
         """Iterate over batches of matching events; see `Traces.iter_event_batches`.
 
         Example:
             async for batch in log.traces.aio.iter_event_batches(batch_size=500):
                 print(len(batch))
         """
-        return iterate_async(self._profile.iter_event_batches, *args, **kwargs)
+        return iterate_async(
+            self._profile.iter_event_batches,
+            tenant_id=tenant_id,
+            batch_size=batch_size,
+            limit=limit,
+            trace_id=trace_id,
+            event_type=event_type,
+            since_log_seq=since_log_seq,
+            until_log_seq=until_log_seq,
+            since_occurred_at=since_occurred_at,
+            until_occurred_at=until_occurred_at,
+        )
 
-    @copy_parameters(Traces.get_last_log_seq)
-    async def get_last_log_seq(self, *args: Any, **kwargs: Any) -> int:
+    async def get_last_log_seq(self, *, tenant_id: str | None = None) -> int:
         """Return the last `log_seq` of the whole log; see `Traces.get_last_log_seq`.
 
         Example:
             head = await log.traces.aio.get_last_log_seq()
         """
-        return await asyncio.to_thread(self._profile.get_last_log_seq, *args, **kwargs)
+        return await asyncio.to_thread(self._profile.get_last_log_seq, tenant_id=tenant_id)
 
-    @copy_parameters(Traces.is_trace_finished)
-    async def is_trace_finished(self, *args: Any, **kwargs: Any) -> bool:
+    async def is_trace_finished(self, trace_id: str, *, tenant_id: str | None = None) -> bool:
         """Return whether a trace has its closing event; see `Traces.is_trace_finished`.
 
         Example:
             finished = await log.traces.aio.is_trace_finished("t-1")
         """
-        return await asyncio.to_thread(self._profile.is_trace_finished, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.is_trace_finished, trace_id, tenant_id=tenant_id
+        )
 
-    @copy_parameters(Traces.get_next_trace_seq)
-    async def get_next_trace_seq(self, *args: Any, **kwargs: Any) -> int:
+    async def get_next_trace_seq(self, trace_id: str, *, tenant_id: str | None = None) -> int:
         """Return the `trace_seq` of the next event of a trace; see `Traces.get_next_trace_seq`.
 
         Example:
             trace_seq = await log.traces.aio.get_next_trace_seq("t-1")
         """
-        return await asyncio.to_thread(self._profile.get_next_trace_seq, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.get_next_trace_seq, trace_id, tenant_id=tenant_id
+        )
 
-    @copy_parameters(Traces.get_projection_cursor)
-    async def get_projection_cursor(self, *args: Any, **kwargs: Any) -> ProjectionCursor | None:
+    async def get_projection_cursor(
+        self, projection_name: str, *, tenant_id: str | None = None
+    ) -> ProjectionCursor | None:
         """Return the cursor of a projection; see `Traces.get_projection_cursor`.
 
         Example:
             cursor = await log.traces.aio.get_projection_cursor("dashboard")
         """
-        return await asyncio.to_thread(self._profile.get_projection_cursor, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.get_projection_cursor, projection_name, tenant_id=tenant_id
+        )
 
-    @copy_parameters(Traces.put_projection_cursor)
-    async def put_projection_cursor(self, *args: Any, **kwargs: Any) -> ProjectionCursor:
+    async def put_projection_cursor(
+        self,
+        projection_name: str,
+        last_log_seq: int,
+        *,
+        tenant_id: str | None = None,
+        reset: bool = False,
+    ) -> ProjectionCursor:
         """Store the cursor of a projection; see `Traces.put_projection_cursor`.
 
         Example:
             await log.traces.aio.put_projection_cursor("dashboard", 1)
         """
-        return await asyncio.to_thread(self._profile.put_projection_cursor, *args, **kwargs)
+        return await asyncio.to_thread(
+            self._profile.put_projection_cursor,
+            projection_name,
+            last_log_seq,
+            tenant_id=tenant_id,
+            reset=reset,
+        )
 
-    @copy_parameters(Traces.list_projection_cursors)
-    async def list_projection_cursors(self, *args: Any, **kwargs: Any) -> list[ProjectionCursor]:
+    async def list_projection_cursors(
+        self, *, tenant_id: str | None = None
+    ) -> list[ProjectionCursor]:
         """Return the cursors of all projections, by name; see `Traces.list_projection_cursors`.
 
         Example:
             cursors = await log.traces.aio.list_projection_cursors()
         """
-        return await asyncio.to_thread(self._profile.list_projection_cursors, *args, **kwargs)
+        return await asyncio.to_thread(self._profile.list_projection_cursors, tenant_id=tenant_id)
 
 
 def _to_stream(trace_id: str) -> StreamRef:

@@ -146,12 +146,12 @@ class AppendQueue(Generic[AnyQueuedAppend]):
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._appends: deque[AnyQueuedAppend] = deque()
+        self.appends: deque[AnyQueuedAppend] = deque()  # the oldest first, withdrawn ones included
         self._events = 0
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._appends)
+        return len(self.appends)
 
     def put(self, append: AnyQueuedAppend) -> None:
         """Add an append to the queue.
@@ -166,12 +166,10 @@ class AppendQueue(Generic[AnyQueuedAppend]):
         request = append.request
         events, size = self._events + len(request.events), self._bytes + request.size
         # An append larger than the queue limits is still accepted while the queue is empty.
-        if self._appends and (
-            events > self._limits.queue_events or size > self._limits.queue_bytes
-        ):
+        if self.appends and (events > self._limits.queue_events or size > self._limits.queue_bytes):
             raise self._make_full_error(events, size)
         self._events, self._bytes = events, size
-        self._appends.append(append)
+        self.appends.append(append)
 
     def _make_full_error(self, events: int, size: int) -> LimitExceeded:
         name, bound, actual = "queue_events", self._limits.queue_events, events
@@ -195,7 +193,7 @@ class AppendQueue(Generic[AnyQueuedAppend]):
             The appends of the group; empty if all queued appends were withdrawn.
 
         """
-        queued = len(self._appends)
+        queued = len(self.appends)
         split = queued >= SPLIT_THRESHOLD and not in_flight and writers > 1
         return self.take_group((queued + 1) // 2 if split else None)
 
@@ -203,13 +201,13 @@ class AppendQueue(Generic[AnyQueuedAppend]):
         """Take as many appends as fit one group, at most `max_appends`, without withdrawn ones."""
         group: list[AnyQueuedAppend] = []
         events = size = 0
-        while self._appends and (max_appends is None or len(group) < max_appends):
-            request = self._appends[0].request
+        while self.appends and (max_appends is None or len(group) < max_appends):
+            request = self.appends[0].request
             events += len(request.events)
             size += request.size
             if group and (events > self._limits.append_events or size > self._limits.append_bytes):
                 break
-            append = self._appends.popleft()
+            append = self.appends.popleft()
             self._events -= len(request.events)
             self._bytes -= request.size
             # A withdrawn append stays queued until here: removing it from the middle of the deque
@@ -290,8 +288,9 @@ class Committer:
         """
         deadline = time.monotonic() + timeout
         with self._ready:
-            self._check_open()
-            alone = not self._in_flight and not self._queue
+            if self._closed:
+                raise LogClosed
+            alone = not self._in_flight and not self._queue.appends
             if alone:
                 self._in_flight = self._leading = 1
         if not alone:
@@ -307,13 +306,19 @@ class Committer:
             raise make_unexpected_error(error) from error
         finally:
             with self._ready:
-                self._free_slot()
-                self._end_leading()
+                if self._queue.appends or self._shared.appends or self._closed:
+                    self._free_slot()
+                    self._end_leading()
+                else:  # nobody waits: the usual case, without further calls
+                    self._in_flight -= 1
+                    self._leading -= 1
+        if isinstance(outcome, AppendResult):
+            return outcome
         if isinstance(outcome, Deferred):
             # Nothing is stored, or the request is marked as sent before: a writer decides it.
             [request] = outcome.requests
             return self._wait(self.submit(request), deadline)
-        return unwrap(outcome)
+        raise outcome
 
     def _append_with_others(
         self, request: AppendRequest, timeout: float, deadline: float
@@ -490,15 +495,15 @@ class Committer:
         if self._in_flight < self.writers:
             self._wake_writer()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed
+
     def _wake_writer(self) -> None:
         if self._closed:
             self._ready.notify_all()  # `close` may wait, too
         else:
             self._ready.notify()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LogClosed
 
     def _start_writer(self) -> None:
         name = f"seriatim-writer-{len(self._threads)}"

@@ -49,6 +49,7 @@ def take_page(
     page: list[EventRecord] = []
     for record in records:
         page.append(record)
+        # After it was added: a page has at least one record, however large.
         max_bytes -= count_payload_bytes(record)
         if len(page) == limit or max_bytes <= 0:
             break

@@ -50,7 +50,7 @@ class LeaseKeeper:
     """Renews a lease in a daemon thread while a block runs.
 
     The thread ends when the lease is lost. Losing it interrupts nothing: writes are fenced by the
-    token of the lease, and `check` tells the work before it has effects that are not.
+    token of the lease, and `check` raises before the work has effects that are not.
 
     In a forked child the lease belongs to the parent: `check` raises `LeaseLost`, and the end of
     the block releases nothing.

@@ -21,7 +21,7 @@ from seriatim.core.errors import InvalidArgument, LeaseLost
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import hash_key, stream_key
 from seriatim.core.indexes import StoredIndex
-from seriatim.core.kinds import Declaration, EventType, Rules, StreamKind
+from seriatim.core.kinds import NO_RULES, Declaration, EventType, Rules, StreamKind
 from seriatim.core.predicate import PayloadDocument
 from seriatim.core.query import Matcher, Query
 from seriatim.core.request import AppendRequest, PreparedEvent, StoredCommand
@@ -95,6 +95,7 @@ class MemoryStore:
         self._kinds: list[StreamKind] = []
         self._types: list[EventType] = []
         self._indexes: list[StoredIndex] = []
+        self._rules = NO_RULES
         self._cursors: dict[_CursorKey, Cursor] = {}
         self._failures: dict[_CursorKey, tuple[int, str, int]] = {}  # count, error, time
         self._leases: dict[tuple[str, str], _StoredLease] = {}
@@ -114,7 +115,7 @@ class MemoryStore:
             head = len(self._records)
             self._contexts = self._complete_contexts(group, head)
             budget = self._contexts.lock_budget
-            results = decide_group(group, self, self.rules(), head, recorded_us, budget)
+            results = decide_group(group, self, self._rules, head, recorded_us, budget)
             for result in results:
                 if isinstance(result, PlacedAppend):
                     self._store_append(result, recorded_us)
@@ -145,7 +146,7 @@ class MemoryStore:
     def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
         """Evaluate the request's contexts in the caller's thread, before the lock is taken."""
         del rules  # no index helps to evaluate a context here
-        contexts = collect_contexts((request,))
+        contexts = collect_contexts((request,)) if request.conditions else None
         if not contexts:
             return request
         # Without the lock: records are only added, so those up to this head never change.
@@ -196,7 +197,7 @@ class MemoryStore:
     def explain(self, request: AppendRequest) -> DecisionTrace:
         with self._changed:
             self._contexts = self._complete_contexts([request], len(self._records))
-            return trace_decision(request, self, self.rules())
+            return trace_decision(request, self, self._rules)
 
     def restore(self, events: Sequence[RestoredEvent]) -> None:
         with self._changed:
@@ -337,12 +338,11 @@ class MemoryStore:
     # -- declarations
 
     def rules(self) -> Rules:
-        version = len(self._kinds) + len(self._types) + len(self._indexes)
-        return Rules(tuple(self._kinds), tuple(self._types), version, tuple(self._indexes))
+        return self._rules
 
     def declare(self, declaration: Declaration) -> None:
         with self._changed:
-            rules = self.rules()
+            rules = self._rules
             if isinstance(declaration, StreamKind):
                 if not rules.has_kind(declaration):
                     self._kinds.append(declaration)
@@ -351,6 +351,10 @@ class MemoryStore:
                     self._types.append(declaration)
             elif not rules.has_index(declaration):
                 self._indexes.append(StoredIndex(declaration.event_type, declaration.path))
+            version = len(self._kinds) + len(self._types) + len(self._indexes)
+            self._rules = Rules(
+                tuple(self._kinds), tuple(self._types), version, tuple(self._indexes)
+            )
 
     # -- consumers
 

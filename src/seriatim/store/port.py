@@ -235,7 +235,7 @@ class LogSize(msgspec.Struct, frozen=True):
 
     Attributes:
         bytes: Events, tags and their indexes; on SQLite the whole file. None in memory.
-        index_bytes: The part of the indexes; None if the backend does not tell them apart.
+        index_bytes: The part of the indexes; None if the backend does not separate them.
     """
 
     bytes: int | None = None
@@ -332,7 +332,8 @@ class GroupWriter(Protocol):
     def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group of appends and return one outcome per request, in order.
 
-        A refused request does not affect the others: its outcome is the error.
+        A refused request does not affect the others: its outcome is the error. An empty group
+        stores nothing.
         """
         ...
 

@@ -52,7 +52,7 @@ class Submission:
         """Commit an append and wait for its receipt; see `Committer.append`."""
         return self.threads.append(request, timeout)
 
-    async def append_async(self, request: AppendRequest, timeout: float) -> AppendResult:  # noqa: ASYNC109 - one timer serves all appends of a loop
+    async def append_async(self, request: AppendRequest, timeout: float) -> AppendResult:
         """Commit an append of the running event loop; see `AsyncCommitter.append`."""
         loop = asyncio.get_running_loop()
         driver = self._loops.get(loop)

@@ -15,7 +15,7 @@ from seriatim.telemetry.log_format import bind_fields, write_logs
 from seriatim.telemetry.log_metrics import LogMetrics
 from seriatim.telemetry.metrics import Metrics, MetricsServer
 from seriatim.telemetry.span_export import export_spans
-from seriatim.telemetry.tracing import use_provider
+from seriatim.telemetry.tracer import use_provider
 
 __all__ = [
     "LogMetrics",

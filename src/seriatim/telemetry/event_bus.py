@@ -79,7 +79,7 @@ class Telemetry:
 
 
 def make_append_metadata(
-    request: AppendRequest | None, tenant_id: str, **more: Any
+    request: AppendRequest | None, tenant_id: str, **more: bool | str
 ) -> dict[str, Any]:
     """Return the metadata of an append: its tenant, and fields of its first event."""
     metadata: dict[str, Any] = {"tenant_id": tenant_id, **more}

@@ -18,7 +18,7 @@ import msgspec
 from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import SeriatimError
 from seriatim.core.guard import DEFAULT_GUARD
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 
 LogFormat = Literal["text", "json"]
 REQUEST_FIELDS = ("method", "route", "status", "duration_ms")  # in text: part of the message
@@ -218,7 +218,7 @@ def _context_fields(record: logging.LogRecord) -> dict[str, Any]:
         name: value if isinstance(value, int | float) else _redact(str(value))
         for name, value in fields.items()
     }
-    ids = tracing.current_ids()
+    ids = tracer.current_ids()
     return fields if ids is None else fields | {"trace_id": ids[0], "span_id": ids[1]}
 
 

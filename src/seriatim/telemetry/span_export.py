@@ -11,7 +11,7 @@ import msgspec
 
 from seriatim.config.telemetry import adopt_otel_variables, otel_variables, tracing_enabled
 from seriatim.core.errors import BackendFailure
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 
 logger = logging.getLogger("seriatim")
 
@@ -55,7 +55,7 @@ def export_spans(service: str, *, enabled: bool | None = None) -> Iterator[None]
             log.append([NewEvent("order.placed")])
     """
     export = tracing_enabled() if enabled is None else enabled
-    if not export or tracing.is_active():
+    if not export or tracer.is_active():
         yield
         return
     try:
@@ -79,7 +79,7 @@ def join_span_export(exporting: SpanExport | None) -> Iterator[None]:
 
     If that fails, a warning is logged and the task runs without.
     """
-    if exporting is not None and _Process.provider is None and not tracing.is_active():
+    if exporting is not None and _Process.provider is None and not tracer.is_active():
         adopt_otel_variables(exporting.variables)  # first: the SDK reads them when it starts
         try:
             _start(exporting)

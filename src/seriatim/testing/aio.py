@@ -8,10 +8,11 @@ import gc
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from seriatim.config import Settings
 from seriatim.core.decide import StaleRules
 from seriatim.core.errors import (
     BackendFailure,
@@ -114,7 +115,7 @@ class GatedLookupStore(SharedStore):
 
 
 def _follow(log: Log) -> AsyncGenerator[Batch, None]:
-    return cast("AsyncGenerator[Batch, None]", log.aio.subscribe("s", poll_s=0.02))
+    return log.aio.subscribe("s", poll_s=0.02)
 
 
 async def _first(batches: AsyncIterator[Batch]) -> Batch:
@@ -252,7 +253,7 @@ class AsyncContract:
             await taken
             await slow.aio.append(events(1))
 
-        with open_on_same_store(log, store, writers=1) as slow:
+        with open_on_same_store(log, store, settings=Settings(writers=1)) as slow:
             run_coroutine(scenario(slow))
 
         assert [record.append_position for record in log.read()] == [1, 2]
@@ -270,7 +271,7 @@ class AsyncContract:
             store.gate.set()
             assert (await slow.aio.append(events(2), idempotency_key="k")).replayed
 
-        with open_on_same_store(log, store, writers=1) as slow:
+        with open_on_same_store(log, store, settings=Settings(writers=1)) as slow:
             run_coroutine(scenario(slow))
 
         assert log.head() == 2
@@ -288,7 +289,7 @@ class AsyncContract:
             store.gate.set()
             await slow.aio.append(events(1))
 
-        with open_on_same_store(log, store, writers=1) as slow:
+        with open_on_same_store(log, store, settings=Settings(writers=1)) as slow:
             run_coroutine(scenario(slow))
 
         assert [record.append_position for record in log.read()] == [1, 2]
@@ -320,7 +321,7 @@ class AsyncContract:
             following = log.aio.subscribe("s", poll_s=0.02)
             assert positions(await anext(following)) == [1]
             assert positions(await anext(following)) == [2]
-            await following.aclose()  # type: ignore[attr-defined]
+            await following.aclose()
             del following
             second = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
             return [positions(batch) async for batch in second]
@@ -394,7 +395,7 @@ class AsyncContract:
             store.gate.set()
             assert (await slow.aio.append(events(1), condition)).first_position == 1
 
-        with open_on_same_store(log, store, writers=1) as slow:
+        with open_on_same_store(log, store, settings=Settings(writers=1)) as slow:
             run_coroutine(scenario(slow))
 
         assert log.head() == 1
@@ -409,7 +410,7 @@ class AsyncContract:
                 await slow.aio.append(events(1), timeout=0.1)
             store.gate.set()
 
-        with open_on_same_store(log, store, writers=1) as slow:
+        with open_on_same_store(log, store, settings=Settings(writers=1)) as slow:
             run_coroutine(scenario(slow))
 
         assert log.head() == 0

@@ -13,6 +13,7 @@ from seriatim.store.port import Outcome
 from seriatim.testing.factories import (
     SharedStore,
     assert_refused,
+    assert_unchanged,
     event,
     events,
     open_on_same_store,
@@ -77,6 +78,12 @@ class AppendContract:
         """B2: an append without events is refused as `empty_append`."""
         with assert_refused(log, "empty_append"):
             log.append([])
+
+    def test_a_group_without_appends_stores_nothing(self, log: Log) -> None:
+        """B1: a store that is given no appends returns no outcomes, and stores nothing."""
+        log.append(events(1))
+        with assert_unchanged(log):
+            assert log.store.append([]) == []
 
     def test_a_malformed_event_is_named_by_its_index(self, log: Log) -> None:
         """B2: one invalid event refuses the whole batch, and the error contains its index."""
@@ -217,7 +224,9 @@ class AppendContract:
 
         for wrong in (0, 1, 3):
             with assert_refused(log, "event_sequence_invalid", index=0, expected=2, actual=wrong):
-                log.append([trace_event("EntityObserved", "t", wrong, event_id="e", **KEYED)])
+                log.append(
+                    [trace_event("EntityObserved", "t", wrong, event_id="e", idempotency_key="k")]
+                )
         log.append([trace_event("EntityObserved", "t", 2)])
         assert stream_seqs(log, ("trace", "t")) == [0, 1, 2]
 
@@ -337,6 +346,3 @@ class AppendContract:
             log.append([event(stream=("doc", "1"))], ExpectedSeq(("doc", "2"), None))
         log.append([event(stream=("doc", "1"))], ExpectedSeq(("doc", "1"), 2))
         assert stream_seqs(log, ("doc", "1")) == [1, 2, 3]
-
-
-KEYED = {"idempotency_key": "another"}

@@ -16,17 +16,23 @@ from seriatim.testing.factories import (
     run_concurrently,
 )
 
+_REQUEST = {"sku": "a", "count": 2}
+_RESPONSE = {"order": "o-1", "total": 1.5}
 
-def command(**fields: Any) -> Command:
-    """Return a command; `fields` override the defaults."""
-    defaults: dict[str, Any] = {
-        "actor": "u-1",
-        "endpoint": "POST /orders",
-        "key": "k-1",
-        "request": {"sku": "a", "count": 2},
-        "response": {"order": "o-1", "total": 1.5},
-    }
-    return Command(**(defaults | fields))
+
+def command(
+    *,
+    actor: str = "u-1",
+    endpoint: str = "POST /orders",
+    key: str = "k-1",
+    request: Any = _REQUEST,
+    response: Any = _RESPONSE,
+) -> Command:
+    """Return a command."""
+    return Command(actor=actor, endpoint=endpoint, key=key, request=request, response=response)
+
+
+_command: Any = command  # for values that its types forbid
 
 
 class CommandContract:
@@ -148,12 +154,17 @@ class CommandContract:
                 "no command": ("k", bad, "command"),
                 "empty actor": (command(actor=""), bad, "command.actor"),
                 "control character": (command(endpoint="a\nb"), bad, "command.endpoint"),
-                "number": (command(key=7), bad, "command.key"),
+                "number": (_command(key=7), bad, "command.key"),
                 "empty key": (command(key=""), bad, "command.key"),
                 "long key": (command(key="x" * 201), bad, "command.key"),
                 "NaN": (command(request=float("nan")), bad, "command"),
                 "bytes": (command(response=b"x"), bad, "command"),
                 "surrogate": (command(response="\ud800"), bad, "command"),
                 "too large": (command(response="x" * 2**20), "limit_exceeded", "payload_bytes"),
+                "too many bytes": (
+                    command(response="é" * 2**19),
+                    "limit_exceeded",
+                    "payload_bytes",
+                ),
             },
         )

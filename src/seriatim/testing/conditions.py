@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from seriatim.core.errors import (
     EventSequenceInvalid,
     SeriatimError,
 )
-from seriatim.core.event import AppendResult
+from seriatim.core.event import AppendResult, EventRecord, NewEvent
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq
 from seriatim.factory import Log
@@ -28,6 +30,10 @@ from seriatim.testing.factories import (
 )
 
 SEAT = Query([Filter(types=["seat.reserved"], payload=[{"seat": "12A"}])])
+
+
+def _call(append: Callable[[], AppendResult], _thread: int) -> AppendResult:
+    return append()
 
 
 class ConditionContract:
@@ -255,11 +261,9 @@ class ConditionContract:
             seen = log.query(SEAT).context_version
             batch = [event("seat.reserved", payload={"seat": "12A"})]
 
-            def operation(number: int, seen: int | None = seen) -> AppendResult:
-                del number
-                return log.append(batch, ExpectedContext(SEAT, seen))  # noqa: B023 - same each time
-
-            outcomes = run_concurrently(operation, 12)
+            condition = ExpectedContext(SEAT, seen)
+            append = partial(log.append, batch, condition)
+            outcomes = run_concurrently(partial(_call, append), 12)
             winners = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
             losers = [
                 outcome for outcome in outcomes if isinstance(outcome, ConditionalAppendConflict)
@@ -316,10 +320,11 @@ class ConditionContract:
 
     def test_invalid_conditions_are_refused(self, log: Log) -> None:
         """B8: anything else, a bad stream or a bad query in a condition is refused."""
+        no_pair: Any = "s-1"
         with assert_refused(log, "invalid_argument", argument="condition"):
-            log.append(events(1), "s-1")  # type: ignore[arg-type]
+            log.append(events(1), no_pair)
         with assert_refused(log, "invalid_argument", argument="stream"):
-            log.append(events(1), ExpectedSeq("s-1", 1))  # type: ignore[arg-type]
+            log.append(events(1), ExpectedSeq(no_pair, 1))
         with assert_refused(log, "invalid_query", where="filters[0].types[0]"):
             log.append(events(1), ExpectedContext(Query([Filter(types=[""])]), None))
 
@@ -342,19 +347,19 @@ class ConditionContract:
         """D5: decide works on a context, accepts an empty decision, and has bounded retries."""
         reserve = event("seat.reserved", payload={"seat": "12A"})
 
-        def decider(records: list[object]) -> list[object]:
+        def decider(records: list[EventRecord]) -> list[NewEvent]:
             return [] if records else [reserve]
 
-        first = log.decide(SEAT, decider)  # type: ignore[arg-type]
+        first = log.decide(SEAT, decider)
         assert first is not None
         assert first.count == 1
         with assert_unchanged(log):
-            assert log.decide(SEAT, decider) is None  # type: ignore[arg-type]
+            assert log.decide(SEAT, decider) is None
 
-        def meddling(_: list[object]) -> list[object]:
+        def meddling(_: list[EventRecord]) -> list[NewEvent]:
             log.append([reserve])
             return [reserve]
 
         with pytest.raises(ConditionalAppendConflict):
-            log.decide(SEAT, meddling, attempts=3)  # type: ignore[arg-type]
+            log.decide(SEAT, meddling, attempts=3)
         assert log.head() == 4

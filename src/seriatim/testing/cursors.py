@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -14,9 +13,9 @@ from seriatim.store.port import Cursor
 from seriatim.testing.factories import events, run_concurrently, wait_for
 
 
-def cursor(log: Log, position: int, name: str = "p", **fields: Any) -> Cursor:
+def cursor(log: Log, position: int, name: str = "p", query: str = "") -> Cursor:
     """Return a cursor of a projection."""
-    return make_cursor(log.store, log.tenant_id, "projection", name, position, **fields)
+    return make_cursor(log.store, log.tenant_id, "projection", name, position, query)
 
 
 class CursorContract:

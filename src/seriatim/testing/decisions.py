@@ -31,10 +31,20 @@ class NotEnoughStockError(Exception):
     """Raised by the decider of these tests to refuse."""
 
 
-def command(**fields: Any) -> Command:
-    """Return a command; `fields` override the defaults."""
-    defaults: dict[str, Any] = {"actor": "u-1", "endpoint": "POST /orders", "key": "c-1"}
-    return Command(**(defaults | {"request": {"count": 1}, "response": {"order": "o-1"}} | fields))
+_REQUEST = {"count": 1}
+_RESPONSE = {"order": "o-1"}
+
+
+def command(
+    *,
+    actor: str = "u-1",
+    endpoint: str = "POST /orders",
+    key: str = "c-1",
+    request: Any = _REQUEST,
+    response: Any = _RESPONSE,
+) -> Command:
+    """Return a command."""
+    return Command(actor=actor, endpoint=endpoint, key=key, request=request, response=response)
 
 
 class TakeLastPiece:
@@ -52,17 +62,27 @@ class TakeLastPiece:
         return events(self._count, "taken", stream=STOCK, tags=("sku-1",))
 
 
-def decide(log: Log, style: str, context: Any, decider: Any, **options: Any) -> AppendResult | None:
+def decide(
+    log: Log,
+    style: str,
+    context: Any,
+    decider: Any,
+    *,
+    idempotency_key: str | None = None,
+    command: Command | None = None,
+) -> AppendResult | None:
     """Call decide in one of the three styles: sync, asyncio, asyncio with an async decider."""
     if style == "sync":
-        return log.decide(context, decider, **options)
+        return log.decide(context, decider, idempotency_key=idempotency_key, command=command)
 
     async def awaited(records: list[EventRecord]) -> list[NewEvent]:
         new_events: list[NewEvent] = decider(records)
         return new_events
 
     used = decider if style == "aio" else awaited
-    return asyncio.run(log.aio.decide(context, used, **options))
+    return asyncio.run(
+        log.aio.decide(context, used, idempotency_key=idempotency_key, command=command)
+    )
 
 
 def look_up(style: str, sync: Callable[[], Any], awaited: Callable[[], Any]) -> Any:

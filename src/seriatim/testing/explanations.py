@@ -11,8 +11,9 @@ from seriatim.core.event import NewEvent
 from seriatim.core.explanation import Explanation
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.query import Filter, Query
-from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
+from seriatim.core.request import Command, Condition, ExpectedContext, ExpectedSeq
 from seriatim.factory import Log
+from seriatim.log.catalogue import EventFields
 from seriatim.testing.factories import assert_unchanged, event, events, positions
 
 STREAM = ("s", "1")
@@ -24,12 +25,18 @@ def find_deciding_step(explanation: Explanation) -> tuple[str, int | None]:
     return decisive_step.step, decisive_step.index
 
 
-def explain_refused(log: Log, batch: Any, **options: Any) -> Explanation:
+def explain_refused(
+    log: Log,
+    batch: list[NewEvent],
+    condition: Condition | list[Condition] | None = None,
+    *,
+    command: Command | None = None,
+) -> Explanation:
     """Explain an append that is refused, and check that the append fails with the same error."""
     with assert_unchanged(log):
-        explanation = log.explain(batch, **options)
+        explanation = log.explain(batch, condition, command=command)
         with pytest.raises(SeriatimError) as refusal:
-            log.append(batch, **options)
+            log.append(batch, condition, command=command)
     assert explanation.outcome == "refused"
     assert explanation.error is not None
     assert explanation.error.as_dict() == refusal.value.as_dict()
@@ -83,7 +90,8 @@ class ExplanationContract:
     def test_key_conflict_names_the_differing_fields(self, log: Log) -> None:
         """C2, C3: a key conflict names the differing fields and returns the stored event."""
         log.append([event(n=1, event_id="e", idempotency_key="k")])
-        for key in ({"idempotency_key": "k"}, {"event_id": "e"}):
+        keys: list[EventFields] = [{"idempotency_key": "k"}, {"event_id": "e"}]
+        for key in keys:
             explanation = explain_refused(log, [event("other", n=2, **key)])
             assert find_deciding_step(explanation) == ("idempotency", None)
             assert explanation.error is not None

@@ -10,13 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
+
+from msgspec import UNSET
 
 from seriatim.config import Settings
 from seriatim.core.errors import SeriatimError
 from seriatim.core.event import EventRecord, NewEvent, StreamRef
 from seriatim.core.request import AppendRequest
 from seriatim.factory import Log
+from seriatim.log.catalogue import EventFields
 from seriatim.store.port import Lease, Outcome, Store
 
 T = TypeVar("T")
@@ -72,23 +75,35 @@ TRACE_PAYLOADS: Mapping[str, Mapping[str, Any]] = {
 """A valid payload for each of the ten trace types."""
 
 
-def event(event_type: Any = "thing.happened", **fields: Any) -> NewEvent:
+class EventOptions(EventFields, total=False):
+    """The fields of an event without its type."""
+
+    payload: Any
+    event_version: int
+
+
+def event(
+    event_type: Any = "thing.happened", *, n: object = UNSET, **fields: Unpack[EventOptions]
+) -> NewEvent:
     """Return an event of any type.
 
     Args:
         event_type: The type.
-        fields: Fields of `NewEvent`; `n=5` is short for the payload `{"n": 5}`.
+        n: A number: `n=5` is short for the payload `{"n": 5}`.
+        fields: Fields of `NewEvent`.
 
     Example:
         log.append([event("order.placed", stream=("order", "o-1"), n=5)])
 
     """
-    if "n" in fields:
-        fields["payload"] = {"n": fields.pop("n")}
+    if n is not UNSET:
+        fields["payload"] = {"n": n}
     return NewEvent(event_type, **fields)
 
 
-def events(count: int, event_type: str = "thing.happened", **fields: Any) -> list[NewEvent]:
+def events(
+    count: int, event_type: str = "thing.happened", **fields: Unpack[EventFields]
+) -> list[NewEvent]:
     """Return events that are numbered in their payload from 0.
 
     Args:
@@ -103,7 +118,9 @@ def events(count: int, event_type: str = "thing.happened", **fields: Any) -> lis
     return [event(event_type, n=number, **fields) for number in range(count)]
 
 
-def trace_event(event_type: str, trace_id: str, stream_seq: int, /, **fields: Any) -> NewEvent:
+def trace_event(
+    event_type: str, trace_id: str, stream_seq: int, /, **fields: Unpack[EventOptions]
+) -> NewEvent:
     """Return a valid event of a trace.
 
     Args:
@@ -113,7 +130,7 @@ def trace_event(event_type: str, trace_id: str, stream_seq: int, /, **fields: An
         fields: Fields of `NewEvent` that replace the defaults.
 
     """
-    defaults: dict[str, Any] = {
+    defaults: EventOptions = {
         "payload": dict(TRACE_PAYLOADS.get(event_type, {})),
         "stream": ("trace", trace_id),
         "stream_seq": stream_seq,
@@ -125,7 +142,8 @@ def trace_event(event_type: str, trace_id: str, stream_seq: int, /, **fields: An
         "actor_id": "agent-1",
         "idempotency_key": f"{trace_id}/{stream_seq}",
     }
-    return NewEvent(event_type, **(defaults | fields))
+    defaults.update(fields)
+    return NewEvent(event_type, **defaults)
 
 
 def trace(trace_id: str = "t-1", *, finished: bool = True) -> list[NewEvent]:
@@ -156,7 +174,7 @@ def assert_unchanged(log: Log) -> Iterator[None]:
 
 
 @contextmanager
-def assert_refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]]:
+def assert_refused(log: Log, code: str, **details: object) -> Iterator[list[SeriatimError]]:
     """Check that the body of the `with` block is refused and leaves the log unchanged.
 
     Args:
@@ -354,17 +372,19 @@ class NoRenewalStore(SharedStore):
 
 
 @contextmanager
-def open_on_same_store(log: Log, store: Any = None, **settings: Any) -> Iterator[Log]:
+def open_on_same_store(
+    log: Log, store: Any = None, *, settings: Settings | None = None
+) -> Iterator[Log]:
     """Open a second log on the store of `log`, with other settings.
 
     Args:
         log: The log that owns the store.
         store: A wrapper of its store to use instead.
-        settings: The settings of the second log.
+        settings: The settings of the second log; by default those of a new log.
 
     """
     shared = SharedStore(log.store) if store is None else store
-    with type(log)(shared, settings=Settings(**settings), tenant_id=log.tenant_id) as other:
+    with type(log)(shared, settings=settings, tenant_id=log.tenant_id) as other:
         yield other
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from seriatim.testing.factories import SharedStore, events, open_on_same_store, 
 QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
 
 
-def store_foreign_cursor(log: Log, **changes: Any) -> None:
+def store_foreign_cursor(log: Log, changes: Mapping[str, object]) -> None:
     """Store a cursor like that of a consumer of another log or another history."""
     cursor = make_cursor(
         log.store, log.tenant_id, "subscription", "s", log.head(), '{"filters":[]}'
@@ -87,12 +88,12 @@ class IdentityContract:
     def test_another_history_is_detected(self, log: Log, changes: dict[str, Any]) -> None:
         """F8: another log or epoch, a lower head, or another event at the cursor is detected."""
         log.append(events(2))
-        store_foreign_cursor(log, **changes)
+        store_foreign_cursor(log, changes)
 
         with pytest.raises(LogIdentityChanged):
             log.subscribe("s")
 
-        store_foreign_cursor(log)
+        store_foreign_cursor(log, {})
         assert log.subscribe("s").position == 2
 
     def test_raised_epoch_stops_a_running_subscription(self, log: Log) -> None:

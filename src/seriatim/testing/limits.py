@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from seriatim.config import Settings
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.limits import Limits
 from seriatim.core.query import Filter, Query
@@ -176,7 +177,7 @@ class LimitContract:
 
     def test_number_of_open_subscriptions_is_limited(self, log: Log) -> None:
         """K3: the number of open subscriptions and tails is limited; closed ones do not count."""
-        with open_on_same_store(log, limits=Limits(subscriptions=2)) as small:
+        with open_on_same_store(log, settings=Settings(limits=Limits(subscriptions=2))) as small:
             first = small.subscribe("a")
             second = small.for_tenant("other").tail()
             with assert_refused(log, "limit_exceeded", limit="subscriptions", bound=2):
@@ -192,7 +193,7 @@ class LimitContract:
         bounds = Limits(
             payload_bytes=20, payload_depth=2, append_events=2, tags=1, page=3, filters=1
         )
-        with open_on_same_store(log, limits=bounds) as small:
+        with open_on_same_store(log, settings=Settings(limits=bounds)) as small:
             assert_all_refused(
                 log,
                 small.append,

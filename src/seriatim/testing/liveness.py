@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError, TimedOut
 from seriatim.core.kinds import Rules, StreamKind
 from seriatim.core.limits import Limits
@@ -90,7 +91,7 @@ class LivenessContract:
         store = GatedStore(log.store)
         bounds = Limits(queue_events=3)
         with (
-            open_on_same_store(log, store, writers=1, limits=bounds) as small,
+            open_on_same_store(log, store, settings=Settings(writers=1, limits=bounds)) as small,
             ThreadPoolExecutor(4) as pool,
         ):
             taken = pool.submit(small.append, events(1))
@@ -113,7 +114,7 @@ class LivenessContract:
         store = GatedStore(log.store)
         bounds = Limits(queue_bytes=2000)
         with (
-            open_on_same_store(log, store, writers=1, limits=bounds) as small,
+            open_on_same_store(log, store, settings=Settings(writers=1, limits=bounds)) as small,
             ThreadPoolExecutor(2) as pool,
         ):
             taken = pool.submit(small.append, events(1))
@@ -130,7 +131,10 @@ class LivenessContract:
     def test_queued_appends_share_a_commit(self, log: Log) -> None:
         """B13: queued appends are committed as a group, and each caller gets its own result."""
         store = GatedStore(log.store)
-        with open_on_same_store(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
+        with (
+            open_on_same_store(log, store, settings=Settings(writers=1)) as grouped,
+            ThreadPoolExecutor(9) as pool,
+        ):
             first = pool.submit(grouped.append, events(1))
             store.wait_for_group()
             good = [pool.submit(grouped.append, [event(stream=("s", "1"))]) for _ in range(5)]
@@ -156,7 +160,10 @@ class LivenessContract:
     def test_appends_of_one_group_are_checked_against_each_other(self, log: Log) -> None:
         """C4: keys, conditions and numbers are checked between appends of one group."""
         store = GatedStore(log.store)
-        with open_on_same_store(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
+        with (
+            open_on_same_store(log, store, settings=Settings(writers=1)) as grouped,
+            ThreadPoolExecutor(9) as pool,
+        ):
             first = pool.submit(grouped.append, events(1))
             store.wait_for_group()
             duplicates = [pool.submit(grouped.append, events(2), None, "k") for _ in range(4)]
@@ -175,7 +182,10 @@ class LivenessContract:
     def test_timeout_before_the_send_stores_nothing(self, log: Log) -> None:
         """B13: an append that times out in the queue stores nothing and raises `TimedOut`."""
         store = GatedStore(log.store)
-        with open_on_same_store(log, store, writers=1) as slow, ThreadPoolExecutor(1) as pool:
+        with (
+            open_on_same_store(log, store, settings=Settings(writers=1)) as slow,
+            ThreadPoolExecutor(1) as pool,
+        ):
             taken = pool.submit(slow.append, events(1))
             store.wait_for_group()
             with pytest.raises(TimedOut) as caught:
@@ -190,7 +200,7 @@ class LivenessContract:
     def test_timeout_after_the_send_is_ambiguous(self, log: Log) -> None:
         """B13: an append that times out after the send is ambiguous; a retry finds its copy."""
         store = GatedStore(log.store)
-        with open_on_same_store(log, store, writers=1) as slow:
+        with open_on_same_store(log, store, settings=Settings(writers=1)) as slow:
             with pytest.raises(BackendFailure) as caught:
                 slow.append(events(2), idempotency_key="k", timeout=0.05)
             assert caught.value.ambiguous
@@ -214,7 +224,7 @@ class LivenessContract:
     def test_timeout_is_an_argument_or_a_setting(self, log: Log) -> None:
         """B13: every call has a timeout, given or from the settings."""
         store = GatedStore(log.store)
-        with open_on_same_store(log, store, writers=1, timeout_s=0.05) as slow:
+        with open_on_same_store(log, store, settings=Settings(writers=1, timeout_s=0.05)) as slow:
             with pytest.raises(BackendFailure) as caught:
                 slow.append(events(1))
             assert caught.value.ambiguous
@@ -223,7 +233,10 @@ class LivenessContract:
     def test_close_waits_for_accepted_appends(self, log: Log) -> None:
         """B13: close waits until all accepted appends have completed."""
         store = GatedStore(log.store)
-        with open_on_same_store(log, store, writers=1) as closing, ThreadPoolExecutor(6) as pool:
+        with (
+            open_on_same_store(log, store, settings=Settings(writers=1)) as closing,
+            ThreadPoolExecutor(6) as pool,
+        ):
             accepted = [pool.submit(closing.append, events(1))]
             store.wait_for_group()
             accepted += [pool.submit(closing.append, events(1)) for _ in range(4)]

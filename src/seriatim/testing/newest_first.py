@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from seriatim.core.event import NewEvent
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext
 from seriatim.factory import Log
+from seriatim.log.arguments import ReadFilters
 from seriatim.testing.factories import assert_refused, event, events, positions, stream_seqs, trace
 
 
-def read_newest_first(log: Log, **filters: Any) -> list[int]:
+def read_newest_first(log: Log, **filters: Unpack[ReadFilters]) -> list[int]:
     """Return the positions of a descending read; check that pages and batches agree."""
-    all_positions = positions(list(log.read(newest_first=True, **filters)))
+    newest: ReadFilters = {**filters, "newest_first": True}
+    all_positions = positions(list(log.read(**newest)))
     assert all_positions == positions(list(log.read(**filters)))[::-1]
-    batches = log.read_batches(batch_size=2, newest_first=True, **filters)
+    batches = log.read_batches(batch_size=2, **newest)
     assert [position for batch in batches for position in positions(batch)] == all_positions
     paged: list[int] = []
     after, until = filters.get("after", 0), filters.get("until", log.head())
-    while until > after:
-        page = log.page(**{**filters, "until": until}, limit=2, newest_first=True)
+    while until is not None and until > after:
+        newest["until"] = until
+        page = log.page(limit=2, **newest)
         paged += positions(page.records)
         assert page.last_scanned <= until or not page.records
         until = page.last_scanned - 1
@@ -194,9 +197,9 @@ class RelationContract:
         assert read_newest_first(log, actor_id="p", stream=("s", "1"), types=["a"]) == [1]
         assert read_newest_first(log, actor_id="p", after=1) == [4]
 
-    def _find(self, log: Log, **fields: Any) -> list[int]:
+    def _find(self, log: Log, filter_: Filter) -> list[int]:
         """Return the positions of a query, which has its version, in both directions."""
-        query = Query([Filter(**fields)])
+        query = Query([filter_])
         result = log.query(query)
         found = positions(result.records)
         assert result.context_version == (found[-1] if found else None)
@@ -209,20 +212,28 @@ class RelationContract:
         tagged = NewEvent("a", {"n": 1}, correlation_id="c-1", actor_id="p", tags=("t", "u"))
         log.append([tagged, NewEvent("a", {"n": 1}, correlation_id="c-3", tags=("t",))])
 
-        assert self._find(log, correlation_id="c-1") == [1, 2, 5, 7]
-        assert self._find(log, causation_id="x") == [2, 3]
-        assert self._find(log, actor_id="p") == [1, 4, 7]
-        assert self._find(log, correlation_id="c-1", causation_id="x") == [2]
-        assert self._find(log, correlation_id="c-1", actor_id="p", types=["a", "b.*"]) == [1, 7]
-        assert self._find(log, correlation_id="c-1", tags=["t"]) == [7]
-        assert self._find(log, correlation_id="c-1", tags=["t", "u"], payload=[{"n": 1}]) == [7]
-        assert self._find(log, correlation_id="c-3", tags=["t", "u"]) == []
-        assert self._find(log, actor_id="p", tags=["t"]) == [7]
-        assert self._find(log, actor_id="absent", tags=["t"]) == []
-        assert self._find(log, correlation_id="c-1", streams=[("s", "1"), ("s", "3")]) == [1, 5]
-        assert self._find(log, actor_id="p", streams=[("s", "1")], types=["a", "b"]) == [1]
-        assert self._find(log, correlation_id="c-1", types=[]) == []
-        assert self._find(log.for_tenant("other"), correlation_id="c-1") == [6]
+        assert self._find(log, Filter(correlation_id="c-1")) == [1, 2, 5, 7]
+        assert self._find(log, Filter(causation_id="x")) == [2, 3]
+        assert self._find(log, Filter(actor_id="p")) == [1, 4, 7]
+        assert self._find(log, Filter(correlation_id="c-1", causation_id="x")) == [2]
+        assert self._find(log, Filter(correlation_id="c-1", actor_id="p", types=["a", "b.*"])) == [
+            1,
+            7,
+        ]
+        assert self._find(log, Filter(correlation_id="c-1", tags=["t"])) == [7]
+        assert self._find(
+            log, Filter(correlation_id="c-1", tags=["t", "u"], payload=[{"n": 1}])
+        ) == [7]
+        assert self._find(log, Filter(correlation_id="c-3", tags=["t", "u"])) == []
+        assert self._find(log, Filter(actor_id="p", tags=["t"])) == [7]
+        assert self._find(log, Filter(actor_id="absent", tags=["t"])) == []
+        assert self._find(log, Filter(correlation_id="c-1", streams=[("s", "1"), ("s", "3")])) == [
+            1,
+            5,
+        ]
+        assert self._find(log, Filter(actor_id="p", streams=[("s", "1")], types=["a", "b"])) == [1]
+        assert self._find(log, Filter(correlation_id="c-1", types=[])) == []
+        assert self._find(log.for_tenant("other"), Filter(correlation_id="c-1")) == [6]
         either = Query([Filter(correlation_id="c-3"), Filter(actor_id="p"), Filter(tags=["t"])])
         assert positions(log.query(either).records) == [1, 4, 7, 8]
 
@@ -230,7 +241,7 @@ class RelationContract:
         """E7, D2: an empty id selects the events that have it, unlike an empty list."""
         log.append([NewEvent("a", {}, correlation_id=""), NewEvent("a", {})])
 
-        assert self._find(log, correlation_id="") == [1]
+        assert self._find(log, Filter(correlation_id="")) == [1]
         assert read_newest_first(log, correlation_id="") == [1]
 
     def test_relation_ids_filter_contexts(self, log: Log) -> None:

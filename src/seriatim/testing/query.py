@@ -17,9 +17,9 @@ _query: Any = Query  # for values that its types forbid
 _filter: Any = Filter
 
 
-def find_positions(log: Log, *filters: Filter, **options: Any) -> list[int]:
+def find_positions(log: Log, *filters: Filter) -> list[int]:
     """Return the positions of the events that match a query."""
-    return positions(log.query(Query(list(filters)), **options).records)
+    return positions(log.query(Query(list(filters))).records)
 
 
 class QueryContract:

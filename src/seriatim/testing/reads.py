@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from seriatim.core.query import Filter, Query
 from seriatim.core.times import parse_us
 from seriatim.factory import Log
+from seriatim.log.arguments import ReadFilters
 from seriatim.store.port import EVENT_COUNT_MAX, EVENT_TYPES_MAX
 from seriatim.testing.factories import (
     assert_all_refused,
@@ -19,7 +20,7 @@ from seriatim.testing.factories import (
 )
 
 
-def read_positions(log: Log, **filters: Any) -> list[int]:
+def read_positions(log: Log, **filters: Unpack[ReadFilters]) -> list[int]:
     """Return the positions of a read; check that its pages and batches agree."""
     all_positions = positions(list(log.read(**filters)))
     assert positions(log.page(**filters).records) == all_positions

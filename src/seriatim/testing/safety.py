@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
 from seriatim.core.errors import NotFound, SeriatimError
-from seriatim.core.guard import BUILT_IN_GUARDS
+from seriatim.core.event import NewEvent
+from seriatim.core.guard import BUILT_IN_GUARDS, Violation
 from seriatim.core.kinds import StreamKind
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq
 from seriatim.factory import Log
 from seriatim.testing.factories import (
+    EventOptions,
     SharedStore,
     assert_refused,
     event,
@@ -78,7 +80,7 @@ class GuardContract:
     def test_traces_have_their_own_policy(self, log: Log) -> None:
         """K1, T2: traces refuse the frozen substrings in values, in any letter case."""
 
-        def started(**fields: Any) -> Any:
+        def started(**fields: Unpack[EventOptions]) -> NewEvent:
             return trace_event("TraceStarted", "t", 0, **fields)
 
         payload = dict(started().payload)
@@ -101,8 +103,6 @@ class GuardContract:
 
             def scan(self, seen: Any) -> Any:
                 """Check the text of the payload."""
-                from seriatim.core.guard import Violation  # noqa: PLC0415 - only here
-
                 return Violation("duck", "$") if "duck" in seen.payload_text else None
 
         with type(log)(SharedStore(log.store), guard=NoDucks()) as strict:

@@ -8,11 +8,12 @@ import pytest
 
 from seriatim.core.errors import SeriatimError
 from seriatim.factory import Log
+from seriatim.log.catalogue import EventFields
 from seriatim.telemetry.event_bus import TelemetryEvent
 from seriatim.testing.aio import run_coroutine
 from seriatim.testing.factories import event, events
 
-FIELDS = {
+FIELDS: EventFields = {
     "stream": ("order", "o-1"),
     "producer_id": "shop",
     "request_id": "r-1",
@@ -67,8 +68,9 @@ class TelemetryContract:
         self, log: Log, emitted: list[TelemetryEvent]
     ) -> None:
         """M1: `store.append.exception` contains the error code, in whatever layer it arose."""
+        misnumbered: EventFields = {**FIELDS, "stream_seq": 9}
         with pytest.raises(SeriatimError):
-            log.append([event("order.placed", **(FIELDS | {"stream_seq": 9}))])
+            log.append([event("order.placed", **misnumbered)])
         with pytest.raises(SeriatimError):
             log.append([event("")])
 

@@ -19,6 +19,8 @@ from seriatim.testing.factories import (
 
 PayloadPath = tuple[str | int, ...]
 
+_trace_event: Any = trace_event  # for values that its types forbid
+
 # Every required key of every type, by its path in the sample payloads.
 REQUIRED: dict[str, list[PayloadPath]] = {
     "TraceStarted": [
@@ -264,7 +266,7 @@ class TraceContract:
                 "actor_id",
                 "idempotency_key",
             ):
-                missing = trace_event("TraceStarted", "t", 0, **{field: None})
+                missing = _trace_event("TraceStarted", "t", 0, **{field: None})
                 cases[f"no {field}"] = (missing, profile_code, field)
             for field, wrong in (
                 ("occurred_at", "yesterday"),
@@ -275,7 +277,7 @@ class TraceContract:
                 ("stream_seq", -1),
                 ("event_version", 0),
             ):
-                candidate = trace_event("TraceStarted", "t", 0, **{field: wrong})
+                candidate = _trace_event("TraceStarted", "t", 0, **{field: wrong})
                 cases[f"{field} {wrong!r}"] = (candidate, profile_code, field)
             assert_all_refused(log, operation, cases)
 
@@ -312,7 +314,7 @@ class TraceContract:
                     violation,
                     "$.title",
                 ),
-                "tags": (trace_event(start, "t", 0, tags="x"), bad, "tags"),
+                "tags": (_trace_event(start, "t", 0, tags="x"), bad, "tags"),
             },
         )
 

@@ -100,7 +100,7 @@ class Visit:
             yield address
 
     def accessibility_problems(self) -> list[str]:
-        """Return what an accessibility check at the level AA finds."""
+        """Return the findings of an accessibility check at the level AA."""
         violations = Axe().run(self.page, options=AA).response["violations"]
         return [
             f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"

@@ -58,7 +58,7 @@ def read(log: seriatim.Log) -> list[tuple[Any, ...]]:
 
 
 def test_actions_in_python_are_recorded(registry_at: str, log: seriatim.Log) -> None:
-    """N4: what an operator does with the registry in Python is in the journal of its log."""
+    """N4: actions of an operator on the registry in Python are in the journal of its log."""
     registry = open_registry(registry_at, log=log)
     fill(registry, log)
     act(registry, log)

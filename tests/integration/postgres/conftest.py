@@ -15,6 +15,7 @@ import seriatim
 from seriatim import EventType, StreamKind
 from seriatim.core.ids import stream_key
 from seriatim.store.postgres.migrate import grant
+from tests.fixtures.pgbouncer import Pgbouncer
 from tests.fixtures.postgres_server import PostgresServer
 
 _roles = itertools.count(1)
@@ -30,6 +31,13 @@ def as_role(url: str, role: str) -> str:
 def role_of(url: str) -> str:
     """Return the role in a URL."""
     return urlsplit(url).username or ""
+
+
+@pytest.fixture(scope="module")
+def bouncer(postgres_server: PostgresServer) -> Iterator[Pgbouncer]:
+    """A pooler in transaction mode for the server of the test run, with few connections."""
+    with Pgbouncer(postgres_server.url(), pool_size=4) as started:
+        yield started
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The function `append_group` checks what it stores; rows inserted another way are checked, too."""
+"""The function `append_group` checks the rows that it stores; so are rows inserted another way."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -28,26 +28,19 @@ from seriatim.log.verification import verify
 from seriatim.store.postgres.migrate import grant, migrate
 from seriatim.store.postgres.reader import TenantReader
 from seriatim.store.postgres.store import PostgresStore
+from tests.fixtures.pgbouncer import Pgbouncer
 from tests.fixtures.postgres_server import PostgresServer
 from tests.integration.postgres.conftest import as_role, role_of
-from tests.integration.postgres.pgbouncer_server import PgbouncerServer, find_pgbouncer
 
 StartServer = Callable[..., PostgresServer]
 MakeRole = Callable[..., str]
 T = TypeVar("T")
 
 
-@pytest.fixture(scope="module")
-def bouncer(postgres_server: PostgresServer) -> Iterator[PgbouncerServer]:
-    """A pooler in transaction mode for the server of the test run."""
-    with PgbouncerServer(find_pgbouncer(), postgres_server) as started:
-        yield started
-
-
 @pytest.fixture
-def pooled_url(bouncer: PgbouncerServer, postgres_url: str) -> str:
+def pooled_url(bouncer: Pgbouncer, postgres_url: str) -> str:
     """The log of this test, through the pooler."""
-    return bouncer.url(postgres_url.rsplit("/", 1)[1])
+    return bouncer.url_of(postgres_url.rsplit("/", 1)[1])
 
 
 def test_appends_and_reads_through_a_pooler(pooled_url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -29,9 +29,8 @@ from seriatim.delivery.claims import Claim
 from seriatim.delivery.registry import Registry
 from seriatim.factory import open_registry
 from tests.faults.support import check_log_complete
-from tests.fixtures.postgres_server import PostgresServer
+from tests.fixtures.pgbouncer import Pgbouncer
 from tests.integration.delivery.support import claim, make_event, make_handler
-from tests.integration.postgres.pgbouncer_server import PgbouncerServer, find_pgbouncer
 
 WRITERS = 8
 ROUNDS = 12
@@ -47,13 +46,6 @@ def strict_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
         statement = sql.SQL("alter database {} set default_transaction_isolation = {}")
         connection.execute(statement.format(name, level))
     return postgres_url
-
-
-@pytest.fixture(scope="module")
-def bouncer(postgres_server: PostgresServer) -> Iterator[PgbouncerServer]:
-    """A pooler in transaction mode for the server of the test run."""
-    with PgbouncerServer(find_pgbouncer(), postgres_server) as started:
-        yield started
 
 
 def plain(log: Log, writer: int, number: int) -> object:
@@ -112,10 +104,10 @@ def test_event_loop_appends_succeed(strict_url: str) -> None:
     assert check_log_complete(strict_url) == 120
 
 
-def test_appends_through_a_pooler_succeed(strict_url: str, bouncer: PgbouncerServer) -> None:
+def test_appends_through_a_pooler_succeed(strict_url: str, bouncer: Pgbouncer) -> None:
     """B10, F9: appends through a pooler meet no serialization failure."""
     with (
-        seriatim.open(bouncer.url(strict_url.rsplit("/", 1)[1])) as log,
+        seriatim.open(bouncer.url_of(strict_url.rsplit("/", 1)[1])) as log,
         ThreadPoolExecutor(WRITERS) as pool,
     ):
         list(pool.map(lambda n: plain(log, n % WRITERS, n), range(60)))

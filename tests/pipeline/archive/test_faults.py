@@ -172,7 +172,7 @@ def through_proxy(
     proxy_to: Callable[[str], TcpProxy],
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[str, TcpProxy]:
-    """Return a bucket path on the S3 server behind a proxy."""
+    """Return a bucket path on the S3 server, through a proxy."""
     proxy = proxy_to(s3_server.url)
     for name, value in environment(f"http://127.0.0.1:{proxy.port}").items():
         monkeypatch.setenv(name, value)

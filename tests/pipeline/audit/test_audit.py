@@ -1,4 +1,4 @@
-"""An audit passes an intact log and reports what is wrong with a damaged one."""
+"""An audit passes an intact log and reports the damage of another."""
 
 import sqlite3
 from collections.abc import Callable

@@ -230,7 +230,7 @@ class NewTopicConsumer:
         """Connect to nothing."""
 
     def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:  # noqa: ARG002
-        """Return what the broker knows of the topic."""
+        """Return the broker's metadata of the topic."""
         found = SimpleNamespace(error=None, partitions={0: None, 1: None})
         return SimpleNamespace(topics={topic: found})
 

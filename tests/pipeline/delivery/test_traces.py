@@ -22,7 +22,7 @@ from seriatim.core.handler import Handler, RetryPolicy, handler
 from seriatim.factory import open_registry
 from seriatim.pipeline.kafka.messages import HeaderBuilder, encode_value
 from seriatim.pipeline.work.tasks import KafkaTask, TaskSpec
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    undo = tracing.use_provider(provider)
+    undo = tracer.use_provider(provider)
     yield exporter
     undo()
     provider.shutdown()
@@ -39,7 +39,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 def append_traced() -> list[EventRecord]:
     """Append within a caller's span, and return the records."""
-    with seriatim.open("memory:") as log, tracing.span("caller", "server"):
+    with seriatim.open("memory:") as log, tracer.span("caller", "server"):
         log.append([NewEvent("order.placed", {"n": 1}, stream=("order", "1"))])
         return list(log.append([NewEvent("strange")]).records) + list(log.read(limit=1))
 
@@ -79,7 +79,7 @@ def test_a_trace_from_append_to_effect(
     inside: list[tuple[str, str] | None] = []
 
     def note(_event: Any, _context: Any) -> None:
-        inside.append(tracing.current_ids())
+        inside.append(tracer.current_ids())
 
     async def note_later(event: Any, context: Any) -> None:
         await asyncio.sleep(0)
@@ -126,7 +126,7 @@ def test_the_span_of_a_failed_effect(spans: InMemorySpanExporter, tmp_path: Path
 
 def test_events_without_a_trace(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     """M2: an event without a valid trace is handled in a new trace."""
-    undo = tracing.use_provider(None)
+    undo = tracer.use_provider(None)
     with seriatim.open("memory:") as log:
         log.append([NewEvent("a"), NewEvent("b", metadata={"traceparent": "t-7"})])
         events = list(log.read())

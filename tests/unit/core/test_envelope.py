@@ -169,6 +169,7 @@ def test_aggregates_profile_requires_its_fields() -> None:
 
 def test_traces_require_the_whole_envelope() -> None:
     """A7: an event of a trace needs its whole envelope, in every profile."""
+    untyped: Any = trace_event  # for values that its types forbid
     for profile in (LOG_PROFILE, TRACES_PROFILE):
         checked = check(trace_event("TraceStarted", "t", 0), profile=profile)
         assert checked is PROFILE_KINDS["trace"]
@@ -177,7 +178,7 @@ def test_traces_require_the_whole_envelope() -> None:
             *("actor_type", "actor_id"),
         ):
             assert (
-                invalid_field(trace_event("TraceStarted", "t", 0, **{field: None}), profile=profile)
+                invalid_field(untyped("TraceStarted", "t", 0, **{field: None}), profile=profile)
                 == field
             )
         assert (

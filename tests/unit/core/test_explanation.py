@@ -1,4 +1,4 @@
-"""Explanations: the steps of an append, which one decides, and what it would store."""
+"""Explanations: the steps of an append, the deciding step, and the events that it would store."""
 
 from collections.abc import Iterator
 

@@ -435,7 +435,7 @@ def test_failures_without_a_key_can_be_skipped() -> None:
 
 
 class Mute(Exception):  # noqa: N818 - a user's own
-    """An error that cannot be shown."""
+    """An error whose text raises."""
 
     def __str__(self) -> str:
         """Fail."""

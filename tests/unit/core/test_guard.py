@@ -19,6 +19,7 @@ from seriatim.core.guard import (
     Rule,
     ScannedEvent,
     Violation,
+    find_first_violation,
 )
 from seriatim.profiles.trace_rules import TRACE_SUBSTRINGS, TRACES_GUARD
 
@@ -354,11 +355,12 @@ def test_custom_rules() -> None:
     """K1: a guard can be built of custom rules; a rule without literals scans every string."""
     ticket = Rule("ticket", re.compile(r"\bT-[0-9]+"))
     badge = Rule("badge", re.compile(r"badge [0-9]+"), (Literal("badge "),), lowercase=True)
-    guard: Guard = PatternGuard("mine", [ticket, badge])
+    guard = PatternGuard("mine", [ticket, badge])
 
     assert guard.scan(scanned_event({"a": ["no", "T-7"]})) == Violation("ticket", "$.a[1]")
     assert guard.scan(scanned_event({"a": "BADGE 7"})) == Violation("badge", "$.a")
     assert guard.scan(scanned_event({"a": "badge T"})) is None
+    assert guard.may_reject([scanned_event({"a": "no"})]), "a batch must be scanned one by one"
 
 
 def test_built_in_guards_have_names() -> None:
@@ -426,6 +428,53 @@ def test_traces_guard_equals_its_definition(scanned: ScannedEvent) -> None:
     refused = any(each.lower() in text.lower() for text in texts for each in TRACE_SUBSTRINGS)
 
     assert refused == (TRACES_GUARD.scan(scanned) is not None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(SCANNED, min_size=2, max_size=4))
+@pytest.mark.parametrize("guard", BUILT_IN_GUARDS.values(), ids=BUILT_IN_GUARDS)
+def test_batch_scan_equals_a_scan_of_each_event(
+    guard: PatternGuard, batch: list[ScannedEvent]
+) -> None:
+    """K1: one pass over a batch refuses the event that scanning one after another refuses first."""
+    each = ((index, guard, guard.scan(event)) for index, event in enumerate(batch))
+    first = next((found for found in each if found[2]), None)
+
+    assert find_first_violation([(guard, event) for event in batch]) == first
+
+
+@pytest.mark.parametrize(("rule", "head", "tail"), CREDENTIALS)
+@pytest.mark.parametrize("at", [0, 1, 250, 499])
+def test_a_credential_anywhere_in_a_batch_is_found(
+    rule: str, head: str, tail: str, at: int
+) -> None:
+    """K1: a credential is found in any event of a batch longer than one chunk."""
+    batch = [scanned_event({"a": "order 4711 of berth 3, " * 10, "n": n}) for n in range(500)]
+    batch[at] = scanned_event({"a": head + tail}, tags=("t",))
+
+    assert find_first_violation([(DEFAULT_GUARD, event) for event in batch]) == (
+        at,
+        DEFAULT_GUARD,
+        Violation(rule, "$.a"),
+    )
+
+
+def test_the_events_of_a_batch_have_their_own_guards() -> None:
+    """K1: each event of a batch is scanned by its guard, in the order of the batch."""
+    key, mail = "AKIA" + "IOSFODNN7EXAMPLE", "jane@example.com"
+    custom = PatternGuard("mine", [Rule("ticket", re.compile(r"\bT-[0-9]+"))])
+    clean, with_mail, with_key = (scanned_event({"a": text}) for text in ("a", mail, key))
+    scans: list[tuple[Guard, ScannedEvent]] = [
+        (DEFAULT_GUARD, clean),
+        (DEFAULT_GUARD, with_mail),
+        (PERSONAL_GUARD, clean),
+        (custom, clean),
+        (custom, with_mail),
+    ]
+
+    assert find_first_violation(scans) is None
+    found = find_first_violation([*scans, (PERSONAL_GUARD, with_mail), (DEFAULT_GUARD, with_key)])
+    assert found == (5, PERSONAL_GUARD, Violation("email", "$.a"))
 
 
 @pytest.mark.parametrize("guard", BUILT_IN_GUARDS.values(), ids=BUILT_IN_GUARDS)

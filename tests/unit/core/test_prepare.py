@@ -33,7 +33,7 @@ from seriatim.core.kinds import (
     register_kind,
 )
 from seriatim.core.limits import Limits
-from seriatim.core.prepare import ValidationContext, prepare
+from seriatim.core.prepare import ValidationContext, prepare, prepare_each
 from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
 from seriatim.profiles.facts import FACTS_PROFILE
 from seriatim.profiles.trace_rules import TRACES_PROFILE
@@ -251,6 +251,39 @@ def test_order_of_checks() -> None:
     whole = dict(trace_event("TraceStarted", "t", 0).payload)
     started = trace_event("TraceStarted", "t", 0, payload=whole | secret)
     assert isinstance(refusal([started]), PiiPolicyViolation)
+
+
+def test_the_first_rejected_event_of_a_batch_is_reported() -> None:
+    """B4: the guard rejects an event before the checks of a later one, and not before its own."""
+    secret, clean, shapeless = NewEvent("x", {"a": SECRET}), NewEvent("x", {}), NewEvent("")
+    long = NewEvent("x", {"a": "b" * 100})
+    limits = Limits(payload_bytes=50)
+
+    error = refusal([clean, secret, shapeless])
+    assert (type(error), error.details["index"]) == (PiiPolicyViolation, 1)
+    error = refusal([clean, shapeless, secret])
+    assert (type(error), error.details["index"]) == (InvalidEvent, 1)
+    error = refusal([secret, long], limits=limits)
+    assert (type(error), error.details["index"]) == (PiiPolicyViolation, 0)
+    error = refusal([clean, long, secret], limits=limits)
+    assert (type(error), error.details["index"]) == (LimitExceeded, 1)
+    error = refusal([clean, NewEvent(SECRET)])
+    assert (error.details["path"], error.details["index"]) == ("event_type", 1)
+    error = refusal([secret, NewEvent(SECRET)])
+    assert (error.details["path"], error.details["index"]) == ("$.a", 0)
+
+
+def test_several_appends_are_prepared_as_one_by_one() -> None:
+    """B4: preparing several appends equals preparing each, and finds what would refuse one."""
+    first, second = [NewEvent("x", {"n": 1}, event_id="a")], [NewEvent("x", {"n": 2}, event_id="b")]
+    context, other = make_context(), msgspec.structs.replace(make_context(), tenant_id="other")
+    appends = [(context, first), (other, second)]
+
+    assert prepare_each(appends) == [prepare(context, first), prepare(other, second)]
+    for refused in ([NewEvent("x", {"a": SECRET})], [NewEvent("")], []):
+        with pytest.raises(SeriatimError) as caught:
+            prepare_each([*appends, (context, refused)])
+        assert type(caught.value) is type(refusal(refused))
 
 
 def test_guards_of_an_append() -> None:

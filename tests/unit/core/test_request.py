@@ -148,6 +148,15 @@ def test_responses_are_bounded() -> None:
     assert caught.value.details["limit"] == "payload_bytes"
 
 
+def test_responses_are_bounded_in_bytes() -> None:
+    """C5: the bound of a response counts its UTF-8 bytes, not its characters."""
+    command = Command(actor="a", endpoint="e", key="k", response="é" * 10)
+    prepare_command("t", command, Limits(payload_bytes=22))
+    with pytest.raises(LimitExceeded) as caught:
+        prepare_command("t", command, Limits(payload_bytes=21))
+    assert caught.value.details["actual"] == 22
+
+
 def test_responses_are_guarded() -> None:
     """K1: a response with a secret is refused; a request, which is only hashed, is not."""
     secret = {"keys": ["AKIAIOSFODNN7EXAMPLE"]}

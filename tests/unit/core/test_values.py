@@ -21,15 +21,15 @@ class Nowhere(tzinfo):
     """A time zone without an offset."""
 
     def utcoffset(self, _: datetime | None) -> timedelta | None:
-        """Know nothing."""
+        """Return None."""
         return None
 
     def dst(self, _: datetime | None) -> timedelta | None:
-        """Know nothing."""
+        """Return None."""
         return None
 
     def tzname(self, _: datetime | None) -> str | None:
-        """Know nothing."""
+        """Return None."""
         return None
 
 

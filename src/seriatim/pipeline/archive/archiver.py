@@ -2,7 +2,7 @@
 
 Spark tasks write the files and read them back. The driver seals them in order by conditional
 puts, of which only the first archiver's succeeds at each position. A file without a seal is not
-part of the archive. It is removed once its range is sealed, because then nobody can seal it.
+part of the archive. It is removed once its range is sealed, after which it cannot be sealed.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class _ArchiveRun:
             raise LogIdentityChanged(msg, details={"position": draft.last})
 
     def clean(self) -> None:
-        """Remove files without a seal whose range is sealed, so that nobody can seal them."""
+        """Remove files without a seal whose range is sealed, so that they are never sealed."""
         sealed = {segment.file for segment in self.archive.segments}
         for name in self._storage.list_names("segments"):
             first = parse_first_position(name)

@@ -127,6 +127,7 @@ def write_segment(
     Raises:
         BackendFailure: The range is incomplete, or the file differs from what was written.
     """
+    # A name of its own: Spark may run two attempts of a task at once.
     name = make_file_name(span.first, span.last, uuid.uuid4().hex[:12])
     try:
         return _write_file(url, storage, identity, span, name)
@@ -225,6 +226,7 @@ def check_segment(
             archived = read_segment_file(source)
             live = scan(url, ALL_EVENTS, segment.first - 1, segment.last)
             problem = _find_difference(archived, live, segment)
+    # `check_file` has reported the missing file.
     except NotFound:
         return problems
     except BackendFailure as error:

@@ -12,7 +12,7 @@ import msgspec
 
 from seriatim.core.event import EventRecord, LogIdentity
 from seriatim.core.tenants import tenant_problem
-from seriatim.telemetry.tracing import TRACE_FIELDS
+from seriatim.telemetry.tracer import TRACE_FIELDS
 from seriatim.wire.records import WireRecord, from_wire_record, to_wire_record
 
 SCHEMA = "seriatim.event/1"

@@ -20,7 +20,7 @@ from seriatim.pipeline.project.job import (
 from seriatim.pipeline.source.watermarks import find_covered_range
 from seriatim.store.readmodel.model import ProjectionMoved
 from seriatim.store.readmodel.port import ProjectionStep
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 
 
 class ModelLease(msgspec.Struct):
@@ -61,11 +61,11 @@ def apply_batch(job: ProjectionJob, batch: BatchInput, position: int, lease: Mod
         LeaseLost: Another runner holds the lease.
 
     """
-    attributes: tracing.Attributes = {
+    attributes: tracer.Attributes = {
         "seriatim.projection": job.projection.name,
         "seriatim.after": position,
     }
-    with tracing.span("seriatim.project", attributes=attributes) as span:
+    with tracer.span("seriatim.project", attributes=attributes) as span:
         reached = _apply(job, batch, position, lease)
         span.set({"seriatim.until": reached, "seriatim.shadow": lease.shadow})
     return reached

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from seriatim.core.operation import ActionName, OperatorAction
 from seriatim.log.operator_journal import check_reason, local_operator, record_action
@@ -150,7 +149,9 @@ class Projector(ProjectionJob):
         if self.journal is not None:
             check_reason(reason)
 
-    def _record(self, action: ActionName, reason: str, count: int = 1, **target: Any) -> None:
+    def _record(
+        self, action: ActionName, reason: str, count: int = 1, **target: bool | int | None
+    ) -> None:
         """Record an action that has succeeded; a failure to record does not undo it."""
         if self.journal is None:
             return

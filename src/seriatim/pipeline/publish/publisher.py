@@ -46,7 +46,7 @@ from seriatim.pipeline.source.partition_reader import freeze_imports
 from seriatim.pipeline.spark_errors import translate_spark_errors
 from seriatim.store.lease_keeper import LeaseKeeper, wait_for_lease
 from seriatim.store.port import Lease, ReadSpec, Store
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 
 EventKey = tuple[str, str]  # tenant id and event id: an event id is unique within its tenant only
 
@@ -352,7 +352,7 @@ class Publisher:
     def _run_step(self, after: int, head: int) -> int:
         """Send the next step in a span, and return its end."""
         sent, skipped = self.report.sent, self.report.skipped
-        with tracing.span("seriatim.publish", "producer") as span:
+        with tracer.span("seriatim.publish", "producer") as span:
             reached = self._send_step(after, min(head, after + self._settings.step_events))
             span.set(
                 {

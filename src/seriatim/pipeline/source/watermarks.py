@@ -1,4 +1,4 @@
-"""Watermark rows: the last row of each partition of a read, which tells the range it covered."""
+"""Watermark rows: the last row of each partition of a read, which states the range it covered."""
 
 from __future__ import annotations
 

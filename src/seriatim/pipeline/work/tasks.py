@@ -30,7 +30,7 @@ from seriatim.pipeline.project.stream_partitions import PartitionedRange
 from seriatim.pipeline.scan.options import ScanSpec
 from seriatim.pipeline.source.partition_reader import freeze_imports
 from seriatim.store.port import Store
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from seriatim.telemetry.span_export import SpanExport, join_span_export
 
 
@@ -43,7 +43,7 @@ def trace_handler(handler: Handler) -> Handler:
         with _span(handler, event):
             return handler.run(event, context)
 
-    return msgspec.structs.replace(handler, run=run) if tracing.is_active() else handler
+    return msgspec.structs.replace(handler, run=run) if tracer.is_active() else handler
 
 
 async def _run_async(handler: Handler, event: Any, context: Any) -> Any:
@@ -51,10 +51,10 @@ async def _run_async(handler: Handler, event: Any, context: Any) -> Any:
         return await handler.run(event, context)
 
 
-def _span(handler: Handler, event: Any) -> tracing.Span:
+def _span(handler: Handler, event: Any) -> tracer.Span:
     """Create the span of one call; an event that is not a record has no trace to continue."""
     metadata = getattr(event, "metadata", None)
-    return tracing.span(
+    return tracer.span(
         "seriatim.handle",
         "consumer",
         {
@@ -66,7 +66,7 @@ def _span(handler: Handler, event: Any) -> tracing.Span:
             "seriatim.stream_id": getattr(event, "stream_id", None),
             "seriatim.position": getattr(event, "position", None),
         },
-        tracing.extract(metadata) if isinstance(metadata, dict) else None,
+        tracer.extract(metadata) if isinstance(metadata, dict) else None,
     )
 
 
@@ -205,11 +205,11 @@ class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
                 if delivery is not None:
                     yield delivery
 
-    def _delivery(self, row: dict[str, object]) -> Delivery | None:
+    def _delivery(self, row: dict[str, Any]) -> Delivery | None:
         """Convert a message to a delivery; return None if it is of another tenant."""
         value, first = row["value"], row["first_seq"]
         try:
-            event = decode_record(value)  # type: ignore[arg-type]
+            event = decode_record(value)
         except (ValueError, TypeError) as error:
             return invalid_delivery(row, error)
         if self.tenant_id is not None and event.tenant_id != self.tenant_id:

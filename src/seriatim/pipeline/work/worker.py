@@ -26,7 +26,7 @@ from seriatim.pipeline.project.stream_partitions import find_zero_based_kinds
 from seriatim.pipeline.spark_errors import translate_spark_errors
 from seriatim.pipeline.work.feeds import Feed, LogFeed
 from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, DeferredTask, TaskSpec
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 from seriatim.telemetry.metrics import JobMetrics
 from seriatim.telemetry.span_export import current_span_export
 
@@ -225,11 +225,11 @@ class Worker:
             self._run_job(self._build_deferred_job(due))
         if batch is None:
             return not due
-        attributes: tracing.Attributes = {
+        attributes: tracer.Attributes = {
             "seriatim.handler": self._handler.name,
             "seriatim.count": batch.events,
         }
-        with tracing.span("seriatim.work", "consumer", attributes):
+        with tracer.span("seriatim.work", "consumer", attributes):
             self._run_job(batch.job)
         # Last: after a crash before this line the batch is repeated, and its events are duplicates.
         self._registry.move_cursor(self._handler, self._feed.name, batch.cursor)

@@ -110,7 +110,7 @@ def encode_event(
             _NULL_KEY if event.idempotency_index is None else _KEY_HEADER + event.idempotency_index,
             _HASH_HEADER,
             bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
-            _encode_keys(keys) if (keys := event.index_keys()) else _NULL_TAGS,
+            _encode_keys(event.index_keys()) if event.tags or event.term_keys else _NULL_TAGS,
             _encode_common_text(event.tenant_id),
             _NULL_TEXT if _is_id_in_key(event) else text(event.event_id),
             _encode_common_text(event.stream_type),

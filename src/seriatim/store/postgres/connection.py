@@ -311,6 +311,7 @@ class Listener:
 
     def _reset(self) -> None:
         self._notified = threading.Condition()
+        # A count, not a flag: a notification between `begin_wait` and `wait` must not be lost.
         self._count = 0
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()

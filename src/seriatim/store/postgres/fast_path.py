@@ -377,14 +377,18 @@ def send_group(
         group: The appends, all encoded for the fast path.
 
     """
-    rows = [row for request in group for row in request.encoded.rows]
+    rows: list[bytes] = []
+    has_index_keys = False
+    for request in group:
+        rows += request.encoded.rows
+        has_index_keys = has_index_keys or request.encoded.has_index_keys
     values = [
         _INT8(server_info.lock_key),
         _INT4(wait_ms),
         _INT4(group[0].rules_version),
         encode_array(server_info.row_array, server_info.row_type, rows).data,
-        _encode_ranks(group),
-        b"\1" if any(request.encoded.has_index_keys for request in group) else b"\0",
+        None if len(rows) == 1 else _encode_ranks(group),
+        b"\1" if has_index_keys else b"\0",
         None if (head := group[0].encoded.required_head) is None else _INT8(head),
     ]
     statement.send(connection, server_info, values)

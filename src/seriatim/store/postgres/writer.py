@@ -143,8 +143,14 @@ class PostgresWriter:
             connection exists.
 
         """
-        can_send = is_fast_path if len(group) == 1 else is_groupable
-        if not all(map(can_send, group)) or has_duplicates(group) or not has_consistent_seqs(group):
+        if len(group) == len(group[0].events) == 1:
+            can_send = is_fast_path(group[0])
+        else:
+            check = is_fast_path if len(group) == 1 else is_groupable
+            can_send = (
+                all(map(check, group)) and not has_duplicates(group) and has_consistent_seqs(group)
+            )
+        if not can_send:
             return None
         pair = self._take_idle()
         if pair is None:

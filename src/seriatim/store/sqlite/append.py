@@ -128,13 +128,20 @@ _SEQS_DECODER = msgspec.json.Decoder(list[int | None])
 
 def is_fast_path(group: Sequence[AppendRequest], rules: Rules) -> bool:
     """Return True if the database itself can check all appends of a group."""
-    return sum(len(request.events) for request in group) <= FAST_PATH_EVENTS_MAX and all(
-        not request.conditions
-        and request.command is None
-        and request.rules_version == rules.version
-        and all(_is_fast_path_event(event, rules) for event in request.events)
-        for request in group
-    )
+    events = 0
+    for request in group:
+        events += len(request.events)
+        if (
+            events > FAST_PATH_EVENTS_MAX
+            or request.conditions
+            or request.command is not None
+            or request.rules_version != rules.version
+        ):
+            return False
+        for event in request.events:
+            if not _is_fast_path_event(event, rules):
+                return False
+    return True
 
 
 def _is_fast_path_event(event: PreparedEvent, rules: Rules) -> bool:

@@ -118,6 +118,7 @@ class HeadWatcher:
 
     def _poll(self) -> None:
         """Read the head from the file, at most once per half interval for all waiting threads."""
+        # Without the lock: at worst two threads poll at once.
         now = time.monotonic()
         if now - self._polled_at < POLL_S / 2:
             return

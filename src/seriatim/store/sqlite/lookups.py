@@ -52,7 +52,9 @@ def make_event_lookup(connection: sqlite3.Connection) -> FindByKey:
 
 def has_contexts(request: AppendRequest) -> bool:
     """Return True if an append depends on a context."""
-    return any(isinstance(condition, ExpectedContext) for condition in request.conditions)
+    return bool(request.conditions) and any(
+        isinstance(condition, ExpectedContext) for condition in request.conditions
+    )
 
 
 def evaluate_contexts(

@@ -76,6 +76,7 @@ def plan_read_scans(spec: ReadSpec) -> list[IndexScan]:
     names = spec.type_names
     name, related = _choose_scan(spec)
     unsplittable = names is not None and (names.prefixes or len(names.values) > INDEX_SCANS_MAX)
+    # The index by type needs a tenant; an index of an id is narrower; merging has a bound.
     if names is not None and (spec.tenant_id is None or related or unsplittable):
         conditions += (build_type_condition(names, values),)
         names = None
@@ -225,6 +226,7 @@ def _expand_query(connection: sqlite3.Connection, tenant_id: str, query: Query) 
     filters = list(query.filters or ())
     for index, query_filter in enumerate(filters):
         names = NameFilter.parse(query_filter.types or ())
+        # The index by type has the order of positions only within one type.
         if names.prefixes and not names.matches_all:
             expanded = expand_patterns(connection, tenant_id, names)
             filters[index] = msgspec.structs.replace(query_filter, types=expanded.to_patterns())

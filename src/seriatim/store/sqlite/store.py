@@ -208,6 +208,8 @@ class SqliteStore:
 
     def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group of appends and return one outcome per request, in order."""
+        if not group:
+            return []
         rejection: Exception | None = None
         # From the cheapest path to the one that looks everything up. A rejected statement has
         # stored nothing.

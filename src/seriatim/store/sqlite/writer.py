@@ -198,6 +198,7 @@ class SqliteWriter:
     def after_fork(self) -> None:
         """Reset the state in a forked child; the parent's connection is kept, but unused."""
         fork_safety.abandon_connection(self._connection)
+        # A thread of the parent may have held the old lock during the fork.
         self._lock = threading.Lock()
         self._connection = None
 

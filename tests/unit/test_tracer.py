@@ -17,7 +17,7 @@ import seriatim
 from seriatim import Filter, Limits, Log, NewEvent, Query, Settings
 from seriatim.core.errors import ConditionalAppendConflict
 from seriatim.core.request import ExpectedContext
-from seriatim.telemetry import tracing
+from seriatim.telemetry import tracer
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -33,7 +33,7 @@ def log() -> Iterator[Log]:
 def provider() -> Iterator[TracerProvider]:
     """A tracer provider that traces for one test."""
     made = TracerProvider()
-    undo = tracing.use_provider(made)
+    undo = tracer.use_provider(made)
     yield made
     undo()
     made.shutdown()
@@ -96,7 +96,7 @@ def test_events_carry_the_trace(log: Log, spans: InMemorySpanExporter) -> None:
     assert first.metadata == {"traceparent": traceparent_of(only_span(spans))}
     assert second.metadata == {"traceparent": PARENT, "more": "1"}
     with seriatim.open("memory:") as other:
-        undo = tracing.use_provider(None)
+        undo = tracer.use_provider(None)
         untraced = other.append([plain]).records[0]
         undo()
     assert first.payload_hash == untraced.payload_hash
@@ -125,7 +125,7 @@ def test_spans_are_children_of_the_callers_span(log: Log, spans: InMemorySpanExp
         )
         await log.aio.query()
 
-    with tracing.span("caller", "server", parent=tracing.extract({"TraceParent": PARENT})):
+    with tracer.span("caller", "server", parent=tracer.extract({"TraceParent": PARENT})):
         asyncio.run(appends())
         list(log.read())
         log.query()
@@ -178,7 +178,7 @@ def test_the_spans_of_reads_and_queries(log: Log, spans: InMemorySpanExporter) -
 def test_spans_contain_no_payload(log: Log, spans: InMemorySpanExporter) -> None:
     """M2: spans contain no payloads, tags, keys or messages of other errors."""
     log.append([NewEvent("a", {"x": "PRIVATE"}, tags=("PRIVATE",))], idempotency_key="PRIVATE")
-    with pytest.raises(ValueError, match="PRIVATE"), tracing.span("work"):
+    with pytest.raises(ValueError, match="PRIVATE"), tracer.span("work"):
         raise ValueError("PRIVATE password=hunter2hunter2")
 
     assert all("PRIVATE" not in span.to_json() for span in spans.get_finished_spans())
@@ -198,8 +198,8 @@ def test_an_event_without_space_for_its_trace(
 
 def test_trace_metadata_refused_by_the_guard(spans: InMemorySpanExporter) -> None:
     """M2: trace metadata that the guard refuses is omitted, and the append succeeds."""
-    parent = tracing.extract({"traceparent": PARENT, "tracestate": "a=AKIAIOSFODNN7EXAMPLE"})
-    with seriatim.open("memory:") as log, tracing.span("caller", parent=parent):
+    parent = tracer.extract({"traceparent": PARENT, "tracestate": "a=AKIAIOSFODNN7EXAMPLE"})
+    with seriatim.open("memory:") as log, tracer.span("caller", parent=parent):
         record = log.append([NewEvent("a")]).records[0]
 
     assert record.metadata == {}
@@ -208,8 +208,8 @@ def test_trace_metadata_refused_by_the_guard(spans: InMemorySpanExporter) -> Non
 def test_trace_metadata_over_a_limit(spans: InMemorySpanExporter) -> None:
     """M2: trace metadata over a limit of the log are omitted."""
     settings = Settings(limits=Limits(metadata_entries=1))
-    parent = tracing.extract({"traceparent": PARENT, "tracestate": "a=b"})
-    with seriatim.open("memory:", settings=settings) as log, tracing.span("c", parent=parent):
+    parent = tracer.extract({"traceparent": PARENT, "tracestate": "a=b"})
+    with seriatim.open("memory:", settings=settings) as log, tracer.span("c", parent=parent):
         record = log.append([NewEvent("a")]).records[0]
 
     assert record.metadata == {}
@@ -223,24 +223,24 @@ def test_invalid_headers_are_no_parent(
     headers: dict[str, str], spans: InMemorySpanExporter
 ) -> None:
     """M2: headers without a valid trace are no parent."""
-    assert tracing.extract(headers) is None
+    assert tracer.extract(headers) is None
 
 
 def test_inject_and_extract_round_trip(spans: InMemorySpanExporter) -> None:
     """M2: an injected context can be extracted; a tracestate that is too long is omitted."""
     state = "a=" + "x" * 200
-    parent = tracing.extract({"traceparent": PARENT, "tracestate": state})
-    with tracing.span("client", "client", {"a": 1, "none": None}, parent) as span:
-        headers = tracing.inject()
-        ids = tracing.current_ids()
+    parent = tracer.extract({"traceparent": PARENT, "tracestate": state})
+    with tracer.span("client", "client", {"a": 1, "none": None}, parent) as span:
+        headers = tracer.inject()
+        ids = tracer.current_ids()
         span.set({"b": True, "none": None})
         span.rename("renamed")
         span.fail("limit_exceeded")
-    long = tracing.extract(
+    long = tracer.extract(
         {"traceparent": PARENT, "tracestate": ",".join([f"b{n}=" + "x" * 200 for n in range(3)])}
     )
-    with tracing.span("client", parent=long):
-        assert set(tracing.inject()) == {"traceparent"}
+    with tracer.span("client", parent=long):
+        assert set(tracer.inject()) == {"traceparent"}
 
     first, _ = spans.get_finished_spans()
     assert headers == {"traceparent": traceparent_of(first), "tracestate": state}
@@ -248,8 +248,8 @@ def test_inject_and_extract_round_trip(spans: InMemorySpanExporter) -> None:
     assert first.name == "renamed"
     assert first.kind is SpanKind.CLIENT
     assert first.attributes == {"a": 1, "b": True, "error.type": "limit_exceeded"}
-    assert tracing.inject() == {}
-    assert tracing.current_ids() is None
+    assert tracer.inject() == {}
+    assert tracer.current_ids() is None
 
 
 class Failing(SpanProcessor):
@@ -282,26 +282,26 @@ def test_failing_tracer_is_logged(
 
 def test_no_spans_without_a_tracer(log: Log) -> None:
     """M2: without a tracer there are no spans, and events have no trace."""
-    with tracing.span("work", attributes={"a": 1}) as span:
+    with tracer.span("work", attributes={"a": 1}) as span:
         span.set({"b": 2})
         span.rename("c")
         span.fail("d")
-        assert tracing.inject() == {}
-        assert tracing.extract({"traceparent": PARENT}) is None
+        assert tracer.inject() == {}
+        assert tracer.extract({"traceparent": PARENT}) is None
         assert log.append([NewEvent("a")]).records[0].metadata == {}
-    assert not tracing.is_active()
-    assert tracing.current_ids() is None
+    assert not tracer.is_active()
+    assert tracer.current_ids() is None
 
 
 def test_opentelemetry_is_not_imported() -> None:
     """M2: Seriatim imports neither OpenTelemetry nor the Prometheus client by itself."""
     code = """
 import sys, seriatim
-from seriatim.telemetry import log_format, log_metrics, metrics, span_export, tracing
+from seriatim.telemetry import log_format, log_metrics, metrics, span_export, tracer
 log = seriatim.open("memory:")
 log.append([seriatim.NewEvent("a")]); list(log.read()); log.query()
-with tracing.span("x"):
-    tracing.inject()
+with tracer.span("x"):
+    tracer.inject()
 print([name for name in sys.modules if name.startswith(("opentelemetry", "prometheus"))])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -89,7 +89,7 @@ def span(
     """Return a span for a `with` block: a child of `parent`, or else of the current span.
 
     Example:
-        with tracing.span("import", attributes={"file": name}) as span:
+        with tracer.span("import", attributes={"file": name}) as span:
             span.set({"count": import_file(name)})
     """
     tracer = _find_tracer()

@@ -645,10 +645,7 @@ class Registry:
         return self._admin.logs()
 
     def cursors(self) -> list[HandlerCursor]:
-        """Return the cursors of each handler's workers, by source.
-
-        Consumers of your own have no cursor here: they keep it in their subscription or offsets.
-        """
+        """Return the cursors of each handler's workers, by source; your consumers keep their own."""
         return self._admin.cursors()
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:

@@ -107,6 +107,7 @@ def read_days(text: str) -> float | None:
 
 async def confirm_revocation(page: ConsolePage) -> ConsoleResponse:
     """Ask for a confirmation before a token is revoked."""
+    page.require_operator_of_all()
     token_id = page.params.get("token_id", "")
     return await page.render("access_revoke.html", token_id=token_id)
 

@@ -235,6 +235,7 @@ async def prune(page: ConsolePage) -> ConsoleResponse:
 
 async def plan_reset(page: ConsolePage) -> ConsoleResponse:
     """Show what a reset of a handler would delete for each tenant, and ask for a confirmation."""
+    page.require_operator_of_all()
     return await _render_reset(page, page.params)
 
 

@@ -22,7 +22,7 @@ from seriatim.console.renderer import (
     format_seconds,
     shorten,
 )
-from seriatim.core.errors import InvalidArgument, SeriatimError
+from seriatim.core.errors import Forbidden, InvalidArgument, SeriatimError
 from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
 
@@ -125,6 +125,16 @@ class ConsolePage:
         The routes of the API check the right again when the form is sent.
         """
         return right in self.caller.rights and (right == "read" or self.caller.service)
+
+    def require_operator_of_all(self) -> None:
+        """Check that the caller may operate the whole log, before a page asks for a confirmation.
+
+        Raises:
+            Forbidden: The caller may not.
+        """
+        if self.caller.tenant_id != ALL_TENANTS or not self.can("operate"):
+            msg = "this operation concerns the whole log: it needs an operator of all tenants"
+            raise Forbidden(msg)
 
     # -- calls of the API
 

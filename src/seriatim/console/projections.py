@@ -18,7 +18,6 @@ from seriatim.console.renderer import format_number, format_seconds, shorten
 from seriatim.core.errors import (
     BackendFailure,
     Conflict,
-    Forbidden,
     InvalidArgument,
     NotFound,
     SeriatimError,
@@ -172,9 +171,8 @@ async def _render_accept(
     page: ConsolePage, name: str, error: SeriatimError | None = None
 ) -> ConsoleResponse:
     """Show what the last job has found, so that an operator knows which rows are replaced."""
-    jobs = await _read_jobs(page, name)
-    if jobs is None:
-        raise Forbidden("this operation concerns the whole log: it needs a token for all tenants")
+    page.require_operator_of_all()
+    jobs = await _read_jobs(page, name) or []
     if not (await page.get("/v1/projections", name=name))["projections"]:
         raise NotFound("there is no such projection", details={"projection": name})
     finished = [job for job in jobs if job["finished_at"]]

@@ -645,7 +645,7 @@ class Registry:
         return self._admin.logs()
 
     def cursors(self) -> list[HandlerCursor]:
-        """Return the cursors of each handler's workers, by source; your consumers keep their own."""
+        """Return the cursors of handlers' workers, by source; your consumers keep their own."""
         return self._admin.cursors()
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
+from urllib.parse import urlencode
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.console.browser.conftest import OPEN_VISIT
-from tests.console.browser.hostile_events import LARGE_INTEGER
+from tests.console.browser.hostile_events import LARGE_INTEGER, SCRIPT, TEXTS, make_hostile_events
 from tests.service.service_process import ServiceProcess
 
 pytestmark = pytest.mark.slow
@@ -79,6 +82,72 @@ def test_hostile_contents_are_shown_as_text(visit: OPEN_VISIT) -> None:
     assert all(href.startswith("/console/") for href in visitor.links())
     assert str(LARGE_INTEGER) in text
     assert not visitor.is_hacked()
+
+
+def list_hostile_addresses() -> list[str]:
+    """Return the pages of each hostile event, and searches for each of its fields."""
+    addresses = []
+
+    def add(path: str, /, **params: str) -> None:
+        addresses.append(f"/console{path}?{urlencode({'tenant': 'acme', **params})}")
+
+    for event in make_hostile_events():
+        if event_id := event.get("event_id"):
+            add("/event", id=event_id)
+            add("/why", idempotency_key=event["idempotency_key"], producer_id=event["producer_id"])
+            add("/events", causation_id=event["causation_id"], live="1")
+            add("/events", correlation_id=event["correlation_id"], actor_id=event["actor_id"])
+            add("/query", run="1", tags1=event["tags"][0], payload1=json.dumps(event["payload"]))
+            add("/trace", id=event_id)
+            add("/handler/entry", name=event_id, event_id=event_id)
+            add("/projection", name=event_id)
+            add("/projection/steps", name="aggregate_states", key=event_id)
+            add("/job", id=event_id)
+            add("/journal", affected=event_id)
+            add("/access/revoke", token_id=event_id)
+        stream = {"type": event["stream_type"], "id": event["stream_id"]}
+        add("/stream", **stream, projection="aggregate_states")
+        add("/events", types=event["event_type"], stream_type=stream["type"])
+    return addresses
+
+
+def test_hostile_contents_stay_text_on_every_page(visit: OPEN_VISIT) -> None:
+    """N3: no page that shows or repeats hostile fields runs them, loads them, or makes elements.
+
+    The visit fails if the content security policy reports a violation.
+    """
+    visitor = visit(errors=True)  # refused pages are errors of the browser
+    for address in list_hostile_addresses():
+        status = visitor.goto(address).status
+        assert status in (200, 400, 404), (address, status)
+        assert visitor.page.locator("h1").count() == 1, address
+        assert visitor.page.locator("main img, main script, main b, main i").count() == 0, address
+        assert all(href.startswith("/console/") for href in visitor.links()), address
+        assert not visitor.is_hacked(), address
+        assert visitor.overflow() == 0, address
+
+    assert [problem for problem in visitor.problems if "Failed to load" not in problem] == []
+
+
+def test_operators_texts_stay_text(visit: OPEN_VISIT) -> None:
+    """N3: subjects, notes and reasons that operators write are displayed as text."""
+    visitor = visit()
+    page = visitor.page
+    for number, text in enumerate(TEXTS):
+        visitor.goto("/console/access?tenant=acme")
+        page.get_by_label("Service, empty").fill(f"{text} {number}"[:100])
+        page.locator("[name=token_tenant]").fill("acme")
+        page.get_by_label("Note").fill(text)
+        form = page.locator("form", has=page.get_by_role("button", name="Create token"))
+        form.get_by_label("Reason").fill(text)
+        form.get_by_role("button", name="Create token").click()
+        expect(page.locator("#new-token")).to_be_visible()
+        assert not visitor.is_hacked()
+    for address in ("/console/access?tenant=acme", "/console/journal?tenant=acme"):
+        visitor.goto(address)
+        assert SCRIPT in page.locator("main").inner_text()
+        assert page.locator("main img, main script, main b, main i").count() == 0
+        assert not visitor.is_hacked()
 
 
 def test_pages_stay_small(visit: OPEN_VISIT) -> None:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import psycopg
 import pytest
 
+import seriatim
 from bench.console.loading import load_log
 from bench.console.pages import MeasuredPage, list_pages
 from seriatim.factory import sqlite_path
@@ -31,6 +32,8 @@ ROWS_MAX = 1000  # of events and their keys, read by one statement
 INDEX_ENTRIES_MAX = EVENT_TYPES_MAX * (EVENT_COUNT_MAX + 2)  # read from an index alone, by counts
 PAGE_BYTES_MAX = 256 * 1024
 PAGES = list_pages(EVENTS)
+SCANNED = 300  # events of a page of streams
+_SORTS_THE_PAGE = re.compile("Sort$|USE TEMP B-TREE FOR ORDER BY$|SCAN first$|SCAN scanned$")
 
 _TABLES = ("events", "event_tags")
 _ALIAS = re.compile(r"\b(?:events|event_tags)(?:\s+as)?\s+(\w+)")
@@ -164,10 +167,18 @@ def _is_scan(step: str, names: set[str]) -> bool:
 # -- both
 
 
+class VisitedLog(NamedTuple):
+    """A visitor of the console on a generated log, a check of its statements, and the log."""
+
+    visitor: Visitor
+    check: Plans
+    log: seriatim.Log
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def visited(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Visitor, Plans]]:
+) -> Iterator[VisitedLog]:
     """A visitor of the console on a generated log, and a check of the statements of its pages."""
     with ExitStack() as stack:
         if request.param == "sqlite":
@@ -177,27 +188,48 @@ def visited(
             explained = explained_postgres(server, request.getfixturevalue("postgres_template"))
         url, check = stack.enter_context(explained)
         service = stack.enter_context(run_console(url))
-        yield service.sign_in(), check
+        yield VisitedLog(service.sign_in(), check, service.service.view("default"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_indexes_answer_every_page(visited: tuple[Visitor, Plans], page: MeasuredPage) -> None:
+def test_indexes_answer_every_page(visited: VisitedLog, page: MeasuredPage) -> None:
     """N1, E7, F7: a page reads few rows, by indexes alone, whatever the size of the log."""
-    visitor, check = visited
-    check()
+    visited.check()
 
-    visited_page = visitor.get(page.address)
+    visited_page = visited.visitor.get(page.address)
 
     assert visited_page.status == 200, visited_page.text
-    assert {text: problems for text, problems in check().items() if problems} == {}
+    assert {text: problems for text, problems in visited.check().items() if problems} == {}
     assert len(visited_page.html) <= PAGE_BYTES_MAX
 
 
-def test_the_statements_of_a_page_are_recorded(visited: tuple[Visitor, Plans]) -> None:
+@pytest.mark.parametrize("stream_type", [None, "order", "absent"])
+def test_a_listing_of_streams_is_read_in_bounded_pages(
+    visited: VisitedLog, monkeypatch: pytest.MonkeyPatch, stream_type: str | None
+) -> None:
+    """E1, F7, K3: a page of streams reads few events by an index, also if few open a stream."""
+    for module in ("common", "postgres.store", "sqlite.store"):
+        monkeypatch.setattr(f"seriatim.store.{module}.STREAM_SCAN_MAX", SCANNED)
+    log = visited.log
+    whole = log.streams(limit=10_000)
+    visited.check()
+
+    page = log.store.streams("default", stream_type, 0, 2 * SCANNED)
+
+    found = [problem for problems in visited.check().values() for problem in problems]
+    assert [problem for problem in found if not _SORTS_THE_PAGE.match(problem)] == []
+    assert page.last_scanned is not None
+    wanted = [one for one in whole if stream_type in (None, one.stream_type)]
+    assert page.streams == [one for one in wanted if one.first_position <= page.last_scanned]
+    assert log.streams(stream_type, limit=10_000) == wanted
+    assert log.streams(stream_type, limit=3) == wanted[:3]
+    assert (wanted == []) == (stream_type == "absent")
+
+
+def test_the_statements_of_a_page_are_recorded(visited: VisitedLog) -> None:
     """The check sees the statements of a page: the list of events reads head and events."""
-    visitor, check = visited
-    check()
+    visited.check()
 
-    visitor.get("/events")
+    visited.visitor.get("/events")
 
-    assert len(check()) >= 2
+    assert len(visited.check()) >= 2

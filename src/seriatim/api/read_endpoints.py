@@ -20,7 +20,7 @@ from seriatim.core.query_plan import plan_query
 from seriatim.core.request import check_stream_ref
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.factory import Log
-from seriatim.log.arguments import check_position, invalid_argument, make_read_spec
+from seriatim.log.arguments import check_name, check_position, invalid_argument, make_read_spec
 from seriatim.log.batches import estimate_memory, read_first_records
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key
 from seriatim.store.port import EVENT_TYPES_MAX, ReadSpec, ServiceStore, StoredAppend
@@ -382,13 +382,19 @@ def visible_event_id(service: Service, request: HttpRequest, position: int) -> s
 async def list_streams(
     service: Service, request: HttpRequest, params: StreamsParams
 ) -> StreamsResponse:
-    """List streams in the order of their first events."""
+    """List streams in the order of their first events.
+
+    A page reads a bounded number of events; the next one has `after` = `last_scanned`.
+    """
     log = service.view(request.tenant_id)
+    if params.stream_type is not None:
+        check_name("stream_type", params.stream_type)
+    check_position("after", params.after)
+    limit = service.limits.check_page("limit", params.limit)
 
     def read_streams() -> StreamsResponse:
-        return StreamsResponse(
-            log.streams(params.stream_type, after=params.after, limit=params.limit)
-        )
+        page = log.store.streams(log.tenant_id, params.stream_type, params.after, limit)
+        return StreamsResponse(page.streams, page.last_scanned)
 
     return await service.run_for_tenant(request.tenant_id, read_streams)
 

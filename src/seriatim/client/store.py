@@ -44,7 +44,7 @@ from seriatim.store.port import (
     ReadSpec,
     RestoredEvent,
     StoredAppend,
-    StreamSummary,
+    StreamPage,
     SubscriptionStatus,
 )
 from seriatim.wire import messages
@@ -371,11 +371,11 @@ class HttpStore:
 
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
-    ) -> list[StreamSummary]:
+    ) -> StreamPage:
         params = {"stream_type": stream_type, "after": after, "limit": limit}
         raw = self.http.get("/v1/streams", params, tenant_id=tenant_id)
-        summaries: list[StreamSummary] = self.decode(raw, messages.StreamsResponse).streams
-        return summaries
+        response = self.decode(raw, messages.StreamsResponse)
+        return StreamPage(response.streams, response.last_scanned)
 
     def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
         params = msgspec.structs.asdict(names)

@@ -469,7 +469,14 @@ class BaseLog:
             check_name("stream_type", stream_type)
         check_position("after", after)
         page_size = self.settings.limits.check_page("limit", limit)
-        return self.store.streams(self.tenant_id, stream_type, after, page_size)
+        streams: list[StreamSummary] = []
+        position: int | None = after
+        while position is not None and len(streams) < page_size:
+            wanted = page_size - len(streams)
+            page = self.store.streams(self.tenant_id, stream_type, position, wanted)
+            streams += page.streams
+            position = page.last_scanned
+        return streams
 
     def event_types(
         self, prefix: str = "", *, after: str = "", limit: int = EVENT_TYPES_MAX

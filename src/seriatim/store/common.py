@@ -20,10 +20,12 @@ from seriatim.core.query_plan import AccessPath
 from seriatim.core.request import StoredCommand
 from seriatim.core.times import format_us, parse_us
 from seriatim.store.port import (
+    STREAM_SCAN_MAX,
     Cursor,
     Finding,
     ReadSpec,
     StoredAppend,
+    StreamPage,
     StreamSummary,
     SubscriptionState,
 )
@@ -186,6 +188,22 @@ def _read_append(read: ReadPage, record: EventRecord) -> tuple[EventRecord, ...]
         if len(page) < limit:
             return tuple(records)
         limit = min(limit * 8, _APPEND_PAGE_MAX)
+
+
+def make_stream_page(rows: Iterable[Sequence[Any]], limit: int) -> StreamPage:
+    """Return a page of streams from rows of `list_streams`.
+
+    The row without a type has the last position that was read, and the number of events read.
+    """
+    streams, last_scanned = [], None
+    for row in rows:
+        if row[0] is not None:
+            streams.append(StreamSummary(*row))
+        elif row[4] >= STREAM_SCAN_MAX:
+            last_scanned = row[2]
+    if len(streams) >= limit:
+        last_scanned = streams[-1].first_position
+    return StreamPage(streams, last_scanned)
 
 
 def summarize_stream(first: EventRecord, last: EventRecord) -> StreamSummary:

@@ -54,6 +54,7 @@ from seriatim.store.port import (
     ReadSpec,
     RestoredEvent,
     StoredAppend,
+    StreamPage,
     StreamSummary,
     SubscriptionState,
     check_contiguous,
@@ -280,7 +281,7 @@ class MemoryStore:
 
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
-    ) -> list[StreamSummary]:
+    ) -> StreamPage:
         summaries: list[StreamSummary] = []
         for positions in self._streams.values():  # in the order of their first events
             first, last = self._records[positions[0] - 1], self._records[positions[-1] - 1]
@@ -290,7 +291,8 @@ class MemoryStore:
                 and stream_type in (None, first.stream_type)
             ):
                 summaries.append(summarize_stream(first, last))
-        return summaries[:limit]
+        page = summaries[:limit]
+        return StreamPage(page, page[-1].first_position if len(page) >= limit else None)
 
     def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
         budget = ReadBudget(self._read_timeout_s)

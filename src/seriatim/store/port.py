@@ -183,6 +183,17 @@ class StreamSummary(msgspec.Struct, frozen=True):
     last_type: str
 
 
+class StreamPage(msgspec.Struct, frozen=True):
+    """A page of a listing of streams; `last_scanned` is `after` for the next one, None at the end.
+
+    It may have no streams and still not be the last one.
+    """
+
+    streams: list[StreamSummary]
+    last_scanned: int | None
+
+
+STREAM_SCAN_MAX = 10_000  # events that one page of a listing of streams reads
 EVENT_TYPES_MAX = 100  # in one listing
 EVENT_COUNT_MAX = 1_000  # events counted of one type
 
@@ -470,8 +481,11 @@ class Store(GroupWriter, Protocol):
 
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
-    ) -> list[StreamSummary]:
-        """Return a page of streams whose first event is after position `after`."""
+    ) -> StreamPage:
+        """Return a page of streams whose first event is after position `after`.
+
+        It reads a bounded number of events, also if few of them open a stream of the type.
+        """
         ...
 
     def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:

@@ -205,10 +205,12 @@ class LastRecordsResponse(msgspec.Struct, frozen=True):
 class StreamsResponse(msgspec.Struct, frozen=True):
     """Streams in the order of their first events.
 
-    The next page has `after` = the last `first_position`.
+    A page reads a bounded number of events, so it can be empty before the end of the list. The
+    next page has `after` = `last_scanned`, which is null on the last page.
     """
 
     streams: list[StreamSummary]
+    last_scanned: int | None
 
 
 class EventTypesResponse(msgspec.Struct, frozen=True):

@@ -122,7 +122,7 @@ READS: dict[str, Callable[[Store], list[Any]]] = {
     "event": lambda store: [store.event(OURS, "e-theirs")],
     "last of a stream": lambda store: [store.last_of_stream(OURS, STREAM)],
     "last of streams": lambda store: store.last_of_streams(OURS, [STREAM, STREAM]),
-    "streams": lambda store: store.streams(OURS, None, 0, 100),
+    "streams": lambda store: store.streams(OURS, None, 0, 100).streams,
     "event types": lambda store: store.event_types(OURS, EventTypeRange("", "", 100)),
     "query by type": lambda store: select(store, types=["filled"]),
     "query by tag": lambda store: select(store, tags=["red"]),

@@ -173,21 +173,33 @@ left join lateral (
 order by k.nr;
 
 -- name: list_streams
--- Streams in the order of their first events, each with its last event.
-select f.stream_type, f.stream_id, f.position, h.position, h.stream_seq, h.event_type
-from {schema}.events f
-cross join lateral (
-    select e.position, e.stream_seq, e.event_type from {schema}.events e
-    where e.stream_key = f.stream_key order by e.stream_seq desc limit 1
-) h
-where f.tenant_id = %(tenant_id)s and f.position > %(after)s
-  and f.stream_seq <= 1
-  and not exists (
-      -- not by the kind's first number: the kind may have been declared after the first event
-      select 1 from {schema}.events g
-      where g.stream_key = f.stream_key and g.stream_seq < f.stream_seq)
-  and (%(stream_type)s::text is null or f.stream_type = %(stream_type)s)
-order by f.position limit %(limit)s;
+-- Streams in the order of their first events, each with its last event. A page reads a bounded number
+-- of events: few of them may open a stream. The row without a type has the last position that was
+-- read, and how many events.
+with scanned as materialized (
+    select e.position, e.stream_key, e.stream_seq, e.stream_type, e.stream_id
+    from {schema}.events e
+    where e.tenant_id = %(tenant_id)s and e.position > %(after)s
+    order by e.position limit %(scanned)s
+), opened as (
+    select f.stream_type, f.stream_id, f.position, h.position as last_position, h.stream_seq,
+           h.event_type
+    from scanned f
+    cross join lateral (
+        select e.position, e.stream_seq, e.event_type from {schema}.events e
+        where e.stream_key = f.stream_key order by e.stream_seq desc limit 1
+    ) h
+    where f.stream_seq <= 1
+      and not exists (
+          -- not by the kind's first number: the kind may have been declared after the first event
+          select 1 from {schema}.events g
+          where g.stream_key = f.stream_key and g.stream_seq < f.stream_seq)
+      and (%(stream_type)s::text is null or f.stream_type = %(stream_type)s)
+    order by f.position limit %(limit)s
+)
+select * from opened
+union all
+select null, null, max(position), null, count(*), null from scanned;
 
 -- name: limit_page_bytes
 -- The rows of a page up to the one whose payload reaches the limit in bytes. The size of a payload is

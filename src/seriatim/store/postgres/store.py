@@ -24,9 +24,15 @@ from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
 from seriatim.core.request import AppendRequest, StoredCommand
 from seriatim.store.cancellation import make_read_timeout_error
-from seriatim.store.common import PageBounds, find_append_by_command, find_append_by_key
+from seriatim.store.common import (
+    PageBounds,
+    find_append_by_command,
+    find_append_by_key,
+    make_stream_page,
+)
 from seriatim.store.contexts import ContextKey, EvaluatedContext
 from seriatim.store.port import (
+    STREAM_SCAN_MAX,
     Cursor,
     EventTypeCount,
     EventTypeRange,
@@ -38,7 +44,7 @@ from seriatim.store.port import (
     ReadSpec,
     RestoredEvent,
     StoredAppend,
-    StreamSummary,
+    StreamPage,
     SubscriptionState,
     make_type_counts,
 )
@@ -387,15 +393,16 @@ class PostgresStore:
 
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
-    ) -> list[StreamSummary]:
+    ) -> StreamPage:
         values = {
             "tenant_id": tenant_id,
             "stream_type": stream_type,
             "after": after,
             "limit": limit,
+            "scanned": STREAM_SCAN_MAX,
         }
         rows = self._reader.fetch_rows(tenant_id, self._sql["list_streams"], values)
-        return [StreamSummary(*row) for row in rows]
+        return make_stream_page(rows, limit)
 
     def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
         values = names.as_parameters(tenant_id)

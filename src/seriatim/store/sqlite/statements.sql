@@ -133,20 +133,30 @@ select listed.event_type,
 from (select event_type from known where event_type is not null limit :limit) as listed
 
 -- name: list_streams
-select first.stream_type, first.stream_id, first.position,
-    last.position, last.stream_seq, last.event_type
-from events as first indexed by events_opening
-cross join events as last on last.position = (
-    select position from events indexed by events_by_stream
-    where stream_key = first.stream_key order by stream_seq desc limit 1
+-- The row without a type has the last position that was read, and how many events.
+with scanned as materialized (
+    select position, stream_key, stream_seq, stream_type, stream_id
+    from events indexed by events_opening
+    where tenant_id = :tenant and stream_seq <= 1 and position > :after
+    order by position limit :scanned
 )
-where first.tenant_id = :tenant and first.stream_seq <= 1 and first.position > :after
-and (:stream_type is null or first.stream_type = :stream_type)
-and not exists (
-    select 1 from events as earlier indexed by events_by_stream
-    where earlier.stream_key = first.stream_key and earlier.stream_seq < first.stream_seq
+select * from (
+    select first.stream_type, first.stream_id, first.position,
+        last.position, last.stream_seq, last.event_type
+    from scanned as first
+    cross join events as last on last.position = (
+        select position from events indexed by events_by_stream
+        where stream_key = first.stream_key order by stream_seq desc limit 1
+    )
+    where (:stream_type is null or first.stream_type = :stream_type)
+    and not exists (
+        select 1 from events as earlier indexed by events_by_stream
+        where earlier.stream_key = first.stream_key and earlier.stream_seq < first.stream_seq
+    )
+    order by first.position limit :limit
 )
-order by first.position limit :limit
+union all
+select null, null, max(position), null, count(*), null from scanned
 
 -- name: find_idempotency_key
 select 1 from events where idempotency_index = ?

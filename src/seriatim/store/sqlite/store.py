@@ -20,8 +20,14 @@ from seriatim.core.query import Query
 from seriatim.core.request import AppendRequest, StoredCommand
 from seriatim.store.append_group import PlacedAppend, build_outcomes
 from seriatim.store.cancellation import ReadBudget
-from seriatim.store.common import PageBounds, find_append_by_command, find_append_by_key
+from seriatim.store.common import (
+    PageBounds,
+    find_append_by_command,
+    find_append_by_key,
+    make_stream_page,
+)
 from seriatim.store.port import (
+    STREAM_SCAN_MAX,
     Cursor,
     EventTypeCount,
     EventTypeRange,
@@ -32,7 +38,7 @@ from seriatim.store.port import (
     ReadSpec,
     RestoredEvent,
     StoredAppend,
-    StreamSummary,
+    StreamPage,
     SubscriptionState,
     make_type_counts,
 )
@@ -380,11 +386,17 @@ class SqliteStore:
 
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
-    ) -> list[StreamSummary]:
+    ) -> StreamPage:
         """Return a page of streams, ordered by the position of their first event."""
-        values = {"tenant": tenant_id, "stream_type": stream_type, "after": after, "limit": limit}
+        values = {
+            "tenant": tenant_id,
+            "stream_type": stream_type,
+            "after": after,
+            "limit": limit,
+            "scanned": STREAM_SCAN_MAX,
+        }
         with self._readers.bounded_connection() as connection:
-            return [StreamSummary(*row) for row in connection.execute(SQL["list_streams"], values)]
+            return make_stream_page(connection.execute(SQL["list_streams"], values), limit)
 
     def event_types(self, tenant_id: str, names: EventTypeRange) -> list[EventTypeCount]:
         """Return event types by name, with their bounded counts and last positions."""

@@ -186,6 +186,21 @@ def test_accepting_differences_is_confirmed_with_a_reason(console: ConsoleServic
     assert operator.get("/projection/accept", name="absent", tenant=OURS).status == 404
 
 
+def test_failures_have_pages(console: ConsoleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N1, N5: a list of failures continues on the next page, whose position is in its address."""
+    monkeypatch.setattr("seriatim.console.projections._FAILURES_MAX", 1)
+    operator = console.sign_in(tenant_id=OURS)
+    first = operator.get("/projection", name="seats")
+    second = operator.get(first.link("Next page"))
+
+    assert 'name="position" value="1"' in first.html
+    assert "First page" not in first.html
+    assert second.status == 200
+    assert "No failures." in second.text
+    assert 'name="position" value="1"' in operator.get(second.link("First page")).html
+    assert operator.get("/projection", name="seats", after="x").status == 400
+
+
 def test_a_job_has_a_page(console: ConsoleService) -> None:
     """N1: the page shows the state, the reason and the actor of a job."""
     job = console.service.jobs.store.add(

@@ -14,6 +14,7 @@ from seriatim.console.consumers import (
     read_projections,
 )
 from seriatim.console.page import ConsolePage, ConsoleResponse, PageRoute, quote_value
+from seriatim.console.pager import parse_number
 from seriatim.console.renderer import format_number, format_seconds, shorten
 from seriatim.core.errors import (
     BackendFailure,
@@ -96,11 +97,7 @@ async def _render_projection(
     row = make_projection_row(page, standing)
     if row.lag:
         row.lag_time = await read_lag_time(page, row.position or 0)
-    listing = None
-    if page.can("operate"):
-        listing = await read_optional(
-            page, "/v1/projections/failures", name=name, limit=_FAILURES_MAX
-        )
+    listing = await _read_failures(page, name)
     return await page.render_form(
         "projection.html",
         error,
@@ -111,11 +108,29 @@ async def _render_projection(
         ),
         chart=draw_lag(page, "projection", name),
         failures=_make_failure_rows(page, [] if listing is None else listing["failures"]),
+        failures_after=page.params.get("after", ""),
+        next_failure=_find_next_failure([] if listing is None else listing["failures"]),
         failure_count=0 if listing is None else listing["count"],
         unresolved=0 if listing is None else listing["unresolved"],
         jobs=await _read_jobs(page, name),
         notices=list_notices(page),
     )
+
+
+async def _read_failures(page: ConsolePage, name: str) -> Any:
+    """Return a page of the failures of a projection; None for callers that may not operate."""
+    if not page.can("operate"):
+        return None
+    after = parse_number(page, "after")
+    return await read_optional(
+        page, "/v1/projections/failures", name=name, after=after, limit=_FAILURES_MAX
+    )
+
+
+def _find_next_failure(failures: list[dict[str, Any]]) -> int | None:
+    """Return the position after which the next page begins, None if this one is not full."""
+    full = len(failures) == _FAILURES_MAX
+    return int(failures[-1]["failure"]["position"]) if full else None
 
 
 async def _read_jobs(page: ConsolePage, name: str) -> list[dict[str, Any]] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser
 
 import seriatim
+from seriatim.factory import access_url, open_access
 from tests.console.browser.console_visit import Visit
 from tests.console.browser.hostile_events import (
     DIRECTION,
@@ -70,6 +71,10 @@ def prepare(url: str) -> None:
     with seriatim.open(url) as log:
         views = SimpleNamespace(view=log.for_tenant)
         fill_tenants(cast("RunningService", SimpleNamespace(service=views)), url)
+    with closing(open_access(access_url(url))) as access, closing(access.open_jobs()) as jobs:
+        job = jobs.add("verify", "seats", "acme", actor_id=SCRIPT, reason=IMAGE)
+        result = {"equal": False, "difference": {"key": {QUOTES: DIRECTION}}}
+        jobs.finish(job.job_id, "succeeded", result=result, error="")
     with seriatim.open(url, tenant_id="acme") as log:
         for envelope in DEAL_DESK:
             log.traces.append_event(envelope)

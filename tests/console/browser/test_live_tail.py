@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.console.browser.console_visit import Visit
+from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.processes import free_port
 from tests.service.http_calls import Caller, make_event
 from tests.service.service_process import run_service_process
@@ -32,9 +35,20 @@ def expect_numbers(page: Page, count: int) -> None:
     assert numbers_of(page) == [f'{{"number":{number}}}' for number in range(count)]
 
 
-def test_the_live_tail_survives_a_restart(browser: Browser, tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a log on each backend."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'log.db'}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    yield server.create_database("live_tail", request.getfixturevalue("postgres_template"))
+    server.drop_database("live_tail")
+
+
+def test_the_live_tail_survives_a_restart(browser: Browser, url: str) -> None:
     """N1, N5: a restart of the service and a pause neither lose nor repeat events."""
-    url, port = f"sqlite:///{tmp_path / 'log.db'}", str(free_port())
+    port = str(free_port())
     with run_service_process(url, "--port", port) as first:
         caller = first.caller()
         append(caller, range(5))

@@ -84,6 +84,20 @@ def test_a_rare_predicate_is_searched_in_parts(
     assert "Searched" not in pages[-1].text.partition('role="status"')[2]
 
 
+def test_a_rare_type_of_a_busy_actor_is_searched_in_parts(console: ConsoleService) -> None:
+    """N1, E7: no index has both the actor and the type, so a page searches a part."""
+    events = [
+        NewEvent("rare" if n in RARE else "noted", {"n": n}, actor_id="eve") for n in range(EVENTS)
+    ]
+    positions = append(console, "acme", *events)
+    reader = visit(console, tenant_id="acme")
+    pages = follow(reader, "/console/events?actor_id=eve&types=rare")
+    found = [position for page in pages for position in rows(page)]
+    assert found == [positions[n] for n in reversed(RARE)]
+    assert len(pages) == -(-EVENTS // PART)
+    assert len(rows(reader.get("/console/events", actor_id="eve"))) == pager.PAGE_EVENTS
+
+
 def test_a_full_page_of_a_search_has_a_next_page(console: ConsoleService) -> None:
     """N1, N5: a search ends when a page is full; the pages back have the same events."""
     fill(console)

@@ -79,7 +79,7 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
     try:
         if (target := await _find_jump(page, newest_first=newest_first)) is not None:
             return page.redirect("/events", **_read_list_params(page), **target)
-        query = build_query(filters) if any(filters[name] for name in _QUERY_FILTERS) else None
+        query = build_query(filters) if _needs_search(filters) else None
         indexed_filters = {name: filters[name] for name in _FILTERS if name not in _QUERY_FILTERS}
         event_page = await read_event_page(
             page, indexed_filters, newest_first=newest_first, query=query
@@ -104,6 +104,13 @@ async def show_events(page: ConsolePage) -> ConsoleResponse:
         rows_max=ROWS_MAX,
         tail=filters,
     )
+
+
+def _needs_search(filters: Mapping[str, str]) -> bool:
+    """Return whether no index answers the filters, or only a query has them."""
+    if filters["actor_id"] and filters["types"]:  # an actor may have few events of a type
+        return True
+    return any(filters[name] for name in _QUERY_FILTERS)
 
 
 def build_query(filters: Mapping[str, str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote_plus, urlencode
 
 import msgspec
+from markupsafe import Markup
 
 from seriatim.access.rights import Caller, Right
 from seriatim.api.app import App
@@ -259,6 +260,14 @@ class ConsolePage:
     async def render(self, template: str, *, status: int = 200, **values: object) -> HttpResponse:
         """Render a template."""
         return await self._render(template, status, values)
+
+    async def render_part(self, template: str, **values: object) -> Markup:
+        """Render a part of a page, to keep it; a template inserts it as it is."""
+        values |= {"page": self}
+        body = await self.app.service.compute_for(
+            self.request.tenant_id, self._renderer.render, template, values
+        )
+        return Markup(body.decode())  # noqa: S704 - the template has escaped its values
 
     async def render_form(
         self, template: str, error: SeriatimError | None, **values: object

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
+from markupsafe import Markup
 
 from seriatim.console.actions import parse_count
 from seriatim.console.graph_layout import EDGES_MAX, NODES_MAX, Box, lay_out
@@ -35,6 +36,9 @@ _EVENT_READS_MAX = 3  # responses of one trace, each bounded in bytes
 _PART_ROWS = 100  # rows of the timeline and of the table
 _RELATIONS_MAX = 20  # of one node in the table
 _DRAWING_WEIGHT = 4  # bytes of memory for each byte of the events
+
+# Tenant of the caller, tenant, trace, digest and size of its events.
+_Key = tuple[str, str, str, str, tuple[bytes, int]]
 
 _decode_page = msgspec.json.Decoder(PageResponse).decode
 
@@ -205,20 +209,31 @@ async def show_trace(page: ConsolePage) -> ConsoleResponse:
     records, digest, complete = await _read_trace(page, trace_id)
     if not records:
         raise NotFound("there is no such trace, or this token may not read it")
-    drawing = await _find_drawing(page, trace_id, records, digest)
+    # The form of its addresses depends on the caller.
+    key = "trace", page.caller.tenant_id, page.request.tenant_id, trace_id, digest
+    drawing = await _find_drawing(page, key, records)
+    body = await _find_body(page, key, drawing)
+    return await page.render("trace.html", report=drawing.report, complete=complete, body=body)
+
+
+async def _find_body(page: ConsolePage, key: _Key, drawing: Drawing) -> Markup:
+    """Return the rendered drawing and tables, from the rows that the address names."""
     step_at = _parse_position(page, "step") or 0
     node_at = _parse_position(page, "node") or 0
-    return await page.render(
-        "trace.html",
-        drawing=drawing,
-        report=drawing.report,
-        complete=complete,
-        steps=drawing.steps[step_at : step_at + _PART_ROWS],
-        rows=drawing.rows[node_at : node_at + _PART_ROWS],
-        step_at=step_at,
-        node_at=node_at,
-        part=_PART_ROWS,
-    )
+    body: Markup | None = page.cache.get((*key, step_at, node_at))
+    if body is None:
+        body = await page.render_part(
+            "trace_body.html",
+            drawing=drawing,
+            report=drawing.report,
+            steps=drawing.steps[step_at : step_at + _PART_ROWS],
+            rows=drawing.rows[node_at : node_at + _PART_ROWS],
+            step_at=step_at,
+            node_at=node_at,
+            part=_PART_ROWS,
+        )
+        page.cache.put((*key, step_at, node_at), body, len(body))
+    return body
 
 
 async def _read_trace(
@@ -249,20 +264,16 @@ async def _read_trace(
     return records, (digest.digest(), size), False
 
 
-async def _find_drawing(
-    page: ConsolePage, trace_id: str, records: list[WireRecord], digest: tuple[bytes, int]
-) -> Drawing:
+async def _find_drawing(page: ConsolePage, key: _Key, records: list[WireRecord]) -> Drawing:
     """Return the drawing of these events, which another page may have made."""
-    tenant_id = page.request.tenant_id
-    # The form of its addresses depends on the caller.
-    key = "trace", page.caller.tenant_id, tenant_id, trace_id, digest
+    tenant_id, trace_id, (_, size) = key[2:]
     drawing: Drawing | None = page.cache.get(key)
     if drawing is None:
         # In a thread of the tenant: the layout of 500 nodes would delay other requests.
         drawing = await page.app.service.run_for_tenant(
             tenant_id, lambda: _draw(page, trace_id, from_wire_records(records))
         )
-        page.cache.put(key, drawing, _DRAWING_WEIGHT * (digest[1] + KIB))
+        page.cache.put(key, drawing, _DRAWING_WEIGHT * (size + KIB))
     return drawing
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 from seriatim.console.renderer import shorten
 from seriatim.core import json_path
@@ -80,6 +81,7 @@ class StepPage(msgspec.Struct, frozen=True, kw_only=True):
         stopped: Whether a failure stopped the projection, or parked the key.
         searched: The position up to which events were searched, None for the whole log.
         indexed: Whether an index found the events.
+        body: The rendered steps.
     """
 
     projection: str
@@ -91,6 +93,7 @@ class StepPage(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool
     searched: int | None = None
     indexed: bool = True
+    body: Markup = Markup()
 
 
 def to_event_record(fields: Mapping[str, Any]) -> EventRecord:

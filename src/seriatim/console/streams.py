@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -19,6 +20,8 @@ from seriatim.wire.records import from_wire_records
 STEPS_MAX = 2000  # events of a stream that the stepper folds
 STEPS_PAGE = 10
 READ_EVENTS = 500  # of one read of the stepper; checkpoints are this far apart
+
+_PAGE_WEIGHT = 2  # bytes of memory for each character of rendered steps
 
 _decode_page = msgspec.json.Decoder(PageResponse).decode
 
@@ -188,18 +191,24 @@ class StepReader:
             count=STEPS_PAGE,
             start=start,
         )
-        folded, checkpoint = FoldedPage(), start
+        folded, checkpoint, key_of_page = FoldedPage(), start, None
         while not folded.complete:
             boundary = (stepper.number // READ_EVENTS + 1) * READ_EVENTS
             until = self._end + 1 if self._end <= boundary else boundary
             limit = until - stepper.number
             body = await self._read_after(folded.last_position, limit, checkpoint)
+            if until > self._end and not folded.last_position:
+                # These events and the checkpoint before them determine the page.
+                key_of_page = (*self._key(self._first), self._page.caller.tenant_id, _digest(body))
+                kept: StepPage | None = self._page.cache.get(key_of_page)
+                if kept is not None and self._cached:
+                    return kept
             folded = await self._page.app.service.run_for_tenant(
                 self._tenant_id, self._fold_page, stepper, body, limit, checkpoint
             )
             checkpoint = None
             self._keep(folded.checkpoints)
-        return StepPage(
+        result = StepPage(
             projection=self._projection.name,
             steps=stepper.steps,
             first=self._first,
@@ -208,6 +217,11 @@ class StepReader:
             cut=folded.more and self._end == STEPS_MAX,
             stopped=stepper.fold.stopped or bool(stepper.fold.parked),
         )
+        rendered = await self._page.render_part("steps_body.html", stepper=result)
+        result = msgspec.structs.replace(result, body=rendered)
+        if key_of_page is not None and self._cached:
+            self._page.cache.put(key_of_page, result, _PAGE_WEIGHT * len(rendered))
+        return result
 
     async def _read_after(self, after: int, limit: int, checkpoint: FoldCheckpoint | None) -> bytes:
         """Read events of the stream, beginning with the last one of the checkpoint."""
@@ -250,6 +264,11 @@ class StepReader:
         if self._cached:
             for checkpoint in checkpoints:
                 self._page.cache.put(self._key(checkpoint.number), checkpoint, checkpoint.weight)
+
+
+def _digest(body: bytes) -> tuple[bytes, int]:
+    """Return what identifies the events of a response, and the bound that cuts the steps."""
+    return sha256(body).digest(), STEPS_MAX
 
 
 ROUTES: tuple[PageRoute, ...] = (PageRoute(method="GET", path="/stream", show=show_stream),)

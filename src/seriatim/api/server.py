@@ -54,7 +54,13 @@ _GC_THRESHOLD = 20_000  # new objects: few objects of a request outlive its resp
 
 
 class ServiceLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of a service: its databases, its socket, and its TLS files."""
+    """The addresses of a service: its databases, its socket, and its TLS files.
+
+    Example:
+        from seriatim.server import ServiceLocation
+
+        location = ServiceLocation(url="sqlite:///app.db", host="0.0.0.0", port=443)
+    """
 
     url: str
     access: str | None = None
@@ -126,6 +132,11 @@ def make_app(
         serving: The settings of the service.
         opener: Opens the service.
         make_mount: Makes the part that handles other paths, such as the console.
+
+    Example:
+        from seriatim.server import ServiceLocation, ServiceSettings, make_app
+
+        app = make_app(ServiceLocation(url="sqlite:///app.db"), ServiceSettings())
     """
     return App(
         partial(opener, place, serving),
@@ -272,6 +283,11 @@ def serve(
     Raises:
         InvalidArgument: Several processes cannot share a log in memory.
         BackendFailure: The address cannot be bound.
+
+    Example:
+        from seriatim.server import ServiceLocation, ServiceSettings, serve
+
+        serve(ServiceLocation(url="sqlite:///app.db", port=8420), ServiceSettings(), print)
     """
     if serving.processes > 1 and place.url.startswith("memory:"):
         msg = "a log in memory belongs to one process: serve it with --processes 1"

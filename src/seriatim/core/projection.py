@@ -134,6 +134,9 @@ class Table(msgspec.Struct, frozen=True):
         keep: Which of two rows with the same key stays: that of the `first` or the `last` event.
         merge: In a DataFrame projection, how each column combines partial results: `sum`, `min`
             or `max`.
+
+    Example:
+        seats = Table("seats", key={"seat": str}, columns={"passenger": str})
     """
 
     name: str
@@ -337,6 +340,16 @@ def frame_projection(
 
     Raises:
         InvalidArgument: The declaration is invalid.
+
+    Example:
+        @frame_projection(
+            "sales", key={"day": str}, columns={"orders": int}, merge={"orders": "sum"}
+        )
+        def sales(events):
+            from pyspark.sql import functions as f
+
+            day = f.to_date(events.recorded_at).cast("string").alias("day")
+            return events.groupBy(day).agg(f.count("*").alias("orders"))
     """
 
     def declare(transform: Callable[[Any], Any]) -> Projection:

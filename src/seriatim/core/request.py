@@ -27,6 +27,8 @@ class ExpectedSeq(msgspec.Struct, frozen=True):
     With `seq=None` the stream must not exist.
 
     Example:
+        order = ("order", "8")
+        log.append([NewEvent("order.placed", stream=order)], ExpectedSeq(order, None))
         log.append([NewEvent("order.paid", stream=order)], ExpectedSeq(order, 1))
     """
 
@@ -42,7 +44,9 @@ class ExpectedContext(msgspec.Struct, frozen=True):
     must not be beyond the head of the log.
 
     Example:
-        log.append(events, ExpectedContext(query, after=log.query(query).head))
+        booked = Query([Filter(types=["seat.booked"], tags=["seat:12A"])])
+        event = NewEvent("seat.booked", tags=("seat:12A",))
+        log.append([event], ExpectedContext(booked, after=log.query(booked).head))
     """
 
     query: Query
@@ -67,6 +71,13 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """The command that causes an append, whose response is stored with the append.
 
     A duplicate, with the same actor, endpoint, key and request, returns the stored response.
+
+    Example:
+        command = Command(
+            actor="u-1", endpoint="POST /orders", key="k-1", request={"sku": "a"}, response="o-1"
+        )
+        receipt = log.append([NewEvent("order.placed")], command=command)
+        print(receipt.replayed, receipt.response)
     """
 
     actor: str

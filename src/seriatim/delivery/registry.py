@@ -78,6 +78,10 @@ class Registry:
     Consumers use `handle`, which does everything, or `claim` for a block of their own code. The
     other methods are the operations that these consist of, and those for operators.
 
+    Example:
+        with closing(seriatim.open_registry("sqlite:///app.db", log=log)) as registry:
+            print(registry.handle(receipts, log.read()))
+
     Attributes:
         engine: The database.
         settings: Leases, heartbeats and the outage policy.
@@ -116,14 +120,23 @@ class Registry:
         return self._database.owner
 
     def clone(self, on_outage: OnOutage | None = None) -> Registry:
-        """Return the same registry on a separate connection, for another thread."""
+        """Return the same registry on a separate connection, for another thread.
+
+        Example:
+            with closing(registry.clone()) as another:
+                print(another.counts())
+        """
         settings = msgspec.structs.replace(
             self.settings, on_outage=on_outage or self.settings.on_outage
         )
         return Registry(self.engine.open_another(), settings, self.origin, self.journal)
 
     def close(self) -> None:
-        """Close the database connection, and stop waiting for an unreachable database."""
+        """Close the database connection, and stop waiting for an unreachable database.
+
+        Example:
+            registry.close()
+        """
         self._database.close()
 
     # -- handlers
@@ -137,6 +150,9 @@ class Registry:
 
         Raises:
             Conflict: The handler is declared differently.
+
+        Example:
+            registry.declare(receipts)
         """
         declaration = handler.declaration
         values = {"handler": handler.name, "declaration": declaration, "replace": int(replace)}
@@ -199,7 +215,8 @@ class Registry:
             LogIdentityChanged: The events come from another log than earlier ones.
 
         Example:
-            log.subscribe("mailer").run(lambda batch: registry.handle(receipts, batch))
+            for batch in log.subscribe("mailer", idle_timeout=0.1):
+                registry.handle(receipts, batch)
         """
         return settle(self, handler, self.deliveries(events), wait_s=wait_s)
 
@@ -223,7 +240,7 @@ class Registry:
             A context manager that is true if the event was claimed.
 
         Example:
-            with registry.claim(handler, event) as claim:
+            with registry.claim(receipts, event) as claim:
                 if claim:
                     send_receipt(event, idempotency_key=claim.key)
         """
@@ -637,30 +654,66 @@ class Registry:
     # -- operators
 
     def handlers(self) -> list[DeclaredHandler]:
-        """Return every handler that was ever declared."""
+        """Return every handler that was ever declared.
+
+        Example:
+            for declared in registry.handlers():
+                print(declared.name, declared.status, declared.reason)
+        """
         return self._admin.handlers()
 
     def logs(self) -> list[HandlerLog]:
-        """Return the log that each handler is bound to, by tenant."""
+        """Return the log that each handler is bound to, by tenant.
+
+        Example:
+            for bound in registry.logs():
+                print(bound.handler, bound.tenant_id, bound.log_id, bound.epoch)
+        """
         return self._admin.logs()
 
     def cursors(self) -> list[HandlerCursor]:
         """Return the cursors of each handler's workers, by source.
 
         Consumers of your own have no cursor here: they keep it in their subscription or offsets.
+
+        Example:
+            for cursor in registry.cursors():
+                print(cursor.handler, cursor.source, cursor.position)
         """
         return self._admin.cursors()
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
-        """Count events by handler and status; counting finished ones takes longer."""
+        """Count events by handler and status; counting finished ones takes longer.
+
+        Args:
+            finished: Whether to count finished events, too.
+            tenant_id: Only events of this tenant.
+
+        Example:
+            for entry in registry.counts(finished=True):
+                print(entry.handler, entry.status, entry.count)
+        """
         return self._admin.counts(finished=finished, tenant_id=tenant_id)
 
     def count_entries(self, entry_filter: EntryFilter) -> list[StatusCount]:
-        """Count the entries that a filter selects, by handler and status."""
+        """Count the entries that a filter selects, by handler and status.
+
+        Example:
+            counts = registry.count_entries(EntryFilter(handler="receipts", status="dead"))
+        """
         return self._admin.count_entries(entry_filter)
 
     def entries(self, entry_filter: EntryFilter, limit: int = 100) -> list[Entry]:
-        """Return the entries that a filter selects, in the order of the log."""
+        """Return the entries that a filter selects, in the order of the log.
+
+        Args:
+            entry_filter: Selects the entries.
+            limit: The maximum number of entries.
+
+        Example:
+            for entry in registry.entries(EntryFilter(handler="receipts", status="dead")):
+                print(entry.event_id, entry.attempts, entry.error)
+        """
         return self._admin.entries(entry_filter, limit)
 
     # -- actions of operators: recorded in the journal of the log, if the registry has one
@@ -681,8 +734,7 @@ class Registry:
             NotFound: The filter names an event, and there is none to retry.
 
         Example:
-            registry.retry(EntryFilter(handler="mailer", status="dead"))
-
+            retried = registry.retry(EntryFilter(handler="receipts", status="dead"))
         """
         return self._admin.retry(entry_filter, restart=restart, reason=reason)
 
@@ -700,6 +752,10 @@ class Registry:
         Raises:
             NotFound: The filter names an event, and there is none to skip.
             InvalidArgument: The reason is empty.
+
+        Example:
+            dead = EntryFilter(handler="receipts", status="dead")
+            skipped = registry.skip(dead, "the customers were called")
         """
         return self._admin.skip(entry_filter, reason, restart=restart)
 
@@ -713,6 +769,9 @@ class Registry:
 
         Raises:
             NotFound: There is no handler of this name.
+
+        Example:
+            registry.set_status("receipts", "paused", "the mail server is down")
         """
         self._admin.set_status(handler, status, reason)
 
@@ -739,6 +798,9 @@ class Registry:
         Raises:
             NotFound: There is no handler of this name.
             InvalidArgument: `finished_before` is not a time.
+
+        Example:
+            deleted = registry.prune("receipts", 30 * 86_400, reason="older than a month")
         """
         return self._admin.prune(
             handler,
@@ -756,7 +818,11 @@ class Registry:
         streamless: bool = False,
         finished_before: str | None = None,
     ) -> int:
-        """Return how many entries `prune` would delete with the same arguments."""
+        """Return how many entries `prune` would delete with the same arguments.
+
+        Example:
+            print(registry.count_prunable("receipts", 30 * 86_400))
+        """
         return self._admin.count_prunable(
             handler, older_s, streamless=streamless, finished_before=finished_before
         )
@@ -792,6 +858,10 @@ class Registry:
         Raises:
             NotFound: There is no handler of this name.
             InvalidArgument: The reason is empty, or the position is wrong or required.
+
+        Example:
+            for report in registry.reset("receipts", log, reason="restored", dry_run=True):
+                print(report)
         """
         return self._admin.reset(
             handler, log, reason=reason, tenant_id=tenant_id, position=position, dry_run=dry_run

@@ -243,8 +243,10 @@ def import_events(
         BackendFailure: The store failed.
 
     Example:
-        with open("export.ndjson", "rb") as lines:
-            report = import_events(log, lines)
+        with open("export.ndjson", "wb") as file:
+            export_log(log.store, file.write)
+        with seriatim.open("memory:") as copy, open("export.ndjson", "rb") as lines:
+            print(import_events(copy, lines).appended)
     """
     if tenant_id is not None:
         check_tenant(tenant_id)

@@ -136,7 +136,7 @@ class Table(msgspec.Struct, frozen=True):
             or `max`.
 
     Example:
-        seats = Table("seats", key={"seat": str}, columns={"passenger": str})
+        seats = Table("seats", key={"seat": str}, columns={"guest": str})
     """
 
     name: str

@@ -94,7 +94,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleService
         yield service
 
 
-def order(kind: str, **payload: Any) -> NewEvent:
+def order(kind: str, **payload: object) -> NewEvent:
     """Return an event of the stream."""
     return NewEvent(f"order.{kind}", payload, STREAM)
 

@@ -129,17 +129,42 @@ def test_every_public_method_has_an_example() -> None:
     assert sorted(DOCUMENTED.keys() - facades - EXAMPLES.keys()) == []
 
 
+def list_section(docstring: str, section: str) -> list[str]:
+    """Return the names that a section of a docstring lists."""
+    text = docstring.partition(f"{section}:\n")[2].partition("\n\n")[0]
+    return [
+        line.partition(":")[0].strip().lstrip("*")
+        for line in text.splitlines()
+        if line.startswith("    ") and not line.startswith("     ")
+    ]
+
+
 def test_documented_parameters_exist() -> None:
     """A docstring that lists parameters lists all of them, in their order."""
     for name, method in METHODS.items():
-        section = (inspect.getdoc(method) or "").partition("Args:\n")[2].partition("\n\n")[0]
-        listed = [
-            line.partition(":")[0].strip().lstrip("*")
-            for line in section.splitlines()
-            if line.startswith("    ") and not line.startswith("     ")
-        ]
-        if listed:
+        if listed := list_section(inspect.getdoc(method) or "", "Args"):
             assert listed == list(inspect.signature(method).parameters)[1:], name
+
+
+def test_documented_attributes_exist() -> None:
+    """A docstring that lists the fields of a value lists all of them, in their order."""
+    values = [getattr(seriatim, name) for name in seriatim.__all__] + [
+        getattr(seriatim.server, name) for name in seriatim.server.__all__
+    ]
+    documented = {
+        cls: listed
+        for cls in values
+        if inspect.isclass(cls) and issubclass(cls, msgspec.Struct)
+        if (listed := list_section(inspect.getdoc(cls) or "", "Attributes"))
+    }
+    # The others are those of `NewEvent`, to which its docstring refers.
+    own = documented.pop(seriatim.EventRecord)
+
+    assert set(seriatim.EventRecord.__struct_fields__) - set(own) < set(
+        seriatim.NewEvent.__struct_fields__
+    )
+    for cls, listed in documented.items():
+        assert listed == list(cls.__struct_fields__), cls
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.keys() - ENDLESS))

@@ -56,6 +56,16 @@ _GC_THRESHOLD = 20_000  # new objects: few objects of a request outlive its resp
 class ServiceLocation(msgspec.Struct, frozen=True, kw_only=True):
     """The addresses of a service: its databases, its socket, and its TLS files.
 
+    Attributes:
+        url: The URL of the log.
+        access: The URL of tokens and quotas; by default next to the log.
+        registry: The URL of the processed-event registry; by default next to the log.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free one.
+        certificate: The file of the TLS certificate; None for plain HTTP.
+        key: The file of its private key.
+        read_storage: Reads checkpoints and archives.
+
     Example:
         from seriatim.server import ServiceLocation
 

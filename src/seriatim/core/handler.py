@@ -66,7 +66,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """A declared handler: a function that is called for each event that it selects.
 
-    It processes events after position `start`; see `handler` for the other fields and an example.
+    The fields are the arguments of `handler`, with an example there; `run` is the function.
     """
 
     name: str

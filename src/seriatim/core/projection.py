@@ -165,8 +165,19 @@ class Table(msgspec.Struct, frozen=True):
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
     """A declared read model of the log; the same declaration catches up, runs live and rebuilds.
 
-    A fold projection has `apply`. With a `state` type, `apply` returns the state and rows by table;
-    without one, the row of its only table is the state. A DataFrame projection has `transform`.
+    Attributes:
+        name: The name of the projection.
+        tables: The tables of its read model.
+        events: Event types or patterns that it selects.
+        stream_types: Stream types that it selects; None for all.
+        key: The key of a fold: a field, a path in the payload, or a function.
+        version: Increased when the code or the meaning changes.
+        on_failure: The reaction to a failed event: `stop`, `park` its key, or `skip` it.
+        upcasters: Functions by (event type, version) that return the next version's payload.
+        apply: The fold. With a `state` type it returns the state and rows by table; without one,
+            the row of its only table is the state.
+        state: The type of the state, if the fold has one.
+        transform: The transformation of a DataFrame projection, which has no `apply`.
     """
 
     name: str

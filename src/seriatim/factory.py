@@ -366,6 +366,12 @@ def open_access(url: str, *, create: bool = True) -> AccessStore:
 
     Raises:
         NotFound: The store does not exist and `create` is false.
+
+    Example:
+        from seriatim.server import access_url, open_access
+
+        access = open_access(access_url("sqlite:///app.db"))
+        access.close()
     """
     resolved = access_url(url) if _has_no_schema(url) else url
     missing = NotFound(
@@ -445,7 +451,14 @@ def registry_url(url: str) -> str:
 
 
 def access_url(url: str) -> str:
-    """Return the default URL of a log's access store."""
+    """Return the default URL of a log's access store.
+
+    Args:
+        url: The URL of the log.
+
+    Example:
+        print(seriatim.server.access_url("sqlite:///app.db"))
+    """
     return _derive_url(url, "service", DEFAULT_TENANT)
 
 

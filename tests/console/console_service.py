@@ -17,7 +17,7 @@ from tests.fixtures import console
 class ConsoleService(console.ConsoleService):
     """A running service with the console."""
 
-    def sign_in(self, **token: Any) -> Visitor:
+    def sign_in(self, **token: object) -> Visitor:
         """Return a visitor with a new token; by default of a service, with all rights."""
         visitor = Visitor(self.port)
         visitor.sign_in(self.token(**token))

@@ -52,7 +52,7 @@ def tenant(request: pytest.FixtureRequest) -> str:
     return re.sub(r"\W", "-", request.node.name)[:100]
 
 
-def visit(console: ConsoleService, **token: Any) -> Visitor:
+def visit(console: ConsoleService, **token: object) -> Visitor:
     """Return a visitor with a new token."""
     visitor = Visitor(console.port)
     assert visitor.sign_in(console.token(**token)).status == 303

@@ -53,7 +53,7 @@ def explain(visitor: Visitor, body: Any, **fields: str) -> VisitedPage:
     return visitor.submit("/why", visitor.get("/why"), request=text, **fields)
 
 
-def event(event_type: str = "order.paid", **fields: Any) -> dict[str, Any]:
+def event(event_type: str = "order.paid", **fields: object) -> dict[str, Any]:
     """Make an event of the order's stream."""
     return {"event_type": event_type, "payload": {"total": 1}, "stream": ["order", "7"]} | fields
 

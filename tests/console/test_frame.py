@@ -77,7 +77,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     """Return a function that starts separate consoles on one log."""
     with ExitStack() as stack:
 
-        def start(settings: ConsoleSettings | None = None, **more: Any) -> ConsoleService:
+        def start(settings: ConsoleSettings | None = None, **more: object) -> ConsoleService:
             url = f"sqlite:///{tmp_path / 'log.db'}"
             return stack.enter_context(run_console(url, settings, routes=EXTRA, **more))
 
@@ -100,7 +100,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "cert.pem", folder / "key.pem"
 
 
-def sign_in(console: ConsoleService, **token: Any) -> Visitor:
+def sign_in(console: ConsoleService, **token: object) -> Visitor:
     """Return a visitor that has signed in with a new token."""
     visitor = Visitor(console.port)
     assert visitor.sign_in(console.token(**token)).status == 303

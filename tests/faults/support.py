@@ -40,7 +40,7 @@ def wait_until(holds: Callable[[], Any], what: str, within_s: float = WAIT_S) ->
 class Worker:
     """A command of `tests.faults.workers` in its own process, which ends with the test."""
 
-    def __init__(self, command: str, **arguments: Any) -> None:
+    def __init__(self, command: str, **arguments: object) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.workers", command, json.dumps(arguments)],
             cwd=ROOT,

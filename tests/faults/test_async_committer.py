@@ -12,6 +12,7 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
+from seriatim.core.guard import Guard, ScannedEvent, Violation
 from tests.faults.event_loops import close_during_appends, gather_outcomes, make_event
 from tests.faults.support import check_log_complete
 from tests.fixtures.proxy import TcpProxy
@@ -30,11 +31,13 @@ async def warm_up(log: seriatim.Log) -> None:
     pytest.fail("no second connection was opened")
 
 
-def run(url: str, act: Callable[[seriatim.Log], Awaitable[Any]]) -> Any:
+def run(
+    url: str, act: Callable[[seriatim.Log], Awaitable[Any]], guard: Guard | str = "default"
+) -> Any:
     """Run a function on a log with open connections, within one event loop."""
 
     async def whole() -> Any:
-        with seriatim.open(url) as log:
+        with seriatim.open(url, guard=guard) as log:
             await warm_up(log)
             return await act(log)
 
@@ -81,6 +84,95 @@ def test_one_invalid_append_does_not_fail_the_group(postgres_url: str) -> None:
     assert found[12].replayed
     assert found[13].first_position == found[0].first_position
     assert sum(one.replayed for one in (found[0], found[13])) == 1
+    check_log_complete(postgres_url)
+
+
+SECRET = {"note": "AKIA" + "A1" * 8}
+
+
+@pytest.mark.parametrize("filler", [0, 5000], ids=["one pass", "several passes"])
+def test_the_guard_refuses_single_appends_of_a_group(postgres_url: str, filler: int) -> None:
+    """K1, B9: of appends that are scanned together, only those with a secret are refused."""
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        texts: list[dict[str, Any]] = [{"n": n, "text": "a" * filler} for n in range(30)]
+        texts[7] = texts[29] = SECRET
+        return await gather_outcomes(
+            *(log.aio.append([NewEvent("noted", text)]) for text in texts),
+            log.aio.append([NewEvent("noted", {}), NewEvent("noted", SECRET)]),
+        )
+
+    found = run(postgres_url, act)
+
+    refused = {
+        n: one.details
+        for n, one in enumerate(found)
+        if isinstance(one, seriatim.PiiPolicyViolation)
+    }
+    violation = {"guard": "default", "rule": "aws_key_id", "path": "$.note"}
+    assert refused == {
+        7: {**violation, "index": 0},
+        29: {**violation, "index": 0},
+        30: {**violation, "index": 1},
+    }
+    assert count_noted(postgres_url) == 28
+    check_log_complete(postgres_url)
+
+
+def count_noted(url: str) -> int:
+    """Return how many events of the type `noted` are stored."""
+    with seriatim.open(url) as log:
+        return sum(record.event_type == "noted" for record in log.read())
+
+
+class FailingGuard:
+    """A guard with a defect: it fails for the payload that asks for it."""
+
+    name = "failing"
+
+    def scan(self, event: ScannedEvent) -> Violation | None:
+        """Fail for one payload."""
+        if "fail" in event.payload_text:
+            raise ZeroDivisionError
+        return None
+
+
+def test_a_failing_guard_fails_its_append_alone(postgres_url: str) -> None:
+    """K1, L2: the error of a custom guard reaches its caller, and no other append hangs."""
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        good = [log.aio.append([NewEvent("noted", {"n": n})]) for n in range(5)]
+        bad = log.aio.append([NewEvent("noted", {"fail": True})])
+        return await asyncio.wait_for(
+            asyncio.gather(*good, bad, return_exceptions=True), PATIENCE_S
+        )
+
+    found = run(postgres_url, act, guard=FailingGuard())
+
+    assert [type(one) for one in found] == [seriatim.AppendResult] * 5 + [ZeroDivisionError]
+    check_log_complete(postgres_url)
+
+
+def test_queued_appends_are_scanned_before_close_commits_them(postgres_url: str) -> None:
+    """K1, B13: closing commits what is queued, but nothing that the guard rejects."""
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        tasks = [
+            asyncio.ensure_future(log.aio.append([NewEvent("noted", payload)]))
+            for payload in ({"n": 1}, SECRET, {"n": 2})
+        ]
+        before = asyncio.get_running_loop().call_soon
+        before(log.close)  # after the tasks have queued their appends, before they are sent
+        return await gather_outcomes(*tasks)
+
+    found = run(postgres_url, act)
+
+    assert [type(one) for one in found] == [
+        seriatim.AppendResult,
+        seriatim.PiiPolicyViolation,
+        seriatim.AppendResult,
+    ]
+    assert count_noted(postgres_url) == 2
     check_log_complete(postgres_url)
 
 

@@ -27,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/log.db"
 
 
-def run_scenario(scenario: str, **arguments: Any) -> Any:
+def run_scenario(scenario: str, **arguments: object) -> Any:
     """Run a scenario of `tests.faults.forks` in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.forks", scenario, json.dumps(arguments)],

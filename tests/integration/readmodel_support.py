@@ -57,7 +57,7 @@ def seat_rows(
     }
 
 
-def stored_row(table: Table, position: int, **row: Any) -> ReadModelRow:
+def stored_row(table: Table, position: int, **row: object) -> ReadModelRow:
     """Return a row in its stored form."""
     return ReadModelRow("default", position, RowFormat(table).normalize(row))
 

@@ -42,7 +42,7 @@ def append_after_each_read(patch: pytest.MonkeyPatch, log: Log, most: int = 1000
     reads: list[str] = []
 
     def wrapped(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
-        def act(*args: Any, **options: Any) -> Any:
+        def act(*args: Any, **options: object) -> Any:
             found = read(*args, **options)
             if not busy and len(reads) < most:
                 busy.append(name)

@@ -63,7 +63,7 @@ class Runner:
         self.token = token
         self.position = 0
 
-    def move(self, until: int, **parts: Any) -> None:
+    def move(self, until: int, **parts: object) -> None:
         """Commit a step up to a position."""
         step = make_step(self.position, until, state_rows=seat_rows({"1a": until}, until), **parts)
         step.last_event_id = self.log.store.event_id_at(until) or ""

@@ -18,7 +18,7 @@ from tests.integration.readmodel_support import (
 )
 
 
-def step_with_refused_cursor(**parts: Any) -> Any:
+def step_with_refused_cursor(**parts: object) -> Any:
     """Make a step with valid rows and a cursor that violates a constraint."""
     made: Any = make_step(3, 7, state_rows=seat_rows({"1a": None, "1b": 9, "1c": 4}, 7), **parts)
     made.last_event_id = None

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +44,7 @@ def read(spark: SparkSession, log_url: str) -> Callable[..., DataFrame]:
     """Return a function that reads the log as a DataFrame with options."""
     register(spark)
 
-    def load(**options: Any) -> DataFrame:
+    def load(**options: object) -> DataFrame:
         reader = spark.read.format("seriatim").option("url", log_url)
         for name, value in options.items():
             reader = reader.option(name, str(value))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 END_S = 300.0
 
 
-def describe_job(name: str, point: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+def describe_job(name: str, point: str, *arguments: Any, **options: object) -> dict[str, Any]:
     """Return the description of a copy job and its crash point."""
     return {"job": name, "point": point, "arguments": arguments, "options": options}
 

@@ -36,7 +36,7 @@ class Runs:
         """All positions of all batches."""
         return [position for batch in self.batches for position in batch]
 
-    def start(self, url: str, *, live: bool = False, **options: Any) -> StreamingQuery:
+    def start(self, url: str, *, live: bool = False, **options: object) -> StreamingQuery:
         """Start a query."""
         make_reader = self._spark.readStream.format("seriatim").option("url", url)
         for name, value in options.items():

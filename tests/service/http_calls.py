@@ -62,7 +62,7 @@ class Caller:
         body: Any = None,
         *,
         headers: dict[str, str] | None = None,
-        **params: Any,
+        **params: object,
     ) -> ServiceResponse:
         """Send one request; a body other than bytes is sent as JSON."""
         target = f"{path}?{urlencode(params, doseq=True)}" if params else path
@@ -85,17 +85,17 @@ class Caller:
         given = {} if self.token is None else {"authorization": f"Bearer {self.token}"}
         return given if self.tenant is None else {**given, "seriatim-tenant": self.tenant}
 
-    def append(self, *events: dict[str, Any], **more: Any) -> ServiceResponse:
+    def append(self, *events: dict[str, Any], **more: object) -> ServiceResponse:
         """Append events."""
         return self("POST", "/v1/events", {"events": list(events), **more})
 
 
-def make_event(event_type: str = "noted", payload: Any = None, **more: Any) -> dict[str, Any]:
+def make_event(event_type: str = "noted", payload: Any = None, **more: object) -> dict[str, Any]:
     """Return an event as JSON."""
     return {"event_type": event_type, "payload": {} if payload is None else payload, **more}
 
 
-def make_caller(service: RunningService, **token: Any) -> Caller:
+def make_caller(service: RunningService, **token: object) -> Caller:
     """Return a client with a new token."""
     return Caller(service.port, service.token(**token))
 
@@ -132,7 +132,7 @@ def open_tail(
     *,
     headers: dict[str, str] | None = None,
     lines: bool = True,
-    **params: Any,
+    **params: object,
 ) -> Iterator[OpenTail]:
     """Open a tail as NDJSON or Server-Sent Events; with a body, by POST."""
     connection = http.client.HTTPConnection("127.0.0.1", caller._port, timeout=TIMEOUT_S)

@@ -66,7 +66,7 @@ def run_scripted_server() -> Iterator[tuple[str, type[ScriptedHandler]]]:
             thread.join()
 
 
-def problem_body(status: int, code: str, *, retryable: bool = True, **details: Any) -> bytes:
+def problem_body(status: int, code: str, *, retryable: bool = True, **details: object) -> bytes:
     """Return the body of a problem."""
     return json.dumps(
         {

@@ -111,7 +111,7 @@ def _project(service: RunningService, url: str, tenant: str) -> None:
         model.commit(seats, step, token=token)
 
 
-def _event(whose: str, **more: Any) -> dict[str, Any]:
+def _event(whose: str, **more: object) -> dict[str, Any]:
     return {"event_type": f"{whose}.one", "payload": {}, **more}
 
 

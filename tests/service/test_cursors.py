@@ -45,7 +45,7 @@ def caller(service: RunningService, request: pytest.FixtureRequest) -> Caller:
 
 
 def put(
-    service: RunningService, caller: Caller, position: int, event_id: str, **more: Any
+    service: RunningService, caller: Caller, position: int, event_id: str, **more: object
 ) -> ServiceResponse:
     """Put a cursor."""
     identity = service.service.log.identity()

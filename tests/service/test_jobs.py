@@ -26,7 +26,7 @@ SPARK_S = 240.0  # one start of Spark, on a busy machine
 ACTIVITY = {"kind": "verify", "projection": "activity", "reason": "as every week"}
 
 
-def start(caller: Caller, **more: Any) -> ServiceResponse:
+def start(caller: Caller, **more: object) -> ServiceResponse:
     """Start a job."""
     return caller("POST", "/v1/jobs", {**ACTIVITY, **more})
 

@@ -183,12 +183,12 @@ def test_text_that_databases_refuse_is_no_server_error(
 # -- a request for every error code
 
 
-def appended(**more: Any) -> dict[str, Any]:
+def appended(**more: object) -> dict[str, Any]:
     """Return an append request."""
     return {"method": "POST", "path": "/v1/events", "body": {"events": [make_event()], **more}}
 
 
-def _asked(path: str, **params: Any) -> dict[str, Any]:
+def _asked(path: str, **params: object) -> dict[str, Any]:
     return {"method": "GET", "path": path, **params}
 
 

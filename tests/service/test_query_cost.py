@@ -32,7 +32,7 @@ def who(service: RunningService) -> Caller:
     return caller
 
 
-def explain(who: Caller, one: dict[str, Any], **more: Any) -> tuple[int, int]:
+def explain(who: Caller, one: dict[str, Any], **more: object) -> tuple[int, int]:
     """Return the number of matches of a filter, and of events read."""
     body = {"query": {"filters": [one]}, "explain": True, **more}
     answer = who("POST", "/v1/query", body).json

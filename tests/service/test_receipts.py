@@ -10,7 +10,7 @@ from tests.fixtures.service import RunningService
 from tests.service.http_calls import Caller, make_caller, make_event
 
 
-def reader(service: RunningService, tenant_id: str = "t", **more: Any) -> Caller:
+def reader(service: RunningService, tenant_id: str = "t", **more: object) -> Caller:
     """Return a service that appends and reads."""
     return make_caller(
         service, subject="shop", tenant_id=tenant_id, rights=["append", "read"], **more

@@ -31,7 +31,7 @@ def refused(caller: Caller) -> list[dict[str, Any]]:
     return found
 
 
-def conflicting(number: int = 0, **fields: Any) -> dict[str, Any]:
+def conflicting(number: int = 0, **fields: object) -> dict[str, Any]:
     """Return an append that is refused: its stream does not have this number."""
     made = make_event("a", {"n": number, **fields}, **STREAM)
     return {"events": [made], "conditions": [{"stream": ["s", "1"], "seq": 9}]}

@@ -42,7 +42,7 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
 
 
 def run_command(
-    service: RunningService, monkeypatch: pytest.MonkeyPatch, *args: str, **token: Any
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, *args: str, **token: object
 ) -> tuple[int, list[Any]]:
     """Run a command as a tenant's operator; return its exit code and its lines of JSON."""
     rights = {"rights": ["read", "operate"], "tenant_id": OURS} | token

@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import textwrap
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 import seriatim
+import seriatim.server
 from seriatim import telemetry
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.projections import AsyncProjections, Projections
@@ -39,6 +41,8 @@ CLASSES: tuple[type, ...] = (
     Aggregates,
     AsyncAggregates,
     seriatim.Catalogue,
+    seriatim.Registry,
+    seriatim.server.AccessStore,
     Subscription,
     Tail,
     Projections,
@@ -48,8 +52,16 @@ CLASSES: tuple[type, ...] = (
     telemetry.MetricsServer,
     telemetry.Telemetry,
 )
-# Methods for facades and tools of the package, not for users.
+# Methods for facades and tools of the package, not for users; the operations that `handle` and
+# `claim` of a registry consist of; and those of the access store that the service uses.
 INTERNAL = {
+    *("add_log_identity", "check_handler_exists", "check_log_identity", "check_origin"),
+    *("claim_all", "cursor", "declare_once", "defer", "deliveries", "due", "has_deferred"),
+    *("heartbeat", "inactive_reason", "mark_dead", "mark_done", "mark_done_in", "mark_failed"),
+    *("mark_stale", "move_cursor", "pass_over", "pass_ranges", "reject_invalid", "release"),
+    *("authenticate", "authenticate_id", "find_ended_tokens", "has_tokens", "mark_used"),
+    *("open_jobs", "purge_responses", "release_reservation", "reserve", "secret"),
+    *("store_response", "tokens_after"),
     *("append_draft", "draft", "read_page", "iterate_batches"),
     *("make_owner", "remember_owner", "check_position", "get_progress", "emit", "record"),
 }
@@ -58,6 +70,8 @@ NAMES: dict[str, Any] = {
     **{name: getattr(telemetry, name) for name in telemetry.__all__},
     "seriatim": seriatim,
     "msgspec": msgspec,
+    "closing": closing,
+    "send_receipt": lambda *_, **__: None,  # a call of the user
     "EventEnvelope": EventEnvelope,
     "TraceActor": TraceActor,
     "TraceSource": TraceSource,
@@ -93,38 +107,75 @@ DOCUMENTED: dict[str, object] = {
         name: getattr(telemetry, name)
         for name in ("bind_fields", "export_spans", "use_provider", "write_logs")
     },
-    "NewEvent": seriatim.NewEvent,
+    **{
+        name: getattr(seriatim, name)
+        for name in (
+            *("Command", "Delivery", "EntryFilter", "ExpectedContext", "ExpectedSeq", "Filter"),
+            *("Limits", "NewEvent", "Query", "RetryPolicy", "Settings", "Table"),
+            *("documents", "export_log", "frame_projection", "handler", "import_events"),
+            *("projection", "verify"),
+        )
+    },
+    **{name: getattr(seriatim.server, name) for name in seriatim.server.__all__},
 }
 EXAMPLES = {name: code for name, one in DOCUMENTED.items() if (code := find_example(one))}
+ENDLESS = {"serve"}  # it serves until the process is interrupted
 
 
 def test_every_public_method_has_an_example() -> None:
-    """Every public method of a facade has an example."""
-    assert sorted(METHODS.keys() - EXAMPLES.keys()) == []
+    """Every public method of a facade has an example, and so has every other public call."""
+    facades = {cls.__name__ for cls in CLASSES}
+
+    assert sorted(DOCUMENTED.keys() - facades - EXAMPLES.keys()) == []
+
+
+def list_section(docstring: str, section: str) -> list[str]:
+    """Return the names that a section of a docstring lists."""
+    text = docstring.partition(f"{section}:\n")[2].partition("\n\n")[0]
+    return [
+        line.partition(":")[0].strip().lstrip("*")
+        for line in text.splitlines()
+        if line.startswith("    ") and not line.startswith("     ")
+    ]
 
 
 def test_documented_parameters_exist() -> None:
     """A docstring that lists parameters lists all of them, in their order."""
     for name, method in METHODS.items():
-        section = (inspect.getdoc(method) or "").partition("Args:\n")[2].partition("\n\n")[0]
-        listed = [
-            line.partition(":")[0].strip().lstrip("*")
-            for line in section.splitlines()
-            if line.startswith("    ") and not line.startswith("     ")
-        ]
-        if listed:
+        if listed := list_section(inspect.getdoc(method) or "", "Args"):
             assert listed == list(inspect.signature(method).parameters)[1:], name
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_attributes_exist() -> None:
+    """A docstring that lists the fields of a value lists all of them, in their order."""
+    values = [getattr(seriatim, name) for name in seriatim.__all__] + [
+        getattr(seriatim.server, name) for name in seriatim.server.__all__
+    ]
+    documented = {
+        cls: listed
+        for cls in values
+        if inspect.isclass(cls) and issubclass(cls, msgspec.Struct)
+        if (listed := list_section(inspect.getdoc(cls) or "", "Attributes"))
+    }
+    # The others are those of `NewEvent`, to which its docstring refers.
+    own = documented.pop(seriatim.EventRecord)
+
+    assert set(seriatim.EventRecord.__struct_fields__) - set(own) < set(
+        seriatim.NewEvent.__struct_fields__
+    )
+    for cls, listed in documented.items():
+        assert listed == list(cls.__struct_fields__), cls
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.keys() - ENDLESS))
+def test_examples_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each example runs with an open log and the names of Seriatim."""
     monkeypatch.chdir(tmp_path)
     code = compile(
-        EXAMPLES[name], name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+        EXAMPLES[example], example, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
     )
     # A log in memory has no read models.
-    url = "sqlite:///log.db" if "projections" in EXAMPLES[name] else "memory:"
+    url = "sqlite:///log.db" if "projections" in EXAMPLES[example] else "memory:"
     with seriatim.open(url) as log:
         log.append(
             [
@@ -134,7 +185,37 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 seriatim.NewEvent("order.paid", stream=("order", "7"), tags=("customer:4",)),
             ]
         )
-        run(code, {**NAMES, "log": log})
+        with ExitStack() as opened:
+            names: dict[str, Any] = {
+                name: open_part(opened, log)
+                for name, open_part in PARTS.items()
+                if name in EXAMPLES[example]
+            }
+            batch = list(log.read())
+            names["event"] = batch[0]
+            run(code, {**NAMES, **names, "log": log, "receipts": receipts, "batch": batch})
+
+
+@seriatim.handler("receipts", effect="keyed")
+def receipts(event: object, context: object) -> None:
+    """Stand for a handler of the user."""
+
+
+def open_registry(opened: ExitStack, log: seriatim.Log) -> seriatim.Registry:
+    """Return a registry with a declared handler."""
+    registry = opened.enter_context(
+        closing(seriatim.open_registry("sqlite:///registry.db", log=log))
+    )
+    registry.declare(receipts)
+    return registry
+
+
+def open_access(opened: ExitStack, _: seriatim.Log) -> seriatim.server.AccessStore:
+    """Return an empty access store."""
+    return opened.enter_context(closing(seriatim.server.open_access("sqlite:///access.db")))
+
+
+PARTS = {"registry": open_registry, "access": open_access}
 
 
 def run(code: CodeType, namespace: dict[str, Any]) -> None:

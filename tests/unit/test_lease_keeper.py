@@ -34,7 +34,7 @@ class Renewals:
         return outcome
 
 
-def make_keeper(renew: Callable[[], bool], **options: Any) -> LeaseKeeper:
+def make_keeper(renew: Callable[[], bool], **options: object) -> LeaseKeeper:
     """Return a keeper that renews every 10 ms."""
     given: dict[str, Any] = {"interval_s": 0.01, "name": "the lease", "on_error": pytest.fail}
     return LeaseKeeper(renew, **given | options)

@@ -15,6 +15,7 @@ import seriatim.guards
 import seriatim.server
 import seriatim.spark
 import seriatim.telemetry
+import seriatim.testing
 from seriatim.core import errors
 from seriatim.log.async_log import AsyncLog
 
@@ -97,7 +98,7 @@ def test_a_missing_extra_is_named(module: str, name: str, library: str, extra: s
 
 @pytest.mark.parametrize(
     "module",
-    [seriatim, seriatim.guards, seriatim.server, seriatim.telemetry],
+    [seriatim, seriatim.guards, seriatim.server, seriatim.telemetry, seriatim.testing],
     ids=lambda module: module.__name__,
 )
 def test_examples_of_modules_run(

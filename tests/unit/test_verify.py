@@ -1,7 +1,6 @@
 """Verification accepts an intact log and reports damage."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
@@ -64,7 +63,7 @@ def test_progress_ends_at_the_head() -> None:
     assert reported[-1] == (8, 8)
 
 
-def change_record(index: int, **fields: Any) -> Damage:
+def change_record(index: int, **fields: object) -> Damage:
     """Return damage that changes fields of one record."""
 
     def damage(records: list[EventRecord]) -> None:

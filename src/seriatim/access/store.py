@@ -60,8 +60,10 @@ class AccessStore:
     """The tokens, quotas and stored responses of one log; safe for use by several threads.
 
     Example:
-        access = open_access(access_url("sqlite:///app.db"))
-        text, token = access.create(subject="billing", tenant_id="acme", rights=["append"])
+        from seriatim.server import access_url, open_access
+
+        with closing(open_access(access_url("sqlite:///app.db"))) as access:
+            text, token = access.create(subject="billing", tenant_id="acme", rights=["append"])
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -74,7 +76,11 @@ class AccessStore:
             engine.create_tables([self._sql[name] for name in _CREATE])
 
     def close(self) -> None:
-        """Close the database connections."""
+        """Close the database connections.
+
+        Example:
+            access.close()
+        """
         for engine in (self._engine, self._second):
             if engine is not None:
                 engine.close()
@@ -107,6 +113,11 @@ class AccessStore:
         Raises:
             InvalidArgument: An argument is malformed, or the combination is not allowed.
             LimitExceeded: There are more types than a query filter may have.
+
+        Example:
+            text, token = access.create(
+                subject="billing", tenant_id="acme", rights=["append"], types=["invoice.*"]
+            )
         """
         service = subject is not None
         holder = check_holder(subject, tenant_id)
@@ -130,7 +141,12 @@ class AccessStore:
         return format_token(token_id, secret), self.token(token_id)
 
     def token(self, token_id: str) -> Token:
-        """Return one token; raises `NotFound` if there is none with this id."""
+        """Return one token; raises `NotFound` if there is none with this id.
+
+        Example:
+            text, token = access.create(subject="billing", tenant_id="acme", rights=["append"])
+            print(access.token(token.token_id).rights)
+        """
         rows = self._read("select_token", token_id=token_id)
         if not rows:
             # Without the value: it may be the text of a token, with its secret, instead of an id.
@@ -139,7 +155,12 @@ class AccessStore:
         return token_from_row(rows[0])
 
     def tokens(self) -> list[Token]:
-        """Return all tokens, including expired and revoked ones."""
+        """Return all tokens, including expired and revoked ones.
+
+        Example:
+            for token in access.tokens():
+                print(token.token_id, token.subject, token.tenant_id, token.rights)
+        """
         return [token_from_row(row) for row in self._read("list_tokens")]
 
     def tokens_after(self, token_id: str | None, tenant_id: str | None, limit: int) -> list[Token]:
@@ -158,7 +179,12 @@ class AccessStore:
         return bool(self._read("find_any_token"))
 
     def revoke(self, token_id: str) -> None:
-        """Revoke a token; raises `NotFound` if it does not exist or is revoked already."""
+        """Revoke a token; raises `NotFound` if it does not exist or is revoked already.
+
+        Example:
+            text, token = access.create(subject="billing", tenant_id="acme", rights=["append"])
+            access.revoke(token.token_id)
+        """
         if not self._run("revoke_token", token_id=token_id):
             msg = (
                 "there is no token with that id, or it is revoked already: seriatim token list "
@@ -220,19 +246,34 @@ class AccessStore:
     # -- quotas
 
     def quotas(self) -> list[Quota]:
-        """Return the quotas of individual tenants, by tenant."""
+        """Return the quotas of individual tenants, by tenant.
+
+        Example:
+            for quota in access.quotas():
+                print(quota.tenant_id, quota.events_per_s, quota.bytes_per_s)
+        """
         return [
             Quota(tenant_id=tenant_id, events_per_s=events, bytes_per_s=size)
             for tenant_id, events, size in self._read("list_quotas")
         ]
 
     def set_quota(self, quota: Quota) -> None:
-        """Set the quota of a tenant; raises `InvalidArgument` for a negative rate."""
+        """Set the quota of a tenant; raises `InvalidArgument` for a negative rate.
+
+        Example:
+            from seriatim.access.quotas import Quota
+
+            access.set_quota(Quota(tenant_id="acme", events_per_s=100))
+        """
         check_quota(quota)
         self._run("set_quota", **msgspec.structs.asdict(quota))
 
     def remove_quota(self, tenant_id: str) -> bool:
-        """Apply the default quota to a tenant again; returns whether it had its own."""
+        """Apply the default quota to a tenant again; returns whether it had its own.
+
+        Example:
+            had_its_own = access.remove_quota("acme")
+        """
         return bool(self._run("delete_quota", tenant_id=tenant_id))
 
     # -- stored responses

@@ -115,7 +115,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up the connection; closing it waits for the peer, which only the kernel can bound."""
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(transport)  # type: ignore[arg-type] # asyncio passes a Transport
         tcp_socket: Any = transport.get_extra_info("socket")
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
         if option is not None and tcp_socket is not None and tcp_socket.family != socket.AF_UNIX:

@@ -54,7 +54,23 @@ _GC_THRESHOLD = 20_000  # new objects: few objects of a request outlive its resp
 
 
 class ServiceLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of a service: its databases, its socket, and its TLS files."""
+    """The addresses of a service: its databases, its socket, and its TLS files.
+
+    Attributes:
+        url: The URL of the log.
+        access: The URL of tokens and quotas; by default next to the log.
+        registry: The URL of the processed-event registry; by default next to the log.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free one.
+        certificate: The file of the TLS certificate; None for plain HTTP.
+        key: The file of its private key.
+        read_storage: Reads checkpoints and archives.
+
+    Example:
+        from seriatim.server import ServiceLocation
+
+        location = ServiceLocation(url="sqlite:///app.db", host="0.0.0.0", port=443)
+    """
 
     url: str
     access: str | None = None
@@ -126,6 +142,11 @@ def make_app(
         serving: The settings of the service.
         opener: Opens the service.
         make_mount: Makes the part that handles other paths, such as the console.
+
+    Example:
+        from seriatim.server import ServiceLocation, ServiceSettings, make_app
+
+        app = make_app(ServiceLocation(url="sqlite:///app.db"), ServiceSettings())
     """
     return App(
         partial(opener, place, serving),
@@ -272,6 +293,11 @@ def serve(
     Raises:
         InvalidArgument: Several processes cannot share a log in memory.
         BackendFailure: The address cannot be bound.
+
+    Example:
+        from seriatim.server import ServiceLocation, ServiceSettings, serve
+
+        serve(ServiceLocation(url="sqlite:///app.db", port=8420), ServiceSettings(), print)
     """
     if serving.processes > 1 and place.url.startswith("memory:"):
         msg = "a log in memory belongs to one process: serve it with --processes 1"

@@ -72,7 +72,13 @@ def host_name(headers: Mapping[bytes, bytes]) -> str:
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the service: bounds, quotas, access and logging."""
+    """Settings of the service: bounds, quotas, access and logging.
+
+    Example:
+        from seriatim.server import ServiceSettings
+
+        settings = ServiceSettings(request_timeout_s=10, grace_s=15)
+    """
 
     open_on_loopback: bool = False  # no token is required until the first one is created
     request_bytes: int = 17 * MIB

@@ -65,16 +65,20 @@ def is_retryable(failure: object) -> bool:
     return isinstance(failure, BackendFailure | LimitExceeded) and failure.retryable
 
 
-def retry_delay(response: ServiceResponse, failure: SeriatimError) -> float:
-    """Return the seconds to wait before a retry: from the problem, or else the header."""
-    if "retry_after_s" in failure.details:
-        return failure.retry_after_s
-    seconds = response.headers.get("retry-after", "")
-    return float(seconds) if seconds.isdigit() else 0.0
-
-
 def error_from_response(response: ServiceResponse, *, writes: bool) -> SeriatimError:
-    """Return the error of a response; `writes` means that the request was not only a read."""
+    """Return the error of a response; `writes` means that the request was not only a read.
+
+    The delay that the header `Retry-After` requests is its `retry_after_s`, unless the problem has
+    one of its own.
+    """
+    error = _read_error(response, writes=writes)
+    seconds = response.headers.get("retry-after", "")
+    if seconds.isdigit():
+        error.details.setdefault("retry_after_s", float(seconds))
+    return error
+
+
+def _read_error(response: ServiceResponse, *, writes: bool) -> SeriatimError:
     if response.headers.get("content-type", "").startswith(CONTENT_TYPE):
         try:
             return error_from_problem(_decode_problem(response.body))
@@ -206,7 +210,7 @@ class HttpExchange:
             return [failure] * len(self._group)
         raise self._defer(
             maybe_stored=bool(failure.details.get("ambiguous")),
-            wait_s=retry_delay(response, failure),
+            wait_s=failure.retry_after_s,
         )
 
     def _defer(self, *, maybe_stored: bool, wait_s: float = 0.0) -> Deferred:

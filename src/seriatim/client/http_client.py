@@ -21,7 +21,6 @@ from seriatim.client.exchange import (
     ServiceResponse,
     error_from_response,
     is_retryable,
-    retry_delay,
     send_request,
 )
 from seriatim.core.backoff import Backoff
@@ -169,7 +168,7 @@ class HttpClient:
                 failure = error_from_response(response, writes=body is not None)
                 if not is_retryable(failure):
                     raise failure
-                wait = max(delay, retry_delay(response, failure))
+                wait = max(delay, failure.retry_after_s)
             if time.monotonic() + wait >= deadline:
                 # The last failure alone may be a clear refusal, although an earlier attempt that
                 # got no response was executed.

@@ -51,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         pool_size: The number of connections for reads.
         allow_async_commit: Whether to accept a Postgres with `synchronous_commit` off.
         numbered_by: Whether the log or the caller numbers the events of streams.
+
+    Example:
+        with seriatim.open("sqlite:///app.db", settings=Settings(timeout_s=5)) as app_log:
+            app_log.append([NewEvent("order.placed")])
     """
 
     limits: Limits = DEFAULT_LIMITS

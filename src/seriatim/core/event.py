@@ -21,6 +21,30 @@ STREAM_REF_LENGTH = 2  # the stream type and the stream id
 class NewEvent(msgspec.Struct, frozen=True):
     """An event to append: a type and a payload; all other fields are optional.
 
+    Attributes:
+        event_type: The type of the event.
+        payload: A JSON object; in the profile `facts`, any JSON value.
+        stream: The stream as `(type, id)`; None for a fact.
+        stream_seq: The sequence number in the stream, where the caller numbers events; elsewhere
+            the expected number.
+        event_id: Your own id, unique within the tenant; None for a generated UUIDv7.
+        event_version: The version of the payload's schema.
+        occurred_at: When it happened, in RFC 3339, stored byte for byte; None for the store's time.
+        tenant_id: The tenant of the log, or None.
+        producer_id: The producer; idempotency keys are unique per producer.
+        source_system: The system that the event comes from.
+        source_subsystem: The part of that system.
+        actor_type: The type of the actor.
+        actor_id: The id of the actor.
+        request_id: The request that caused the event.
+        correlation_id: The id that related events share.
+        causation_id: The id of the event that caused this one.
+        idempotency_key: A key under which the event is stored once per producer.
+        app_id: The application, a scope that reads can filter by.
+        env_id: The environment, another scope that reads can filter by.
+        metadata: Texts by name, for trace context and labels; neither hashed nor compared.
+        tags: Texts that queries and conditions find by an index; their order is kept.
+
     Example:
         NewEvent("order.placed", {"total": 12}, stream=("order", "7"), tags=("customer:4",))
     """
@@ -84,7 +108,21 @@ class NewEvent(msgspec.Struct, frozen=True):
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
     """A stored event; the order of its fields is the order of every backend's columns.
 
-    `payload` is the parsed value, as in `NewEvent`; `payload_json` is the stored canonical text.
+    The fields that are not listed here are those of `NewEvent`, as they were given.
+
+    Attributes:
+        position: The position in the order of the whole log, from 1 and without gaps.
+        append_position: The position of the first event of the same append.
+        event_id: The given id, or the generated one.
+        tenant_id: The tenant that owns the event.
+        stream_type: The type of the stream; None for a fact.
+        stream_id: The id of the stream; None for a fact.
+        stream_seq: The sequence number, contiguous within the stream; None for a fact.
+        occurred_at: As given, byte for byte; equal to `recorded_at` if it was omitted.
+        recorded_at: The time of the append by the store's clock, in UTC with microseconds.
+        idempotency_key: As given; if a whole append has the key k, its events have k/0, k/1, ….
+        payload_json: The payload as canonical JSON, as it is stored and hashed.
+        payload_hash: `sha256:` and the hex digest of `payload_json`.
     """
 
     position: int

@@ -34,6 +34,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         cap_s: The longest pause, in seconds.
         jitter: The fraction of a pause that is random.
         final: Exception classes that are not retried.
+
+    Example:
+        policy = RetryPolicy(attempts=3, base_s=0.5, final=(ValueError,))
     """
 
     attempts: int = 5
@@ -63,7 +66,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """A declared handler: a function that is called for each event that it selects.
 
-    It processes events after position `start`; see `handler` for the other fields.
+    The fields are the arguments of `handler`, with an example there; `run` is the function.
     """
 
     name: str
@@ -117,6 +120,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         event: The event itself, to store it while it is unfinished: a record or any JSON value.
         log: The identity of the log that it was read from; None if its source is not a log.
         flaw: Why the message is not an event that a handler can process; empty if it is.
+
+    Example:
+        body = {"order": "o-1"}
+        delivery = Delivery(event_id="m-1", event_type="order.placed", event=body)
+        registry.handle(receipts, delivery)
     """
 
     event_id: str
@@ -203,6 +211,11 @@ def handler(
 
     Raises:
         InvalidArgument: The declaration is invalid.
+
+    Example:
+        @handler("welcome", effect="keyed", events=["customer.registered"])
+        def welcome(event, context):
+            print("send", event.payload, "with the key", context.key)
     """
 
     def declare(run: Callable[[EventRecord, Any], Any]) -> Handler:

@@ -11,7 +11,11 @@ MIB = 1024 * KIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Configurable bounds that keep one caller from degrading the service of the others."""
+    """Configurable bounds that keep one caller from degrading the service of the others.
+
+    Example:
+        small = Settings(limits=Limits(append_events=100, payload_bytes=64 * 1024))
+    """
 
     payload_bytes: int = MIB
     payload_depth: int = 64

@@ -86,7 +86,8 @@ def prepare(
         context: The rules and settings to validate with.
         events: The events of the append, as `NewEvent` objects or mappings.
         idempotency_key: A key for the whole append; its events get `key/0`, `key/1` and so on.
-        scan: Receives what the guards have to scan, instead of scanning it here.
+        scan: Takes what the guards must scan before the append is stored, to scan it later with
+            `scan_events`; without it, all is scanned here.
 
     Returns:
         The prepared events, and their approximate size in bytes.
@@ -103,7 +104,6 @@ def prepare(
     keys = [event.idempotency_key for event in batch]
     if idempotency_key is not None:
         keys = _assign_keys(keys, idempotency_key)
-    scan = scan or _scan_events
     prepared: list[PreparedEvent] = []
     scans: list[Scan] = []
     bytes_in_all = 0
@@ -113,13 +113,16 @@ def prepare(
             scans.append(event_scan)
             prepared.append(_build_prepared_event(context, event, key, text))
         except (ValidationError, LimitExceeded, PiiPolicyViolation) as problem:
-            scan(scans)  # a violation of an event before this one is reported first
+            scan_events(scans)  # a violation of an event before this one is reported first
             if isinstance(problem, ValidationError):
                 raise context.profile_rules.error(problem, index) from None
             problem.details["index"] = index
             raise
         bytes_in_all += size + _ENVELOPE_BYTES
-    scan(scans)
+    if scan is None:
+        scan_events(scans)
+    else:
+        scan(scans)
     if bytes_in_all > context.limits.append_bytes:
         context.limits.check("append_bytes", bytes_in_all)
     if len(prepared) > 1:
@@ -137,7 +140,7 @@ def prepare_each(
     """
     scans: list[Scan] = []
     prepared = [prepare(context, events, None, scans.extend) for context, events in appends]
-    _scan_events(scans)
+    scan_events(scans)
     return prepared
 
 
@@ -210,8 +213,12 @@ def _check_event(
     return text, size, _list_scanned(context.guard, event, key, text, profile_kind)
 
 
-def _scan_events(scans: Sequence[Scan]) -> None:
-    """Raise `PiiPolicyViolation` for the first event that its guard rejects."""
+def scan_events(scans: Sequence[Scan]) -> None:
+    """Let the guards scan events.
+
+    Raises:
+        PiiPolicyViolation: For the first event that its guard rejects, with its index.
+    """
     if len(scans) == 1 and not scans[0][0].scan(scans[0][1]):
         return  # the usual case, without further calls
     if found := find_first_violation(scans):

@@ -134,6 +134,9 @@ class Table(msgspec.Struct, frozen=True):
         keep: Which of two rows with the same key stays: that of the `first` or the `last` event.
         merge: In a DataFrame projection, how each column combines partial results: `sum`, `min`
             or `max`.
+
+    Example:
+        seats = Table("seats", key={"seat": str}, columns={"guest": str})
     """
 
     name: str
@@ -162,8 +165,19 @@ class Table(msgspec.Struct, frozen=True):
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
     """A declared read model of the log; the same declaration catches up, runs live and rebuilds.
 
-    A fold projection has `apply`. With a `state` type, `apply` returns the state and rows by table;
-    without one, the row of its only table is the state. A DataFrame projection has `transform`.
+    Attributes:
+        name: The name of the projection.
+        tables: The tables of its read model.
+        events: Event types or patterns that it selects.
+        stream_types: Stream types that it selects; None for all.
+        key: The key of a fold: a field, a path in the payload, or a function.
+        version: Increased when the code or the meaning changes.
+        on_failure: The reaction to a failed event: `stop`, `park` its key, or `skip` it.
+        upcasters: Functions by (event type, version) that return the next version's payload.
+        apply: The fold. With a `state` type it returns the state and rows by table; without one,
+            the row of its only table is the state.
+        state: The type of the state, if the fold has one.
+        transform: The transformation of a DataFrame projection, which has no `apply`.
     """
 
     name: str
@@ -337,6 +351,16 @@ def frame_projection(
 
     Raises:
         InvalidArgument: The declaration is invalid.
+
+    Example:
+        @frame_projection(
+            "sales", key={"day": str}, columns={"orders": int}, merge={"orders": "sum"}
+        )
+        def sales(events):
+            from pyspark.sql import functions as f
+
+            day = f.to_date(events.recorded_at).cast("string").alias("day")
+            return events.groupBy(day).agg(f.count("*").alias("orders"))
     """
 
     def declare(transform: Callable[[Any], Any]) -> Projection:

@@ -42,6 +42,10 @@ class Filter(msgspec.Struct, frozen=True):
         correlation_id: The correlation id of the event.
         causation_id: The causation id of the event.
         actor_id: The actor of the event.
+
+    Example:
+        paid_by_4 = Filter(types=["order.*"], payload=[{"paid": True}], tags=["customer:4"])
+        result = log.query(Query([paid_by_4]))
     """
 
     types: Sequence[str] | None = None

@@ -24,9 +24,13 @@ _ENCLOSING_LEVELS = 8  # nesting levels of a request body around a payload: appe
 class ExpectedSeq(msgspec.Struct, frozen=True):
     """Append only if the last sequence number of `stream` is `seq`.
 
-    With `seq=None` the stream must not exist.
+    Attributes:
+        stream: The stream, as `(type, id)`.
+        seq: Its last sequence number; None means that the stream must not exist.
 
     Example:
+        order = ("order", "8")
+        log.append([NewEvent("order.placed", stream=order)], ExpectedSeq(order, None))
         log.append([NewEvent("order.paid", stream=order)], ExpectedSeq(order, 1))
     """
 
@@ -37,12 +41,17 @@ class ExpectedSeq(msgspec.Struct, frozen=True):
 class ExpectedContext(msgspec.Struct, frozen=True):
     """Append only if the context of `query` has not changed; set either `version` or `after`.
 
-    With `version` the highest matching position must still be this one; None means that nothing
-    may match. With `after` no matching event may have been appended after this position, which
-    must not be beyond the head of the log.
+    Attributes:
+        query: The query that defines the context.
+        version: The highest matching position must still be this one; None means that nothing may
+            match.
+        after: No matching event may have been appended after this position, which must not be
+            beyond the head of the log.
 
     Example:
-        log.append(events, ExpectedContext(query, after=log.query(query).head))
+        booked = Query([Filter(types=["seat.booked"], tags=["seat:12A"])])
+        event = NewEvent("seat.booked", tags=("seat:12A",))
+        log.append([event], ExpectedContext(booked, after=log.query(booked).head))
     """
 
     query: Query
@@ -67,6 +76,20 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """The command that causes an append, whose response is stored with the append.
 
     A duplicate, with the same actor, endpoint, key and request, returns the stored response.
+
+    Attributes:
+        actor: Who sends the command.
+        endpoint: The operation that it requests.
+        key: The key of the command, unique per tenant, actor and endpoint.
+        request: Its content, as JSON; only its hash is stored.
+        response: Its response, as JSON, which duplicates receive.
+
+    Example:
+        command = Command(
+            actor="u-1", endpoint="POST /orders", key="k-1", request={"sku": "a"}, response="o-1"
+        )
+        receipt = log.append([NewEvent("order.placed")], command=command)
+        print(receipt.replayed, receipt.response)
     """
 
     actor: str

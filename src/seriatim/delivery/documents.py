@@ -56,6 +56,9 @@ def documents(
         InvalidArgument: The declaration is invalid; the decorator raises it.
 
     Example:
+        def open_index():
+            ...  # a client of your search engine
+
         @documents("orders-index", open_index, stream_types=["order"])
         def order_document(event):
             return {"status": event.event_type, "at": event.recorded_at}

@@ -109,6 +109,9 @@ class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter over entries; fields that are None do not filter.
 
     `event_type` is a type, or a pattern such as `seat.*`.
+
+    Example:
+        dead = registry.entries(EntryFilter(handler="receipts", status="dead"))
     """
 
     handler: str | None = None

@@ -8,15 +8,15 @@ from typing import Any, Literal
 import msgspec
 
 from seriatim.config.delivery import OnOutage, RegistrySettings
-from seriatim.core.errors import Conflict, InvalidArgument, LogIdentityChanged
+from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.event import EventRecord, LogIdentity
 from seriatim.core.handler import Delivery, Handler
 from seriatim.core.tenants import check_tenant
 from seriatim.delivery.admin import RegistryAdmin
 from seriatim.delivery.aio import AsyncRegistry
 from seriatim.delivery.claim_context import ClaimContext
+from seriatim.delivery.claim_rounds import ClaimRounds
 from seriatim.delivery.claims import (
-    CANDIDATE_TYPES,
     CLAIM_TYPES,
     DEAD_TYPES,
     DEFERRED_TYPES,
@@ -26,13 +26,11 @@ from seriatim.delivery.claims import (
     ORIGIN_TYPES,
     RANGE_TYPES,
     Claim,
-    EventKey,
     PassedRange,
     StreamKey,
     check_held,
     decode_deferred,
     encode_bodies,
-    encode_candidates,
     encode_claims,
     encode_dead,
     encode_deliveries,
@@ -40,8 +38,6 @@ from seriatim.delivery.claims import (
     encode_origins,
     encode_ranges,
     find_first_run,
-    find_stuck_streams,
-    follows_stuck_event,
     group_by_stream,
 )
 from seriatim.delivery.entries import (
@@ -64,8 +60,6 @@ from seriatim.delivery.reset import ResetReport
 from seriatim.log.base import BaseLog
 from seriatim.store.engine import Engine, EngineSession
 
-_CLAIM_ROUNDS = 4  # events that become free between a claim and the verdicts are claimed again
-_ABANDONED = "the lease expired in every attempt: each consumer that claimed it died or hung"
 _LOG_REQUIRED = (
     "the registry must know of which log a record is: open it with open_registry(url, log=log), or "
     "pass Delivery.of(record, log=log.identity())"
@@ -77,6 +71,10 @@ class Registry:
 
     Consumers use `handle`, which does everything, or `claim` for a block of their own code. The
     other methods are the operations that these consist of, and those for operators.
+
+    Example:
+        with closing(seriatim.open_registry("sqlite:///app.db", log=log)) as registry:
+            print(registry.handle(receipts, log.read()))
 
     Attributes:
         engine: The database.
@@ -116,14 +114,23 @@ class Registry:
         return self._database.owner
 
     def clone(self, on_outage: OnOutage | None = None) -> Registry:
-        """Return the same registry on a separate connection, for another thread."""
+        """Return the same registry on a separate connection, for another thread.
+
+        Example:
+            with closing(registry.clone()) as another:
+                print(another.counts())
+        """
         settings = msgspec.structs.replace(
             self.settings, on_outage=on_outage or self.settings.on_outage
         )
         return Registry(self.engine.open_another(), settings, self.origin, self.journal)
 
     def close(self) -> None:
-        """Close the database connection, and stop waiting for an unreachable database."""
+        """Close the database connection, and stop waiting for an unreachable database.
+
+        Example:
+            registry.close()
+        """
         self._database.close()
 
     # -- handlers
@@ -137,6 +144,9 @@ class Registry:
 
         Raises:
             Conflict: The handler is declared differently.
+
+        Example:
+            registry.declare(receipts)
         """
         declaration = handler.declaration
         values = {"handler": handler.name, "declaration": declaration, "replace": int(replace)}
@@ -199,7 +209,8 @@ class Registry:
             LogIdentityChanged: The events come from another log than earlier ones.
 
         Example:
-            log.subscribe("mailer").run(lambda batch: registry.handle(receipts, batch))
+            for batch in log.subscribe("mailer", idle_timeout=0.1):
+                registry.handle(receipts, batch)
         """
         return settle(self, handler, self.deliveries(events), wait_s=wait_s)
 
@@ -223,7 +234,7 @@ class Registry:
             A context manager that is true if the event was claimed.
 
         Example:
-            with registry.claim(handler, event) as claim:
+            with registry.claim(receipts, event) as claim:
                 if claim:
                     send_receipt(event, idempotency_key=claim.key)
         """
@@ -330,113 +341,7 @@ class Registry:
             LogIdentityChanged: Events come from another log or epoch than earlier ones. Nothing
                 is claimed then.
         """
-        if not deliveries:
-            return []
-        deliveries, passing = self.add_log_identity(deliveries), self.add_log_identity(passing)
-        claims: dict[EventKey, Claim] = {}
-        # Each event once: Postgres updates no row twice in one statement.
-        remaining = list({delivery.key: delivery for delivery in reversed(deliveries)}.values())
-        for _ in range(_CLAIM_ROUNDS):
-            claims |= self._claim_free(handler, remaining, passing)
-            refused = [delivery for delivery in remaining if delivery.key not in claims]
-            if not refused:
-                break
-            try:
-                refusals, remaining = self._explain_refusals(handler, refused, passing)
-            except LogIdentityChanged:
-                self._release_claimed(handler, claims)
-                raise
-            claims |= refusals
-            if not remaining:
-                break
-        else:  # other consumers were faster in every round
-            claims |= {
-                delivery.key: Claim(delivery=delivery, verdict="in_progress")
-                for delivery in remaining
-            }
-        self._release_overtaking(handler, claims)
-        # A delivery that occurs twice is claimed once: its repetition is in progress.
-        return [
-            claims.pop(delivery.key, Claim(delivery=delivery, verdict="in_progress"))
-            for delivery in deliveries
-        ]
-
-    def _claim_free(
-        self, handler: Handler, selected: Sequence[Delivery], passing: Sequence[Delivery]
-    ) -> dict[EventKey, Claim]:
-        """Claim the events that are free; after a lost response, find the claims by their owner."""
-        by_key = {delivery.key: delivery for delivery in selected}
-        values = self._database.handler_values(handler) | {"owner": self._database.new_call_owner()}
-        columns = encode_candidates(selected, passing)
-
-        def run(*statements: str) -> list[tuple[Any, ...]]:
-            # Without a transaction around it, the claim holds its row locks for one round trip.
-            with self.engine.autocommit() as session:
-                return [
-                    row
-                    for name in statements
-                    for row in self._database.run_rows_in(
-                        session, name, CANDIDATE_TYPES, columns, values
-                    )
-                ]
-
-        rows = self.outage.run(
-            lambda: run("claim_events"), lambda: run("list_claims_of_owner", "claim_events")
-        )
-        return {
-            (tenant_id, event_id): Claim(
-                delivery=by_key[tenant_id, event_id],
-                verdict="claimed",
-                token=token,
-                attempt=attempt,
-            )
-            for tenant_id, event_id, token, attempt in rows
-        }
-
-    def _explain_refusals(
-        self, handler: Handler, refused: Sequence[Delivery], passing: Sequence[Delivery]
-    ) -> tuple[dict[EventKey, Claim], list[Delivery]]:
-        """Return the verdicts of refused events, and the events that have become free meanwhile."""
-        columns = encode_candidates(refused, passing)
-        values = self._database.handler_values(handler)
-        rows = self._database.run_rows("list_refusals", CANDIDATE_TYPES, columns, values)
-        if any(row[2] in ("foreign", "unknown_log") for row in rows):
-            self.check_log_identity(handler, [*refused, *passing])  # binds the log, or raises
-            return {}, list(refused)
-        by_key = {delivery.key: delivery for delivery in refused}
-        exhausted = [by_key[row[0], row[1]] for row in rows if row[2] == "exhausted"]
-        if exhausted:
-            self.mark_dead(handler, exhausted, _ABANDONED)
-        refusals = {
-            (tenant_id, event_id): Claim(
-                delivery=by_key[tenant_id, event_id],
-                verdict="dead" if verdict == "exhausted" else verdict,
-                settled_seq=settled_seq,
-                attempt=attempt,
-                due_us=due_us,
-            )
-            for tenant_id, event_id, verdict, settled_seq, due_us, attempt in rows
-            if verdict != "free"
-        }
-        return refusals, [by_key[row[0], row[1]] for row in rows if row[2] == "free"]
-
-    def _release_claimed(self, handler: Handler, claims: dict[EventKey, Claim]) -> None:
-        claimed = [claim for claim in claims.values() if claim.claimed]
-        if claimed:
-            self.release(handler, claimed)
-
-    def _release_overtaking(self, handler: Handler, claims: dict[EventKey, Claim]) -> None:
-        """Release claims after an event of the same stream that another consumer has claimed."""
-        stuck = find_stuck_streams(claims.values()) if handler.mode == "strict" else {}
-        if not stuck:
-            return
-        # An event is free if its predecessors in the batch are free too. While the claim waited for
-        # the row of a predecessor, another consumer may have won that one.
-        overtaking = [claim for claim in claims.values() if follows_stuck_event(claim, stuck)]
-        if overtaking:
-            self.release(handler, overtaking)
-            for claim in overtaking:
-                claims[claim.delivery.key] = Claim(delivery=claim.delivery, verdict="blocked")
+        return ClaimRounds(self, self._database).claim_all(handler, deliveries, passing)
 
     def heartbeat(self, handler: Handler, claims: Sequence[Claim]) -> None:
         """Renew claims for another lease; raise `LeaseLost` if another consumer holds one."""
@@ -637,31 +542,80 @@ class Registry:
     # -- operators
 
     def handlers(self) -> list[DeclaredHandler]:
-        """Return every handler that was ever declared."""
+        """Return every handler that was ever declared.
+
+        Example:
+            for declared in registry.handlers():
+                print(declared.name, declared.status, declared.reason)
+        """
         return self._admin.handlers()
 
     def logs(self) -> list[HandlerLog]:
-        """Return the log that each handler is bound to, by tenant."""
+        """Return the log that each handler is bound to, by tenant.
+
+        Example:
+            for bound in registry.logs():
+                print(bound.handler, bound.tenant_id, bound.log_id, bound.epoch)
+        """
         return self._admin.logs()
 
     def cursors(self) -> list[HandlerCursor]:
-        """Return the cursors of handlers' workers, by source; your consumers keep their own."""
+        """Return the cursors of each handler's workers, by source.
+
+        Consumers of your own have no cursor here: they keep it in their subscription or offsets.
+
+        Example:
+            for cursor in registry.cursors():
+                print(cursor.handler, cursor.source, cursor.position)
+        """
         return self._admin.cursors()
 
     def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
-        """Count events by handler and status; counting finished ones takes longer."""
+        """Count events by handler and status; counting finished ones takes longer.
+
+        Args:
+            finished: Whether to count finished events, too.
+            tenant_id: Only events of this tenant.
+
+        Example:
+            for entry in registry.counts(finished=True):
+                print(entry.handler, entry.status, entry.count)
+        """
         return self._admin.counts(finished=finished, tenant_id=tenant_id)
 
     def count_entries(self, entry_filter: EntryFilter) -> list[StatusCount]:
-        """Count the entries that a filter selects, by handler and status."""
+        """Count the entries that a filter selects, by handler and status.
+
+        Example:
+            counts = registry.count_entries(EntryFilter(handler="receipts", status="dead"))
+        """
         return self._admin.count_entries(entry_filter)
 
     def entries(self, entry_filter: EntryFilter, limit: int = 100) -> list[Entry]:
-        """Return the entries that a filter selects, in the order of the log."""
+        """Return the entries that a filter selects, in the order of the log.
+
+        Args:
+            entry_filter: Selects the entries.
+            limit: The maximum number of entries.
+
+        Example:
+            for entry in registry.entries(EntryFilter(handler="receipts", status="dead")):
+                print(entry.event_id, entry.attempts, entry.error)
+        """
         return self._admin.entries(entry_filter, limit)
 
     def event_entries(self, tenant_id: str, event_id: str, limit: int = 100) -> list[Entry]:
-        """Return the entries of one event, also finished ones, by handler."""
+        """Return the entries of one event, also finished ones, by handler.
+
+        Args:
+            tenant_id: The tenant of the event.
+            event_id: Its id.
+            limit: The maximum number of entries.
+
+        Example:
+            for entry in registry.event_entries("default", "order-7-placed"):
+                print(entry.handler, entry.status, entry.attempts)
+        """
         return self._admin.event_entries(tenant_id, event_id, limit)
 
     # -- actions of operators: recorded in the journal of the log, if the registry has one
@@ -682,8 +636,7 @@ class Registry:
             NotFound: The filter names an event, and there is none to retry.
 
         Example:
-            registry.retry(EntryFilter(handler="mailer", status="dead"))
-
+            retried = registry.retry(EntryFilter(handler="receipts", status="dead"))
         """
         return self._admin.retry(entry_filter, restart=restart, reason=reason)
 
@@ -701,6 +654,10 @@ class Registry:
         Raises:
             NotFound: The filter names an event, and there is none to skip.
             InvalidArgument: The reason is empty.
+
+        Example:
+            dead = EntryFilter(handler="receipts", status="dead")
+            skipped = registry.skip(dead, "the customers were called")
         """
         return self._admin.skip(entry_filter, reason, restart=restart)
 
@@ -714,6 +671,9 @@ class Registry:
 
         Raises:
             NotFound: There is no handler of this name.
+
+        Example:
+            registry.set_status("receipts", "paused", "the mail server is down")
         """
         self._admin.set_status(handler, status, reason)
 
@@ -740,6 +700,9 @@ class Registry:
         Raises:
             NotFound: There is no handler of this name.
             InvalidArgument: `finished_before` is not a time.
+
+        Example:
+            deleted = registry.prune("receipts", 30 * 86_400, reason="older than a month")
         """
         return self._admin.prune(
             handler,
@@ -757,7 +720,11 @@ class Registry:
         streamless: bool = False,
         finished_before: str | None = None,
     ) -> int:
-        """Return how many entries `prune` would delete with the same arguments."""
+        """Return how many entries `prune` would delete with the same arguments.
+
+        Example:
+            print(registry.count_prunable("receipts", 30 * 86_400))
+        """
         return self._admin.count_prunable(
             handler, older_s, streamless=streamless, finished_before=finished_before
         )
@@ -793,6 +760,10 @@ class Registry:
         Raises:
             NotFound: There is no handler of this name.
             InvalidArgument: The reason is empty, or the position is wrong or required.
+
+        Example:
+            for report in registry.reset("receipts", log, reason="restored", dry_run=True):
+                print(report)
         """
         return self._admin.reset(
             handler, log, reason=reason, tenant_id=tenant_id, position=position, dry_run=dry_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +17,7 @@ from seriatim.core.event import DEFAULT_TENANT, AppendResult, NewEvent
 from seriatim.core.guard import Guard
 from seriatim.core.ids import uuid7
 from seriatim.core.kinds import Rules
-from seriatim.core.prepare import ValidationContext, prepare, prepare_each
+from seriatim.core.prepare import Scan, ValidationContext, prepare, prepare_each
 from seriatim.core.profile_rules import ProfileRules
 from seriatim.core.request import (
     AppendRequest,
@@ -159,13 +159,17 @@ class Appender:
         return context
 
     def prepare_request(
-        self, draft: Draft, trace_headers: Mapping[str, str] | None = None
+        self,
+        draft: Draft,
+        trace_headers: Mapping[str, str] | None = None,
+        scan: Callable[[list[Scan]], None] | None = None,
     ) -> AppendRequest:
         """Validate a draft under the current declarations and return the request to commit.
 
         Args:
             draft: The append.
             trace_headers: Headers to store in the metadata of events that have none.
+            scan: Takes what the guards must scan before the append is stored; see `prepare`.
 
         Raises:
             SeriatimError: The append is invalid; the profile's rules choose the error.
@@ -177,7 +181,7 @@ class Appender:
         command = None
         if draft.command is not None:
             command = self.prepare_command(draft.tenant_id, draft.command)
-        events, size = prepare(context, draft.events, draft.idempotency_key)
+        events, size = prepare(context, draft.events, draft.idempotency_key, scan)
         if trace_headers:
             # After validation and hashing: metadata is neither hashed nor compared.
             events = add_trace_headers(events, trace_headers, context.guard, context.limits)

@@ -11,6 +11,7 @@ from seriatim.core.decide import StaleRules
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.explanation import Explanation
 from seriatim.core.kinds import Declaration
+from seriatim.core.prepare import Scan
 from seriatim.core.profile_rules import LOG_PROFILE
 from seriatim.core.query import MATCH_ALL, Query
 from seriatim.core.request import Command, Condition
@@ -113,8 +114,11 @@ class AsyncLog:
         deadline = now() + seconds
         with telemetry:
             for _ in range(RULE_RELOADS_MAX):
+                scans: list[Scan] = []  # of a small append, scanned together with others
                 if draft.condition is None and not _is_large(draft.events):
-                    telemetry.request = log.appender.prepare_request(draft, telemetry.trace_headers)
+                    telemetry.request = log.appender.prepare_request(
+                        draft, telemetry.trace_headers, scans.extend if connection is None else None
+                    )
                 else:  # evaluating a condition, or many events, would block the loop
                     prepare = partial(log.appender.prepare_request, draft, telemetry.trace_headers)
                     run = self._compute if draft.condition is None else self._execute
@@ -125,7 +129,7 @@ class AsyncLog:
                         return telemetry.complete(await log.store.append_in(connection, request))
                     remaining = remaining_time(deadline, now())
                     return telemetry.complete(
-                        await log.appender.submission.append_async(request, remaining)
+                        await log.appender.submission.append_async(request, remaining, scans)
                     )
                 except StaleRules:
                     await self._run_before(deadline, log.appender.reload_rules, self._execute)

@@ -194,9 +194,15 @@ class ImportRefusal(msgspec.Struct, frozen=True):
 class ImportReport(msgspec.Struct, kw_only=True):
     """The result of an import, in numbers of events.
 
-    `refusals` lists the first refused appends; `reasons` counts all refused events by error code.
-    `undeclared` counts declarations of the file that the log does not have. `complete` is false if
-    the file is truncated.
+    Attributes:
+        appended: Stored by this import.
+        reused: Stored already.
+        refused: Refused by the log.
+        skipped: Of other tenants.
+        complete: Whether the file has its end; false if it is truncated.
+        undeclared: The number of declarations of the file that the log does not have.
+        reasons: The number of refused events by error code.
+        refusals: The first refused appends.
     """
 
     appended: int = 0
@@ -243,8 +249,10 @@ def import_events(
         BackendFailure: The store failed.
 
     Example:
-        with open("export.ndjson", "rb") as lines:
-            report = import_events(log, lines)
+        with open("export.ndjson", "wb") as file:
+            export_log(log.store, file.write)
+        with seriatim.open("memory:") as copy, open("export.ndjson", "rb") as lines:
+            print(import_events(copy, lines).appended)
     """
     if tenant_id is not None:
         check_tenant(tenant_id)

@@ -254,7 +254,15 @@ ProgressCallback = Callable[[int, int], None]
 
 
 class VerificationReport(msgspec.Struct, frozen=True):
-    """The result of a verification: a finding per passed check, or its first problems."""
+    """The result of a verification: a finding per passed check, or its first problems.
+
+    Attributes:
+        findings: The level, check, message and cure of each.
+        head: The last position of the log.
+        events: The number of verified events.
+        appends: The number of appends that they belong to.
+        seconds: How long it took.
+    """
 
     findings: list[Finding]
     head: int

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Sequence
 
 from seriatim.core.event import AppendResult
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
+from seriatim.core.prepare import Scan
 from seriatim.core.request import AppendRequest
 from seriatim.store.async_committer import AsyncCommitter
 from seriatim.store.committer import Committer, QueuedAppend
@@ -52,14 +54,16 @@ class Submission:
         """Commit an append and wait for its receipt; see `Committer.append`."""
         return self.threads.append(request, timeout)
 
-    async def append_async(self, request: AppendRequest, timeout: float) -> AppendResult:
+    async def append_async(
+        self, request: AppendRequest, timeout: float, scans: Sequence[Scan] = ()
+    ) -> AppendResult:
         """Commit an append of the running event loop; see `AsyncCommitter.append`."""
         loop = asyncio.get_running_loop()
         driver = self._loops.get(loop)
         if driver is None:
             driver = AsyncCommitter(loop, self._store, self.threads, self._limits)
             self._loops[loop] = driver
-        return await driver.append(request, timeout)
+        return await driver.append(request, timeout, scans)
 
     def submit(self, request: AppendRequest) -> QueuedAppend:
         """Queue an append without waiting for it; see `Committer.submit`."""

@@ -1,19 +1,21 @@
 """The contract suite: tests that every store must pass, built-in or your own.
 
-Subclass a contract in your test module and provide the fixture `log`:
+Subclass a contract in your test module and provide the fixture `log`, which must return a new,
+empty log for every test. Each class covers a part of the contract.
+`CONTRACTS` lists all classes. The docstring of a test begins with the number of the contract line
+that it proves.
 
-    import pytest, seriatim.testing
+Example:
+    import pytest
+    import seriatim.testing
     from seriatim import Log
+    from seriatim.testing import MemoryStore  # in place of your own store
 
     class TestMine(seriatim.testing.AppendContract):
         @pytest.fixture
         def log(self):
-            with Log(MyStore()) as log:
+            with Log(MemoryStore()) as log:
                 yield log
-
-Each class covers a part of the contract. The fixture must return a new, empty log for every test.
-`CONTRACTS` lists all classes. The docstring of a test begins with the number of the contract line
-that it proves.
 """
 
 import pytest

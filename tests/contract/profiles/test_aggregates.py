@@ -19,7 +19,7 @@ def aggregates(log: seriatim.Log) -> Aggregates:
     return log.aggregates
 
 
-def route_created(n: int = 1, **fields: Any) -> dict[str, Any]:
+def route_created(n: int = 1, **fields: object) -> dict[str, Any]:
     """Return an event of a command."""
     return {"event_type": "RouteCreated", "payload": {"n": n}, **fields}
 

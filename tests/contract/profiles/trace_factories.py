@@ -39,7 +39,7 @@ PAYLOADS: dict[str, dict[str, Any]] = {
 
 
 def envelope(
-    event_type: str = "TraceStarted", trace_seq: int = 0, trace_id: str = "t-1", **changes: Any
+    event_type: str = "TraceStarted", trace_seq: int = 0, trace_id: str = "t-1", **changes: object
 ) -> dict[str, Any]:
     """Return a valid envelope whose ids are derived from the trace and the number."""
     return {
@@ -58,7 +58,7 @@ def envelope(
 
 
 def append_trace(
-    log: seriatim.Log, *types: str, trace_id: str = "t-1", **changes: Any
+    log: seriatim.Log, *types: str, trace_id: str = "t-1", **changes: object
 ) -> list[StoredEvent]:
     """Append the first events of a trace, one of each given type."""
     return [

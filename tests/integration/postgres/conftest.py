@@ -103,7 +103,7 @@ def insert_by_hand(
     stream: tuple[str, str] | None = None,
     seq: int | None = None,
     event_type: str = "hand.made",
-    **columns: Any,
+    **columns: object,
 ) -> None:
     """Insert an event with plain SQL; columns that are not given are valid."""
     values: dict[str, Any] = {

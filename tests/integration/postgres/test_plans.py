@@ -38,7 +38,7 @@ SCHEMA = "seriatim"
 Statement = tuple[str, Any]
 
 
-def spec(**fields: Any) -> Statement:
+def spec(**fields: object) -> Statement:
     """Return the statement of one page of a read."""
     wanted: dict[str, Any] = {"tenant_id": "small", "limit": 10, "until": EVENTS} | fields
     return build_read_statement(ReadSpec(**wanted), SCHEMA)

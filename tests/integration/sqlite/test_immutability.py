@@ -72,7 +72,7 @@ def test_stored_rows_cannot_be_changed(
 
 
 def insert(
-    raw_connection: sqlite3.Connection, like: int, verb: str = "insert", **changes: Any
+    raw_connection: sqlite3.Connection, like: int, verb: str = "insert", **changes: object
 ) -> None:
     """Insert a copy of an event, changed; a new id and the next position by default."""
     cursor = raw_connection.execute("select * from events where position = ?", (like,))

@@ -19,7 +19,7 @@ def _made(name: str, run: Any, parts: dict[str, Any]) -> Handler:
     return handler(name, **given)(run)
 
 
-def make_transactional_handler(name: str = "ledger", **parts: Any) -> Handler:
+def make_transactional_handler(name: str = "ledger", **parts: object) -> Handler:
     """Return a handler that writes a row in the transaction of the registry."""
 
     def write(event: Any, context: Any) -> None:
@@ -31,7 +31,7 @@ def make_transactional_handler(name: str = "ledger", **parts: Any) -> Handler:
     return _made(name, write, {"effect": "transactional"} | parts)
 
 
-def make_posting_handler(url: str, name: str = "poster", **parts: Any) -> Handler:
+def make_posting_handler(url: str, name: str = "poster", **parts: object) -> Handler:
     """Return a handler that posts to an HTTP server with an idempotency key."""
 
     def post(event: Any, context: Any) -> None:
@@ -47,7 +47,7 @@ def make_posting_handler(url: str, name: str = "poster", **parts: Any) -> Handle
     return _made(name, post, {"effect": "keyed"} | parts)
 
 
-def make_noting_handler(folder: Path, name: str = "noter", **parts: Any) -> Handler:
+def make_noting_handler(folder: Path, name: str = "noter", **parts: object) -> Handler:
     """Return a handler that appends a line to a file; it fails for events in `poison`."""
 
     def note(event: Any, _context: Any) -> None:

@@ -54,7 +54,7 @@ class CrashBarrier:
         """Wait at the barrier before the n-th call of a function; be killed before or after it."""
         calls = 0
 
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def counted(*arguments: Any, **options: object) -> Any:
             nonlocal calls
             calls += 1
             if calls == gather:
@@ -75,7 +75,7 @@ class CrashBarrier:
             wrapped = self.around(others, gather=call, **{when: call})
             me = threading.get_ident()
 
-            def either(*arguments: Any, **options: Any) -> Any:
+            def either(*arguments: Any, **options: object) -> Any:
                 act = wrapped if threading.get_ident() == me else others
                 return act(*arguments, **options)
 

@@ -30,7 +30,7 @@ class Lake(Protocol):
     name: str
     arguments: tuple[Any, ...]
 
-    def export(self, spark: SparkSession, url: str, **options: Any) -> ExportReport:
+    def export(self, spark: SparkSession, url: str, **options: object) -> ExportReport:
         """Export a log to the table."""
         ...
 

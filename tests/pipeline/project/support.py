@@ -29,7 +29,7 @@ def count_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, A
 def declare_seats(**options: Any) -> Projection:
     """Declare the projection of seats with overrides."""
     declared = {"key": "stream_id", "events": ["seat.*"], "columns": SEAT, **options}
-    return projection("seats", **declared)(options.pop("apply", count_seats))
+    return projection("seats", **declared)(count_seats)
 
 
 seats = projection("seats", key="stream_id", events=["seat.*"], columns=SEAT)(count_seats)

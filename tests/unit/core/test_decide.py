@@ -132,14 +132,14 @@ def request(
     )
 
 
-def seqs(shelf: Any, *events: Any, rules: Any = NO_RULES, **options: Any) -> Any:
+def seqs(shelf: Any, *events: Any, rules: Any = NO_RULES, **options: object) -> Any:
     """Return the sequence numbers that an accepted append gets."""
     decision = decide(request(*events, **options), shelf, rules)
     assert isinstance(decision, AcceptedAppend)
     return decision.stream_seqs
 
 
-def refusal(shelf: Any, *events: Any, rules: Any = NO_RULES, **options: Any) -> Any:
+def refusal(shelf: Any, *events: Any, rules: Any = NO_RULES, **options: object) -> Any:
     """Return the error that refuses an append."""
     with pytest.raises(SeriatimError) as caught:
         decide(request(*events, **options), shelf, rules)
@@ -427,7 +427,7 @@ def test_order_of_decisions() -> Any:
     reused = keyed("k", 2, stream=("case", "1"), stream_seq=9)
     other = msgspec.structs.replace(command, request=2)
 
-    def code(event: Any, **options: Any) -> Any:
+    def code(event: Any, **options: object) -> Any:
         return refusal(shelf, event, rules=CASE, **options).code
 
     assert code(reused, conditions=[fails], command=other) == "idempotency_key_reuse"

@@ -23,7 +23,7 @@ def graph_of(events: list[dict[str, Any]]) -> Graph:
     return graph
 
 
-def event(number: int, event_type: str, trace_id: str = "t", **payload: Any) -> dict[str, Any]:
+def event(number: int, event_type: str, trace_id: str = "t", **payload: object) -> dict[str, Any]:
     """Make an envelope."""
     given = DEAL_DESK["events"][0]
     return {
@@ -37,7 +37,7 @@ def event(number: int, event_type: str, trace_id: str = "t", **payload: Any) -> 
     }
 
 
-def start_of(trace_id: str = "t", **entity: Any) -> dict[str, Any]:
+def start_of(trace_id: str = "t", **entity: object) -> dict[str, Any]:
     """Make the start of a trace."""
     primary = {"entity_type": "deal", "entity_id": "d-1", **entity}
     return event(0, "TraceStarted", trace_id, workflow="w", title="Ä", primary_entity=primary)

@@ -31,7 +31,7 @@ def check(
     return check_envelope(event, key, profile, tenant, rules, limits)
 
 
-def invalid_field(event: Any, **options: Any) -> Any:
+def invalid_field(event: Any, **options: object) -> Any:
     """Return the field that is reported as invalid."""
     with pytest.raises(ValidationError) as caught:
         check(event, **options)

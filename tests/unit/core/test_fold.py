@@ -376,7 +376,7 @@ def test_states_outside_the_cache_are_loaded() -> None:
 # -- failures
 
 
-def fold_with_failure(policy: Literal["stop", "park", "skip"], **options: Any) -> Fold:
+def fold_with_failure(policy: Literal["stop", "park", "skip"], **options: object) -> Fold:
     """Fold five events of two keys, the second of which fails."""
     made = seats(count_events, on_failure=policy)
     return fold_events(

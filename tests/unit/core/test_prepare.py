@@ -50,7 +50,7 @@ def make_context(**options: Any) -> Any:
     return ValidationContext(tenant_id="t", new_id=lambda: f"new-{next(numbers)}", **options)
 
 
-def refusal(events: Any, key: Any = None, **options: Any) -> Any:
+def refusal(events: Any, key: Any = None, **options: object) -> Any:
     """Return the error that refuses a batch."""
     with pytest.raises(SeriatimError) as caught:
         prepare(make_context(**options), events, key)
@@ -219,7 +219,7 @@ def test_rules_of_a_registered_kind(payments: StreamKind) -> None:
     """
     whole = {"stream": ("payment", "1"), "source_system": "s", "actor_type": "person"}
 
-    def refuse(payload: Any = None, key: str | None = "k", **changed: Any) -> Any:
+    def refuse(payload: Any = None, key: str | None = "k", **changed: object) -> Any:
         error = refusal([_new("paid", payload or {"amount": 1}, **(whole | changed))], key)
         return error.details.get("field") or error.details["path"]
 

@@ -35,20 +35,20 @@ def keep_state(state: Any, _event: EventRecord) -> Any:
     return state
 
 
-def fold(name: Any = "seats", **changes: Any) -> Projection:
+def fold(name: Any = "seats", **changes: object) -> Projection:
     """Declare a fold whose row is its state."""
     options: dict[str, Any] = {"key": "stream_id", "columns": {"taken": bool}, **changes}
     return projection(name, **options)(keep_state)
 
 
-def fold_with_state(**changes: Any) -> Projection:
+def fold_with_state(**changes: object) -> Projection:
     """Declare a fold with a separate state."""
     tables = [Table("seats", {"seat": str}, {"taken": bool})]
     options: dict[str, Any] = {"key": "stream_id", "tables": tables, "state": State, **changes}
     return projection("plan", **options)(keep_state)
 
 
-def frame(**changes: Any) -> Projection:
+def frame(**changes: object) -> Projection:
     """Declare a DataFrame projection."""
     options: dict[str, Any] = {
         "key": {"event_type": str, "hour": datetime},
@@ -200,7 +200,7 @@ def test_state_types(state: Any) -> None:
 # -- invalid declarations
 
 
-def refusal(make: Any, **changes: Any) -> str:
+def refusal(make: Any, **changes: object) -> str:
     """Return the message that refuses a declaration."""
     with pytest.raises(InvalidArgument) as caught:
         make(**changes)

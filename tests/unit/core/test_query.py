@@ -25,7 +25,7 @@ _query: Any = Query  # for values that its types forbid
 _filter: Any = Filter
 
 
-def record(**fields: Any) -> Any:
+def record(**fields: object) -> Any:
     """Make a record; `payload` is given as a value."""
     if "payload" in fields:
         fields["payload"] = canonical_text(fields["payload"])

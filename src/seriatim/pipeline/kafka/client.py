@@ -28,7 +28,7 @@ try:
         Producer,
         TopicPartition,
     )
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # re-exported
 except ModuleNotFoundError as error:
     raise explain_missing_module(error) from error
 

@@ -58,7 +58,7 @@ def prepare_for_tasks(projection: Projection) -> Projection:
     if projection.is_frame:
         task_projection = msgspec.structs.replace(projection, transform=_refuse_transform)
     try:
-        cloudpickle.dumps(task_projection)  # type: ignore[no-untyped-call]
+        cloudpickle.dumps(task_projection)  # type: ignore[no-untyped-call] # Spark's copy
     except Exception as error:
         msg = (
             f"projection {projection.name} cannot be sent to Spark's tasks: "

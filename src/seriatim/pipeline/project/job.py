@@ -87,7 +87,11 @@ class ProjectionJob:
         self.close()
 
     def close(self) -> None:
-        """Close the log and the read model."""
+        """Close the log and the read model.
+
+        Example:
+            projector.close()
+        """
         self.model.close()
         self.store.close()
 

@@ -51,6 +51,9 @@ class Projector(ProjectionJob):
             Conflict: The projection is paused, or its declaration has changed.
             LogIdentityChanged: The log was restored or replaced.
 
+        Example:
+            progress = projector.run()
+            print(progress.position)
         """
         ends = until or (lambda: False)
         runner = Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s, until=ends)
@@ -71,6 +74,9 @@ class Projector(ProjectionJob):
             Conflict: Another rebuild or verification is running.
             BackendFailure: The log was not read completely; nothing was switched.
 
+        Example:
+            proof = projector.rebuild(reason="the fold was fixed", accept=True)
+            print(proof.rows, proof.switched)
         """
         self._check_reason(reason)
         with translate_spark_errors():
@@ -89,16 +95,28 @@ class Projector(ProjectionJob):
             Conflict: The declaration has changed, or another rebuild or verification is running.
             LogIdentityChanged: The log was restored or replaced.
 
+        Example:
+            print(projector.verify().equal)
         """
         with translate_spark_errors():
             return rebuild.verify(self)
 
     def status(self) -> Progress | None:
-        """Return the progress of the projection, or None before its first run."""
+        """Return the progress of the projection, or None before its first run.
+
+        Example:
+            if (progress := projector.status()) is not None:
+                print(progress.position, progress.status)
+        """
         return self.model.progress(self.projection.name)
 
     def failures(self) -> list[FailureRecord]:
-        """Return the events that the projection could not process."""
+        """Return the events that the projection could not process.
+
+        Example:
+            for record in projector.failures():
+                print(record.failure.position, record.failure.reason)
+        """
         return operations.find_failures(self.model, self.projection.name)
 
     # -- actions of operators, recorded if there is a journal
@@ -113,6 +131,8 @@ class Projector(ProjectionJob):
         Returns:
             The number of events that will be retried.
 
+        Example:
+            count = projector.retry(reason="the fold is fixed")
         """
         self._check_reason(reason)
         count = operations.retry(self.model, self.projection.name, position)
@@ -127,19 +147,30 @@ class Projector(ProjectionJob):
             position: The position of the event.
             reason: Why, for the operators' journal.
 
+        Example:
+            for record in projector.failures():
+                projector.skip(record.failure.position, reason="bad data")
         """
         self._check_reason(reason)
         operations.skip(self.model, self.projection.name, position)
         self._record("projection_failure_skipped", reason, position=position)
 
     def pause(self, *, reason: str = "") -> None:
-        """Stop the projection at its current position until it is resumed."""
+        """Stop the projection at its current position until it is resumed.
+
+        Example:
+            projector.pause(reason="deploying")
+        """
         self._check_reason(reason)
         operations.pause(self.model, self.projection.name)
         self._record("projection_paused", reason)
 
     def resume(self, *, reason: str = "") -> None:
-        """Continue a paused projection."""
+        """Continue a paused projection.
+
+        Example:
+            projector.resume()
+        """
         self._check_reason(reason)
         operations.resume(self.model, self.projection.name)
         self._record("projection_resumed", reason)

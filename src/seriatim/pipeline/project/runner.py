@@ -142,6 +142,7 @@ class LiveStream:
     def wait_ended(self, within_s: float) -> bool:
         """Wait up to `within_s` seconds; return whether the stream ended, or raise its error."""
         try:
+            # Spark's annotation asks for whole seconds, but it accepts fractions.
             return bool(self._query.awaitTermination(within_s))  # type: ignore[arg-type]
         except SPARK_ERRORS as error:
             # Spark's error only quotes the one that a batch raised.

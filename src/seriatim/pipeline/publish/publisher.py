@@ -288,12 +288,15 @@ class Publisher:
             until: Ends the run when it returns true.
 
         Returns:
-            What was published.
+            The counts of sent and skipped events, and the position that was reached.
 
         Raises:
             LogIdentityChanged: The log was restored or replaced since the last checkpoint.
             BackendFailure: The log or Kafka failed, or Kafka refuses an event.
 
+        Example:
+            report = publisher.run()
+            print(report.position, report.sent)
         """
         loop = JobLoop("the publisher", self._progress, backoff=_BACKOFF, live=live, until=until)
         loop.run(lambda: self._run_once(loop))

@@ -197,6 +197,9 @@ class Worker:
             LogIdentityChanged: The log was restored or replaced.
             BackendFailure: The log, the registry or Kafka failed.
 
+        Example:
+            counts = worker.run()
+            print(counts.done, counts.failed, counts.dead)
         """
         with report_registry_metrics(self._registry, self._handler.name, self._metrics):
             return self._run(live=live, until=until)

@@ -51,7 +51,7 @@ def check_plan(steps: list[str], index: str) -> None:
         ("find_position_of_seq", (b"", 1), "events_by_stream (stream_key=? AND stream_seq=?)"),
         (
             "list_streams",
-            {"tenant": "", "stream_type": None, "after": 0, "limit": 1},
+            {"tenant": "", "stream_type": None, "after": 0, "limit": 1, "scanned": 1},
             "events_opening (tenant_id=? AND rowid>?)",
         ),
         ("find_command", (b"",), "commands"),

@@ -134,21 +134,24 @@ from (select event_type from known where event_type is not null limit :limit) as
 
 -- name: list_streams
 -- The row without a type has the last position that was read, and how many events.
-with scanned as materialized (
-    select position, stream_key, stream_seq, stream_type, stream_id
-    from events indexed by events_opening
-    where tenant_id = :tenant and stream_seq <= 1 and position > :after
-    order by position limit :scanned
+with scanned (last_position, events) as materialized (
+    select max(position), count(*) from (
+        select position from events indexed by events_opening
+        where tenant_id = :tenant and stream_seq <= 1 and position > :after
+        order by position limit :scanned
+    )
 )
 select * from (
     select first.stream_type, first.stream_id, first.position,
         last.position, last.stream_seq, last.event_type
-    from scanned as first
+    from events as first indexed by events_opening
     cross join events as last on last.position = (
         select position from events indexed by events_by_stream
         where stream_key = first.stream_key order by stream_seq desc limit 1
     )
-    where (:stream_type is null or first.stream_type = :stream_type)
+    where first.tenant_id = :tenant and first.stream_seq <= 1
+    and first.position > :after and first.position <= (select last_position from scanned)
+    and (:stream_type is null or first.stream_type = :stream_type)
     and not exists (
         select 1 from events as earlier indexed by events_by_stream
         where earlier.stream_key = first.stream_key and earlier.stream_seq < first.stream_seq
@@ -156,7 +159,7 @@ select * from (
     order by first.position limit :limit
 )
 union all
-select null, null, max(position), null, count(*), null from scanned
+select null, null, last_position, null, events, null from scanned
 
 -- name: find_idempotency_key
 select 1 from events where idempotency_index = ?

@@ -14,7 +14,6 @@ _STREAMS = (
 
 # By the beginning of a figure's name.
 BOTTLENECKS: dict[str, str] = {
-    "stream, long, last steps": "the fold of 2,000 events, about 8 us each, in Python",
     "singles, 1 caller": (
         "0.3 ms of Python with cold caches after each wait, and 0.4 ms in which the server "
         "prepares a one-row insert with seven indexes, checks and a trigger"

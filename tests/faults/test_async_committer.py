@@ -125,6 +125,26 @@ def count_noted(url: str) -> int:
         return sum(record.event_type == "noted" for record in log.read())
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [seriatim.Settings(), seriatim.Settings(numbered_by="caller")],
+    ids=["log", "caller"],
+)
+def test_what_the_guard_rejects_is_reported_before_later_checks(
+    settings: seriatim.Settings,
+) -> None:
+    """B4: of two problems an event loop reports the same one as a thread: that of the guard."""
+    secret = NewEvent("noted", SECRET, stream=("s", "1"), event_id="same")
+    appends = [[secret, NewEvent("noted", {}, stream=("s", "1"), event_id="same")], [secret]]
+
+    with seriatim.open("memory:", settings=settings) as log:
+        for events in appends:
+            with pytest.raises(seriatim.PiiPolicyViolation):
+                log.append(events)
+            with pytest.raises(seriatim.PiiPolicyViolation):
+                asyncio.run(log.aio.append(events))
+
+
 class FailingGuard:
     """A guard with a defect: it fails for the payload that asks for it."""
 

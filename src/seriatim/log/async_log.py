@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from seriatim.core.decide import StaleRules
+from seriatim.core.errors import SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.explanation import Explanation
 from seriatim.core.kinds import Declaration
-from seriatim.core.prepare import Scan
+from seriatim.core.prepare import Scan, scan_events
 from seriatim.core.profile_rules import LOG_PROFILE
 from seriatim.core.query import MATCH_ALL, Query
 from seriatim.core.request import Command, Condition
@@ -116,9 +117,15 @@ class AsyncLog:
             for _ in range(RULE_RELOADS_MAX):
                 scans: list[Scan] = []  # of a small append, scanned together with others
                 if draft.condition is None and not _is_large(draft.events):
-                    telemetry.request = log.appender.prepare_request(
-                        draft, telemetry.trace_headers, scans.extend if connection is None else None
-                    )
+                    try:
+                        telemetry.request = log.appender.prepare_request(
+                            draft,
+                            telemetry.trace_headers,
+                            scans.extend if connection is None else None,
+                        )
+                    except SeriatimError:
+                        scan_events(scans)  # what the guard rejects is reported first (B4)
+                        raise
                 else:  # evaluating a condition, or many events, would block the loop
                     prepare = partial(log.appender.prepare_request, draft, telemetry.trace_headers)
                     run = self._compute if draft.condition is None else self._execute

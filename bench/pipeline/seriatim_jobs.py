@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.pipeline.baselines import consume
 from seriatim.core.projection import Projection
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.project.rebuild import Proof
 from seriatim.pipeline.source.dataframe import events as pipeline_events
+from seriatim.runs.rebuild import Proof
 
 _numbers = itertools.count(1)
 

@@ -9,7 +9,7 @@ values. For details, see `help(seriatim.Log)`, `help(seriatim.Log.read)` and so 
     declare, catalogue           declare stream kinds, event types and their classes
     aio                          the same calls for asyncio
     traces, facts, aggregates    profiles with names and rules of their own
-    projections                  the progress of read models (`projection`, `frame_projection`)
+    projections                  run and follow read models (`projection`), wait for them
 
 `handler` and `open_registry` process each event once. All errors are subclasses of
 `SeriatimError`.
@@ -25,6 +25,7 @@ Example:
 
 from seriatim.config import Settings
 from seriatim.config.delivery import RegistrySettings
+from seriatim.core.builtin_folds import aggregate_states, decision_graph
 from seriatim.core.errors import (
     BackendFailure,
     ConditionalAppendConflict,
@@ -126,6 +127,8 @@ __all__ = [
     "TimedOut",
     "Unauthorized",
     "VerificationReport",
+    "aggregate_states",
+    "decision_graph",
     "documents",
     "export_log",
     "frame_projection",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -209,7 +213,7 @@ def _open_remote(
         # The head distinguishes a retry of this process from a replay of an older append.
         with suppress(Forbidden):
             store.head()
-        read_models = ReadModelConnections(find_read_model, None)
+        read_models = ReadModelConnections(find_read_model, None, open_read_model)
         return RemoteLog(
             store, settings=settings, guard=guard, tenant_id=tenant, read_models=read_models
         )
@@ -436,8 +440,34 @@ def _has_no_schema(url: str) -> bool:
 
 def _make_read_models(url: str) -> ReadModelConnections:
     if url.startswith("memory:"):
-        return ReadModelConnections(find_read_model, None)
-    return ReadModelConnections(find_read_model, lambda tenant_id: read_model_url(url, tenant_id))
+        folder = _TemporaryFolder()
+        return ReadModelConnections(
+            find_read_model,
+            lambda tenant_id: read_model_url(folder.locate("log.db"), tenant_id),
+            open_read_model,
+        )
+    return ReadModelConnections(
+        find_read_model, lambda tenant_id: read_model_url(url, tenant_id), open_read_model
+    )
+
+
+class _TemporaryFolder:
+    """A folder for the read models of a log in memory; it is removed together with the log."""
+
+    def __init__(self) -> None:
+        self._path = ""
+
+    def locate(self, name: str) -> str:
+        """Return the SQLite URL of a file in the folder, which is created at the first call."""
+        if not self._path:
+            self._path = tempfile.mkdtemp(prefix="seriatim-")
+            weakref.finalize(self, _remove_own_folder, self._path, os.getpid())
+        return f"sqlite:///{quote(self._path)}/{name}"
+
+
+def _remove_own_folder(path: str, process: int) -> None:
+    if os.getpid() == process:  # a forked child must leave the folder of its parent alone
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def read_model_url(url: str, tenant_id: str = DEFAULT_TENANT) -> str:

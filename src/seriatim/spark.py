@@ -25,26 +25,20 @@ from seriatim.core.extras import import_name
 
 if TYPE_CHECKING:
     from seriatim.config.delivery import PublisherSettings
+    from seriatim.core.builtin_folds import aggregate_states, decision_graph
     from seriatim.delivery.handler_loop import Counts
     from seriatim.pipeline.archive.archiver import ArchiveReport, archive
     from seriatim.pipeline.archive.catalog import Archive, open_archive
     from seriatim.pipeline.archive.restore import RestoreReport, restore
     from seriatim.pipeline.archive.verification import ArchiveVerificationReport, verify_archive
     from seriatim.pipeline.audit.report import AuditReport, audit
-    from seriatim.pipeline.builtin_projections import (
-        activity,
-        aggregate_states,
-        compute_graph_digests,
-        decision_graph,
-    )
+    from seriatim.pipeline.builtin_projections import activity, compute_graph_digests
     from seriatim.pipeline.java_runtime import java_home
-    from seriatim.pipeline.job_loop import RunReport
     from seriatim.pipeline.kafka.address import Target, parse_target
     from seriatim.pipeline.lake.delta import export_delta
     from seriatim.pipeline.lake.iceberg import export_iceberg
     from seriatim.pipeline.lake.table_export import ExportReport
     from seriatim.pipeline.project.projector import Projector
-    from seriatim.pipeline.project.rebuild import Proof
     from seriatim.pipeline.publish.publisher import Publisher, PublishReport
     from seriatim.pipeline.publish.reconciliation import ReconciliationReport, reconcile
     from seriatim.pipeline.sink.frame_writer import AppendReport, append_frame
@@ -52,6 +46,8 @@ if TYPE_CHECKING:
     from seriatim.pipeline.source.dataframe import events
     from seriatim.pipeline.source.spark_session import session
     from seriatim.pipeline.work.worker import Worker
+    from seriatim.runs.job_loop import RunReport
+    from seriatim.runs.rebuild import Proof
     from seriatim.store.readmodel.port import Progress
 
 __all__ = [
@@ -105,23 +101,23 @@ _MODULES = {
     "ExportReport": "seriatim.pipeline.lake.table_export",
     "Progress": "seriatim.store.readmodel.port",
     "Projector": "seriatim.pipeline.project.projector",
-    "Proof": "seriatim.pipeline.project.rebuild",
+    "Proof": "seriatim.runs.rebuild",
     "PublishReport": "seriatim.pipeline.publish.publisher",
     "Publisher": "seriatim.pipeline.publish.publisher",
     "PublisherSettings": "seriatim.config.delivery",
     "ReconciliationReport": "seriatim.pipeline.publish.reconciliation",
     "RestoreReport": "seriatim.pipeline.archive.restore",
-    "RunReport": "seriatim.pipeline.job_loop",
+    "RunReport": "seriatim.runs.job_loop",
     "SeriatimSource": "seriatim.pipeline.source.data_source",
     "Target": "seriatim.pipeline.kafka.address",
     "Worker": "seriatim.pipeline.work.worker",
     "activity": "seriatim.pipeline.builtin_projections",
-    "aggregate_states": "seriatim.pipeline.builtin_projections",
+    "aggregate_states": "seriatim.core.builtin_folds",
     "append_frame": "seriatim.pipeline.sink.frame_writer",
     "archive": "seriatim.pipeline.archive.archiver",
     "audit": "seriatim.pipeline.audit.report",
     "compute_graph_digests": "seriatim.pipeline.builtin_projections",
-    "decision_graph": "seriatim.pipeline.builtin_projections",
+    "decision_graph": "seriatim.core.builtin_folds",
     "events": "seriatim.pipeline.source.dataframe",
     "export_delta": "seriatim.pipeline.lake.delta",
     "export_iceberg": "seriatim.pipeline.lake.iceberg",

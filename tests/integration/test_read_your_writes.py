@@ -25,6 +25,7 @@ from seriatim import (
 )
 from seriatim.core.event import LogIdentity
 from seriatim.factory import open_read_model, read_model_url
+from seriatim.store.memory import MemoryStore
 from seriatim.store.readmodel.model import ReadModel
 from tests.fixtures.service import run_service
 from tests.integration.readmodel_support import make_failure, make_step, plan, seat_rows, seats
@@ -258,10 +259,10 @@ def test_a_read_model_of_another_log_is_refused(log: Log, url: str) -> None:
     model.close()
 
 
-def test_a_log_in_memory_has_no_default_read_model() -> None:
-    """I6: a log in memory needs the URL of its read model."""
+def test_a_log_without_read_models_names_the_cure() -> None:
+    """I6: a log that was opened without read models needs the URL of one."""
     with (
-        seriatim.open("memory:") as log,
+        Log(MemoryStore()) as log,
         pytest.raises(InvalidArgument, match=r"name one with log\.projections_at"),
     ):
         log.projections.status()

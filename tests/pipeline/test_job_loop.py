@@ -10,7 +10,7 @@ import pytest
 
 from seriatim.core.backoff import Backoff
 from seriatim.core.errors import BackendFailure, Conflict, SeriatimError, TimedOut
-from seriatim.pipeline.job_loop import JobLoop, ProgressReporter, RunReport
+from seriatim.runs.job_loop import JobLoop, ProgressReporter, RunReport
 
 
 class Steps:

@@ -157,18 +157,24 @@ def test_malformed_job_requests_are_refused(quick: RunningService) -> None:
     assert ops("GET", "/v1/jobs/one", id="nobody").code == "not_found"
 
 
-def test_without_spark_a_job_is_refused(
-    quick: RunningService, monkeypatch: pytest.MonkeyPatch
+def test_without_spark_a_fold_runs_on_the_local_engine(
+    url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J2: without PySpark a job is refused with the extra that installs it."""
+    """I10: without PySpark a job folds in its own process; a DataFrame projection needs Spark."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *a: None if name == "pyspark" else find(name, *a)
     )
-    refused = start(make_caller(quick))
+    with run_service(url) as service:
+        ops = make_caller(service)
+        service.service.view("default").append([NewEvent("x", stream=("order", "1"))] * 3)
+        folded = finish(ops, start(ops, kind="rebuild", projection="aggregate_states"))
+        transformed = finish(ops, start(ops, kind="rebuild", projection="activity"))
 
-    assert (refused.status, refused.code) == (503, "backend_failure")
-    assert "seriatim[spark]" in refused.json["detail"]
+    assert (folded["status"], folded["error"]) == ("succeeded", ""), folded
+    assert (folded["result"]["rows"], folded["result"]["switched"]) == (1, True)
+    assert transformed["status"] == "failed"
+    assert "only Spark runs" in transformed["error"]
 
 
 def test_unfinished_jobs_of_a_process_are_bounded(quick: RunningService) -> None:

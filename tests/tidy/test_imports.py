@@ -14,9 +14,10 @@ ALLOWED_IMPORTS = {
     "core": set(),
     "config": {"core"},
     "store": {"core", "config"},
-    "log": {"core", "store", "telemetry", "config"},
+    "runs": {"core", "store", "telemetry"},
+    "log": {"core", "store", "runs", "telemetry", "config"},
     "profiles": {"core", "store", "log"},
-    "delivery": {"core", "store", "log", "config"},
+    "delivery": {"core", "store", "runs", "log", "config", "telemetry"},
     "telemetry": {"core", "config"},
     "wire": {"core", "store"},
     "access": {"core", "store", "config"},
@@ -24,6 +25,7 @@ ALLOWED_IMPORTS = {
     "pipeline": {
         "core",
         "store",
+        "runs",
         "log",
         "factory",
         "profiles",
@@ -48,12 +50,22 @@ ALLOWED_IMPORTS = {
     # The demo is written as user code; `factory` opens the read model that it watches.
     "examples": {"__init__", "spark", "factory", "profiles"},
     # Public modules: they only name what other packages define.
-    "spark": {"core", "store", "delivery", "pipeline", "config"},
+    "spark": {"core", "store", "runs", "delivery", "pipeline", "config"},
     "server": {"core", "access", "api", "factory"},
     "guards": {"core"},
     # Pages are rendered from calls of the API's routes, never from the store.
     "console": {"core", "wire", "access", "api", "config"},
-    "factory": {"core", "store", "log", "profiles", "delivery", "access", "client", "config"},
+    "factory": {
+        "core",
+        "store",
+        "runs",
+        "log",
+        "profiles",
+        "delivery",
+        "access",
+        "client",
+        "config",
+    },
     "__init__": {
         "core",
         "store",

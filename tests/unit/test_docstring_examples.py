@@ -19,7 +19,8 @@ import seriatim
 import seriatim.server
 from seriatim import telemetry
 from seriatim.log.async_log import AsyncLog
-from seriatim.log.projections import AsyncProjections, Projections
+from seriatim.log.async_projections import AsyncProjections
+from seriatim.log.projections import Projections
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.profiles.aggregates import Aggregates, AsyncAggregates
 from seriatim.profiles.facts import AsyncFacts, Facts
@@ -30,6 +31,7 @@ from seriatim.profiles.traces import (
     Traces,
     TraceSource,
 )
+from seriatim.runs.follower import AsyncFollower, Follower
 
 CLASSES: tuple[type, ...] = (
     seriatim.Log,
@@ -47,6 +49,9 @@ CLASSES: tuple[type, ...] = (
     Tail,
     Projections,
     AsyncProjections,
+    Follower,
+    AsyncFollower,
+    telemetry.JobMetrics,
     telemetry.LogMetrics,
     telemetry.Metrics,
     telemetry.MetricsServer,

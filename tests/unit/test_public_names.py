@@ -46,6 +46,9 @@ def test_exported_classes_are_defined_in_the_package() -> None:
     """F1: every exported class is defined in Seriatim under the same name."""
     for name in seriatim.__all__:
         value: Any = getattr(seriatim, name)
+        if isinstance(value, seriatim.Projection):  # a shipped one
+            assert value.name == name
+            continue
         assert value.__module__.startswith("seriatim."), name
         assert value.__qualname__ in (name, "open_log"), name
         assert value.__doc__, name

@@ -15,11 +15,13 @@ import seriatim
 from seriatim import Log, NewEvent
 from seriatim.log.arguments import ReadFilters, make_read_spec
 from seriatim.log.async_log import AsyncLog
+from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.catalogue import EventFields
-from seriatim.log.projections import AsyncProjections, Projections
+from seriatim.log.projections import Projections
 from seriatim.profiles.aggregates import Aggregates, AsyncAggregates
 from seriatim.profiles.facts import AsyncFacts, Facts
 from seriatim.profiles.traces import AsyncTraces, Traces
+from seriatim.runs.follower import AsyncFollower, Follower
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,8 +152,7 @@ def test_help_of_the_package_is_an_overview() -> None:
 
     assert {"append", "read", "subscribe", "aio", "facts"} <= set(calls)
     with seriatim.open("memory:") as log:
-        assert all(hasattr(log, name) for name in calls if name != "projections")
-    assert hasattr(Log, "projections")
+        assert all(hasattr(log, name) for name in calls)
     assert " at 0x" not in str(inspect.signature(seriatim.open))
 
 
@@ -171,6 +172,7 @@ def test_help_lists_parameters() -> None:
         (Traces, AsyncTraces),
         (Aggregates, AsyncAggregates),
         (Projections, AsyncProjections),
+        (Follower, AsyncFollower),
     ],
 )
 def test_asyncio_methods_have_the_same_parameters(blocking: type, on_asyncio: type) -> None:

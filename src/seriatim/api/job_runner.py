@@ -73,7 +73,7 @@ class JobRunner:
 
         Raises:
             NotFound: The service was not given this projection.
-            BackendFailure: Spark is not installed, or the service stops.
+            BackendFailure: The log is in memory, or the service stops.
             LimitExceeded: This process has too many unfinished jobs.
             Conflict: A job for this projection is queued or running.
         """
@@ -81,9 +81,6 @@ class JobRunner:
             names = ", ".join(sorted(self._projections)) or "none"
             msg = f"this service runs no projection {projection!r:.80}: it was given {names}"
             raise NotFound(msg, details={"projection": projection})
-        if importlib.util.find_spec("pyspark") is None:
-            msg = "jobs run on Spark: pip install 'seriatim[spark]' where the service runs"
-            raise BackendFailure(msg, retryable=False)
         if self._url.startswith("memory:"):
             raise BackendFailure("a log in memory has no projections to run", retryable=False)
         if len(self._open) >= QUEUED_MAX:
@@ -152,7 +149,10 @@ class JobRunner:
     def _make_command(self, job: Job) -> Sequence[str]:
         path = self._projections[job.projection]
         name = "verify" if job.kind == "verify" else "rebuild"
+        # Where Spark is not installed, the job folds the log in its own process.
+        engine = "spark" if importlib.util.find_spec("pyspark") else "local"
         command = [sys.executable, "-m", "seriatim", "project", name, path, "--json"]
+        command.append(f"--engine={engine}")
         if job.kind == "rebuild_accept":
             command.append("--accept")
         if name == "rebuild":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -23,6 +23,12 @@ from seriatim.cli.command_session import (
     command_session,
     load_object,
     observe_command,
+)
+from seriatim.cli.engine_option import (
+    WITHOUT_SPARK,
+    EngineName,
+    EngineOption,
+    refuse_spark_options,
 )
 from seriatim.cli.operations import (
     ActionReason,
@@ -44,31 +50,35 @@ from seriatim.cli.spark_session import (
     spark_session,
 )
 from seriatim.config import Settings
+from seriatim.core.builtin_folds import BUILTIN_FOLDS
 from seriatim.core.errors import NotFound
 from seriatim.core.event import DEFAULT_TENANT
+from seriatim.core.extras import import_name
 from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.factory import (
     find_read_model,
     is_service,
+    open_read_model,
     open_store,
     read_model_url,
     redact_url,
 )
 from seriatim.log.arguments import invalid_argument
 from seriatim.log.operator_journal import check_reason
+from seriatim.runs.job_loop import ProgressCallback
+from seriatim.runs.local_projection import BATCH_EVENTS, LocalProjection
+from seriatim.runs.projection_job import ProjectionJob
+from seriatim.runs.projection_runner import run_projection
+from seriatim.runs.rebuild import Proof, rebuild_projection, verify_projection
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
 from seriatim.telemetry.metrics import JobMetrics
 
-if TYPE_CHECKING:
-    from seriatim.pipeline.project.projector import Projector
-    from seriatim.pipeline.project.rebuild import Proof
-
 app = typer.Typer(
     no_args_is_help=True,
-    help="Read models: run projections on Spark, check them and resolve failures.",
+    help="Read models: run projections, check them and resolve failures.",
 )
 
 ProjectionArgument = Annotated[
@@ -104,8 +114,13 @@ def run(
         bool, typer.Option("--live", help="Continue after the end is reached, until Ctrl-C.")
     ] = False,
     batch_events: Annotated[
-        int, typer.Option(min=1, help="The maximum number of events in a batch.")
-    ] = 200_000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="The maximum number of events in a batch. [default: 200,000, local 20,000]",
+            show_default=False,
+        ),
+    ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(
@@ -115,6 +130,7 @@ def run(
     ] = None,
     target: ReadModelUrl = None,
     all_tenants: AllTenants = False,
+    engine: EngineOption = "spark",
     archive: ArchiveLocation = None,
     metrics: MetricsAddress = None,
     otel: Otel = None,
@@ -132,12 +148,13 @@ def run(
         ) as job_metrics,
     ):
         read_model = _locate(command, target, all_tenants=all_tenants)
-        with _open_projector(
-            command, path, read_model, master, archive, batch_events, job_metrics
+        options = _SparkOptions(master, archive, checkpoint)
+        with _open_job(
+            command, path, read_model, engine, options, batch_events, job_metrics
         ) as job:
             if live:
                 command.notice("following the log; press Ctrl-C to stop")
-            progress = job.run(live=live, checkpoint=checkpoint)
+            progress = run_projection(job, live=live)
             _print_progress(command, [progress], job.store.head(), job.model)
 
 
@@ -154,6 +171,7 @@ def rebuild(
     reason: ActionReason = "",
     target: ReadModelUrl = None,
     all_tenants: AllTenants = False,
+    engine: EngineOption = "spark",
     archive: ArchiveLocation = None,
     master: SparkMaster = None,
     url: LogUrl = None,
@@ -164,8 +182,9 @@ def rebuild(
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
         read_model = _locate(command, target, all_tenants=all_tenants)
         check_reason(reason)
-        with _open_projector(command, path, read_model, master, archive) as job:
-            proof = job.rebuild(accept=accept)
+        options = _SparkOptions(master, archive)
+        with _open_job(command, path, read_model, engine, options) as job:
+            proof = rebuild_projection(job, accept=accept)
             record_command(
                 command,
                 "projection_rebuilt",
@@ -182,6 +201,7 @@ def verify(
     path: ProjectionArgument,
     target: ReadModelUrl = None,
     all_tenants: AllTenants = False,
+    engine: EngineOption = "spark",
     archive: ArchiveLocation = None,
     master: SparkMaster = None,
     url: LogUrl = None,
@@ -191,8 +211,9 @@ def verify(
     """Check that a read model equals a fold of its log; otherwise print the first difference."""
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
         read_model = _locate(command, target, all_tenants=all_tenants)
-        with _open_projector(command, path, read_model, master, archive) as job:
-            proof = job.verify()
+        options = _SparkOptions(master, archive)
+        with _open_job(command, path, read_model, engine, options) as job:
+            proof = verify_projection(job)
         _print_proof(command, proof)
         if not proof.equal:
             raise typer.Exit(exit_codes.FOUND_PROBLEMS)
@@ -389,19 +410,34 @@ def _refuse_target(target: str | None, *, all_tenants: bool = False) -> None:
         )
 
 
+class _SparkOptions(msgspec.Struct, frozen=True):
+    """The options that only Spark has."""
+
+    master: str | None = None
+    archive: str | None = None
+    checkpoint: str | None = None
+
+
 @contextmanager
-def _open_projector(
+def _open_job(
     command: CommandSession,
     path: str,
     read_model: _ReadModelLocation,
-    master: str | None,
-    archive: str | None,
-    batch_events: int = 200_000,
+    engine: EngineName,
+    options: _SparkOptions,
+    batch_events: int | None = None,
     metrics: JobMetrics | None = None,
-) -> Iterator[Projector]:
+) -> Iterator[ProjectionJob]:
+    """Open a projection on the chosen engine, and report its progress."""
     projection = load_projection(path)
-    with spark_session(command, master) as spark:
+    if engine == "local":
+        refuse_spark_options(**msgspec.structs.asdict(options))
+        with report_job_progress(command, projection.name, metrics) as report:
+            yield from _open_local_job(command, projection, read_model, batch_events, report)
+        return
+    with spark_session(command, options.master, alternative=WITHOUT_SPARK) as spark:
         # Imported here, so that only commands that run on Spark need the extra and wait for it.
+        from seriatim.pipeline.project.job import BATCH_EVENTS as SPARK_BATCH_EVENTS
         from seriatim.pipeline.project.projector import Projector
 
         with (
@@ -412,12 +448,34 @@ def _open_projector(
                 command.url,
                 target=read_model.target,
                 tenant_id=read_model.tenant_id,
-                archive=archive,
-                batch_events=batch_events,
+                archive=options.archive,
+                batch_events=batch_events or SPARK_BATCH_EVENTS,
+                on_progress=report,
             ) as job,
         ):
-            job.on_progress = report
+            job.checkpoint = options.checkpoint
             yield job
+
+
+def _open_local_job(
+    command: CommandSession,
+    projection: Projection,
+    read_model: _ReadModelLocation,
+    batch_events: int | None,
+    report: ProgressCallback,
+) -> Iterator[ProjectionJob]:
+    with (
+        closing(open_store(command.url, Settings(), create=False)) as store,
+        closing(open_read_model(read_model.target)) as model,
+    ):
+        yield LocalProjection(
+            projection,
+            store,
+            model,
+            tenant_id=read_model.tenant_id,
+            batch_events=batch_events or BATCH_EVENTS,
+            on_progress=report,
+        )
 
 
 def load_projection(path: str) -> Projection:
@@ -428,18 +486,25 @@ def load_projection(path: str) -> Projection:
 
     """
     if ":" not in path:
-        from seriatim.pipeline.builtin_projections import BUILTIN_PROJECTIONS
-
-        if path in BUILTIN_PROJECTIONS:
-            return BUILTIN_PROJECTIONS[path]
-        shipped = ", ".join(BUILTIN_PROJECTIONS)
-        raise invalid_argument("projection", f"{path!r:.80} is not a shipped projection: {shipped}")
+        return _load_shipped(path)
     projection = load_object(path, "projection")
     if not isinstance(projection, Projection):
         raise invalid_argument(
             "projection", f"{path!r:.80} is not a projection: decorate it with @seriatim.projection"
         )
     return projection
+
+
+def _load_shipped(name: str) -> Projection:
+    for fold in BUILTIN_FOLDS:
+        if fold.name == name:
+            return fold
+    shipped = f"activity, {', '.join(fold.name for fold in BUILTIN_FOLDS)}"
+    if name not in shipped.split(", "):
+        raise invalid_argument("projection", f"{name!r:.80} is not a shipped projection: {shipped}")
+    # Imported here, because it needs the extra `spark`: it is a DataFrame transformation.
+    activity: Projection = import_name("seriatim.pipeline.builtin_projections", name)
+    return activity
 
 
 # -- output

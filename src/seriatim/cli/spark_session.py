@@ -17,8 +17,8 @@ from seriatim.log.arguments import invalid_argument
 from seriatim.telemetry.metrics import JobMetrics
 
 if TYPE_CHECKING:
-    from seriatim.pipeline.job_loop import RunReport
     from seriatim.pipeline.source.spark_session import Spark
+    from seriatim.runs.job_loop import RunReport
 
 SparkMaster = Annotated[
     str | None,
@@ -52,9 +52,19 @@ SparkSettings = Annotated[
 
 @contextmanager
 def spark_session(
-    command: CommandSession, master: str | None, conf: list[str] | None = None
+    command: CommandSession,
+    master: str | None,
+    conf: list[str] | None = None,
+    *,
+    alternative: str = "",
 ) -> Iterator[Spark]:
     """Start Spark for the duration of a command.
+
+    Args:
+        command: The command.
+        master: The Spark master; None for the default.
+        conf: Settings as KEY=VALUE.
+        alternative: What else to try if the extra is missing, for the message.
 
     Raises:
         BackendFailure: If the extra `spark` is not installed.
@@ -64,6 +74,7 @@ def spark_session(
         from seriatim.pipeline.source.spark_session import session, stop_after_use
     except ModuleNotFoundError as error:
         msg = f"this command runs on Spark and needs {error.name}: pip install 'seriatim[spark]'"
+        msg += f", {alternative}" if alternative else ""
         raise BackendFailure(msg, retryable=False) from error
     spinner = (
         command.stderr.status("starting Spark …") if command.stderr.is_terminal else nullcontext()
@@ -121,7 +132,7 @@ def report_job_progress(
         def update(report: RunReport) -> None:
             description = f"{report.name} {report.activity} {report.events_per_s:,.0f}/s"
             bar.update(task, description=description, completed=report.position, total=report.head)
-            if metrics is not None and report.head:
+            if metrics is not None and not report.waits:
                 metrics.set_progress(name, report.position, report.lag, report.events_per_s)
 
         yield update

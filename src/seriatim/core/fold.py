@@ -192,6 +192,13 @@ class Fold:
         other.failures, other.stopped = list(self.failures), self.stopped
         return other
 
+    def begin_batch(self) -> None:
+        """Forget the changes and failures so far; states and parked keys stay."""
+        # New containers: the caller may still use the changes of the last batch.
+        self.changed = {}
+        self.rows = {table: {} for table in self.rows}
+        self.failures = []
+
     def add(self, key: str, event: EventRecord) -> None:
         """Apply the next event of a key."""
         owner = (event.tenant_id, key)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -18,7 +19,8 @@ from seriatim.core.ids import compose_key
 from seriatim.core.indexes import parse_path
 from seriatim.core.patterns import is_pattern
 
-Key = str | Callable[[EventRecord], str | None]
+KeyExtractor = Callable[[EventRecord], str | None]
+Key = str | KeyExtractor
 
 STREAM_KEY = "stream"  # the key made of the stream's type and id
 KEY_FIELDS = frozenset({STREAM_KEY, *RECORD_COLUMNS}) - {
@@ -69,14 +71,25 @@ def extract_key(key: Key, event: EventRecord) -> str | None:
         TypeError: A key function returned a value that is not a str.
         ValueError: The key is empty or cannot be stored.
     """
+    return make_key_extractor(key)(event)
+
+
+def make_key_extractor(key: Key) -> KeyExtractor:
+    """Return the function that extracts a key; see `extract_key`."""
     if callable(key):
-        return _check_key(key(event))
+        return lambda event: _check_key(key(event))
     path = parse_key_path(key)
     if path is not None:
-        return extract_payload_key(path, event.payload_json)
+        return lambda event: extract_payload_key(path, event.payload_json)
     if key == STREAM_KEY:
-        return None if event.stream is None else compose_key(*event.stream)
-    return format_key(getattr(event, key))
+        return _extract_stream
+    read_field = attrgetter(key)
+    return lambda event: format_key(read_field(event))
+
+
+def _extract_stream(event: EventRecord) -> str | None:
+    stream = event.stream
+    return None if stream is None else compose_key(*stream)
 
 
 def extract_payload_key(path: Sequence[str], payload: str) -> str | None:
@@ -231,10 +244,15 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
 
     def extract_key(self, event: EventRecord) -> str | None:
         """Return the key of a stored event, or None if the event is to be skipped."""
+        return self.make_key_extractor()(event)
+
+    def make_key_extractor(self) -> KeyExtractor:
+        """Return the function that extracts the key of stored events; see `extract_key`."""
         assert self.key is not None  # noqa: S101 - a fold has a key
-        return extract_key(
-            self.key, event if self.key in UPCAST_SAFE_FIELDS else self.upcast(event)
-        )
+        extract = make_key_extractor(self.key)
+        if self.key in UPCAST_SAFE_FIELDS or not self.upcasters:
+            return extract
+        return lambda event: extract(self.upcast(event))
 
     def upcast(self, event: EventRecord) -> EventRecord:
         """Apply upcasters until the event has the newest version that they produce.

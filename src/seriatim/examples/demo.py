@@ -19,7 +19,7 @@ from seriatim.examples.log_examples import (
     show_throughput,
     show_verification,
 )
-from seriatim.examples.spark_projection import show_spark_projection
+from seriatim.examples.projections import show_local_projection, show_spark_projection
 from seriatim.factory import redact_url
 
 # Each step prints its results and checks its claims.
@@ -33,6 +33,7 @@ _STEPS = (
     show_live_tail,
     show_throughput,
     show_verification,
+    show_local_projection,
     show_spark_projection,
 )
 

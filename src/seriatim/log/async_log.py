@@ -33,10 +33,10 @@ from seriatim.log.arguments import (
     list_read_filters,
 )
 from seriatim.log.async_iteration import AsyncExecutor, iterate_in_own_thread
+from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.base import BaseLog, Events
 from seriatim.log.batches import Batch, Page
 from seriatim.log.decision import AsyncDecider, Decision, decide_and_append_async
-from seriatim.log.projections import AsyncProjections
 from seriatim.store.cancellation import Cancellation, cancellable
 from seriatim.store.port import EVENT_TYPES_MAX
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +21,29 @@ from seriatim.core.errors import (
     SeriatimError,
 )
 from seriatim.core.event import LogIdentity
+from seriatim.core.fold import RowFormat
 from seriatim.core.operation import ActionName, Operator, OperatorAction
+from seriatim.core.projection import Projection, Table
 from seriatim.core.tenants import ALL_TENANTS
-from seriatim.log.arguments import check_name, check_position, check_timeout, invalid_argument
-from seriatim.log.async_iteration import AsyncExecutor
-from seriatim.log.cursors import find_cursor_problem
+from seriatim.log.arguments import (
+    check_count,
+    check_name,
+    check_position,
+    check_timeout,
+    invalid_argument,
+)
 from seriatim.log.operator_journal import (
     check_expected_count,
     check_reason,
     local_operator,
     record_action,
 )
+from seriatim.runs.follower import FollowedRun, Follower, FollowerMetrics
+from seriatim.runs.job_loop import ProgressCallback
+from seriatim.runs.local_projection import BATCH_EVENTS, LocalProjection, check_local
+from seriatim.runs.projection_runner import LEASE_S, run_projection
+from seriatim.runs.rebuild import Proof, rebuild_projection, verify_projection
+from seriatim.store.log_identity import find_cursor_problem
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import (
@@ -54,13 +66,18 @@ class ReadModelConnections:
     Args:
         find: Opens the read model at a URL; returns None if there is none.
         default_url: Returns the default URL of a tenant's read model; None if there is none.
+        create: Opens the read model at a URL, creating it if needed; None if the log cannot.
     """
 
     def __init__(
-        self, find: Callable[[str], ReadModel | None], default_url: Callable[[str], str] | None
+        self,
+        find: Callable[[str], ReadModel | None],
+        default_url: Callable[[str], str] | None,
+        create: Callable[[str], ReadModel] | None = None,
     ) -> None:
         self._find_read_model = find
         self._default_url = default_url
+        self._create = create
         # Keyed by process: connections inherited by a fork may be neither used nor closed.
         self._open: dict[tuple[int, str], ReadModel] = {}
 
@@ -68,15 +85,23 @@ class ReadModelConnections:
         """Return the default URL of a tenant's read model.
 
         Raises:
-            InvalidArgument: The log has no default, as in memory.
+            InvalidArgument: The log has no default.
         """
         if self._default_url is None:
-            msg = (
-                "this log has no default read model, because it is in memory: "
-                "name one with log.projections_at(url)"
-            )
+            msg = "this log has no default read model: name one with log.projections_at(url)"
             raise InvalidArgument(msg, details={"argument": "target"})
         return self._default_url(tenant_id)
+
+    def create(self, url: str) -> ReadModel:
+        """Open the read model at a URL with a connection of its own, creating it if needed.
+
+        Raises:
+            InvalidArgument: The log was opened without read models.
+        """
+        if self._create is None:
+            msg = "this log was opened without read models: open it with seriatim.open(url)"
+            raise InvalidArgument(msg, details={"argument": "target"})
+        return self._create(url)
 
     def find(self, url: str) -> ReadModel | None:
         """Return the read model at a URL, or None if there is none yet."""
@@ -98,11 +123,269 @@ class ReadModelConnections:
 
 
 class Projections:
-    """The progress of a log's projections, and the actions of their operators."""
+    """The projections of a log in one read model: run them here, wait for them, operate them.
+
+    `run`, `follow`, `verify` and `rebuild` use the local engine, which folds in this process.
+    `seriatim.spark.Projector` does the same on Spark. Both write the same tables, and a projection
+    may be moved from one to the other at any time.
+    """
 
     def __init__(self, log: BaseLog, target: str) -> None:
         self._log = log
         self._target = target
+
+    # -- the local engine
+
+    def run(
+        self,
+        projection: Projection,
+        *,
+        batch_events: int = BATCH_EVENTS,
+        lease_s: float = LEASE_S,
+        on_progress: ProgressCallback | None = None,
+        until: Callable[[], bool] | None = None,
+    ) -> Progress:
+        """Update the tables of a projection to the head of the log, in this process.
+
+        One runner works at a time, on either engine; others wait for its lease.
+
+        Args:
+            projection: The declaration.
+            batch_events: How many positions a transaction covers at most.
+            lease_s: The duration of the lease, in seconds.
+            on_progress: Called with a `RunReport` after each batch.
+            until: Ends the run when it returns true.
+
+        Returns:
+            The progress of the projection.
+
+        Raises:
+            ProjectionFailed: An event failed, and the projection stops at failures.
+            Conflict: The projection is paused, or its declaration has changed.
+            LogIdentityChanged: The log was restored or replaced.
+            InvalidArgument: The projection is a DataFrame transformation, which needs Spark.
+
+        Example:
+            @projection("totals", key="stream", columns={"orders": int}, events=["order.*"])
+            def totals(row, event):
+                return {"orders": row["orders"] + 1 if row else 1}
+
+            print(log.projections.run(totals).position)
+        """
+        check_count("batch_events", batch_events)
+        with self._open_job(projection, batch_events, on_progress) as job:
+            return run_projection(job, lease_s=lease_s, until=until)
+
+    def follow(
+        self,
+        *projections: Projection,
+        batch_events: int = BATCH_EVENTS,
+        lease_s: float = LEASE_S,
+        metrics: FollowerMetrics | None = None,
+    ) -> Follower:
+        """Keep projections up to date, each in a thread of this process, until stopped.
+
+        A projection that fails does not stop the others, and continues when its failure is
+        resolved.
+
+        Args:
+            projections: The declarations.
+            batch_events: How many positions a transaction covers at most.
+            lease_s: The duration of the lease, in seconds.
+            metrics: Where positions and lags are reported, a `seriatim.telemetry.JobMetrics`.
+
+        Returns:
+            The running follower; leave its `with` block, or call `stop`, to end it.
+
+        Raises:
+            InvalidArgument: A projection is a DataFrame transformation, which needs Spark.
+
+        Example:
+            @projection("totals", key="stream", columns={"orders": int}, events=["order.*"])
+            def totals(row, event):
+                return {"orders": row["orders"] + 1 if row else 1}
+
+            with log.projections.follow(totals):
+                receipt = log.append([NewEvent("order.placed", stream=("order", "1"))])
+                log.projections.wait_for("totals", receipt.last_position)
+        """
+        check_count("batch_events", batch_events)
+        self._create_cursors(projections)
+
+        def make_run(projection: Projection) -> FollowedRun:
+            def run(ends: Callable[[], bool], report: ProgressCallback) -> None:
+                with self._open_job(projection, batch_events, report) as job:
+                    run_projection(job, live=True, lease_s=lease_s, until=ends)
+
+            return FollowedRun(projection.name, "projection", run)
+
+        return Follower([make_run(projection) for projection in projections], metrics)
+
+    def verify(
+        self, projection: Projection, *, on_progress: ProgressCallback | None = None
+    ) -> Proof:
+        """Compare the tables of a projection with a fold of the whole log; change nothing.
+
+        Args:
+            projection: The declaration.
+            on_progress: Called with a `RunReport` after each batch.
+
+        Returns:
+            The digests of both, and the first difference if there is one.
+
+        Raises:
+            NotFound: The projection has not run yet.
+            Conflict: The declaration has changed, or another rebuild or verification is running.
+            LogIdentityChanged: The log was restored or replaced.
+
+        Example:
+            @projection("totals", key="stream", columns={"orders": int}, events=["order.*"])
+            def totals(row, event):
+                return {"orders": row["orders"] + 1 if row else 1}
+
+            log.projections.run(totals)
+            assert log.projections.verify(totals).equal
+        """
+        with self._open_job(projection, BATCH_EVENTS, on_progress) as job:
+            return verify_projection(job)
+
+    def rebuild(
+        self,
+        projection: Projection,
+        *,
+        accept: bool = False,
+        reason: str = "",
+        operator: Operator | None = None,
+        on_progress: ProgressCallback | None = None,
+    ) -> Proof:
+        """Fold the whole log into shadow tables, compare them with the live ones, and switch.
+
+        The live tables serve until the switch. The action is recorded in the operators' journal.
+
+        Args:
+            projection: The declaration.
+            accept: Whether to switch although the tables differ.
+            reason: Why, for the operators' journal.
+            operator: Who does it; by default the user of this process.
+            on_progress: Called with a `RunReport` after each batch.
+
+        Returns:
+            The digests of both tables, and the first difference if there is one.
+
+        Raises:
+            ProjectionFailed: The tables differ with an unchanged declaration, or an event failed.
+            Conflict: Another rebuild or verification is running.
+
+        Example:
+            @projection("totals", key="stream", columns={"orders": int}, events=["order.*"])
+            def totals(row, event):
+                return {"orders": row["orders"] + 1 if row else 1}
+
+            proof = log.projections.rebuild(totals, reason="the fold was fixed")
+            print(proof.rows, proof.switched)
+        """
+        check_reason(reason)
+        with self._open_job(projection, BATCH_EVENTS, on_progress) as job:
+            proof = rebuild_projection(job, accept=accept)
+        target = {"projection": projection.name, "accept": accept}
+        self._record("projection_rebuilt", target, operator, reason)
+        return proof
+
+    def _create_cursors(self, projections: Sequence[Projection]) -> None:
+        """Create the cursors of new projections, so that callers can wait for them at once."""
+        for projection in projections:
+            check_local(projection)
+        with suppress(SeriatimError), closing(self._create_model()) as model:
+            identity = self._log.store.identity()
+            for projection in projections:
+                # The thread of the projection meets the same error, and reports it.
+                with suppress(Conflict):
+                    model.create_projection(projection, self._log.tenant_id, identity)
+
+    def rows(self, projection: Projection, table: str | None = None) -> Iterator[dict[str, Any]]:
+        """Iterate over the rows of a table in the order of its key, in one snapshot.
+
+        The tables are ordinary ones: a program may also query them with SQL.
+
+        Args:
+            projection: The declaration.
+            table: The name of the table; by default the first one.
+
+        Raises:
+            InvalidArgument: The projection has no such table.
+            NotFound: The projection has not run yet.
+
+        Example:
+            @projection("totals", key="stream", columns={"orders": int}, events=["order.*"])
+            def totals(row, event):
+                return {"orders": row["orders"] + 1 if row else 1}
+
+            log.projections.run(totals)
+            for row in log.projections.rows(totals):
+                print(row["stream"], row["orders"])
+        """
+        declared = projection.table(table) if table is not None else projection.tables[0]
+        # Before the first row is requested, so that the caller's mistake is raised here.
+        self.get_progress(projection.name)
+        return self._iterate_rows(projection, declared)
+
+    def _iterate_rows(self, projection: Projection, table: Table) -> Iterator[dict[str, Any]]:
+        to_python = RowFormat(table).copy_for_fold
+        with closing(self._create_model()) as model, model.snapshot() as snapshot:
+            for tenant_id, row, _ in snapshot.rows(projection, table):
+                if tenant_id == self._log.tenant_id:  # a read model may hold all tenants
+                    yield to_python(row)
+
+    def get_row(self, projection: Projection, key: str) -> dict[str, Any] | None:
+        """Return the row of a key, or None if there is none.
+
+        Args:
+            projection: A declaration with `columns`, whose rows have the keys of the fold.
+            key: The key, such as the seat `12A`.
+
+        Raises:
+            InvalidArgument: The projection has tables of its own; use `rows`.
+            NotFound: The projection has not run yet.
+
+        Example:
+            @projection("totals", key="stream_id", columns={"orders": int}, events=["order.*"])
+            def totals(row, event):
+                return {"orders": row["orders"] + 1 if row else 1}
+
+            log.projections.run(totals)
+            print(log.projections.get_row(totals, "1"))
+        """
+        if projection.state is not None or projection.is_frame:
+            msg = (
+                f"the tables of projection {projection.name} have keys of their own: use "
+                "log.projections.rows(projection, table), or SQL"
+            )
+            raise InvalidArgument(msg, details={"projection": projection.name})
+        self.get_progress(projection.name)
+        owner = self._log.tenant_id, key
+        row = self._model(projection.name).load_states(projection, [owner]).get(owner)
+        return None if row is None else RowFormat(projection.tables[0]).copy_for_fold(row)
+
+    @contextmanager
+    def _open_job(
+        self, projection: Projection, batch_events: int, on_progress: ProgressCallback | None
+    ) -> Iterator[LocalProjection]:
+        """Open a job with a connection of its own to the read model."""
+        check_local(projection)
+        with closing(self._create_model()) as model:
+            yield LocalProjection(
+                projection,
+                self._log.store,
+                model,
+                tenant_id=self._log.tenant_id,
+                batch_events=batch_events,
+                on_progress=on_progress,
+            )
+
+    def _create_model(self) -> ReadModel:
+        return self._log.read_models.create(self._target)
+
+    # -- progress
 
     def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
         """Wait until a projection has reached a position, and return its progress.
@@ -438,178 +721,6 @@ class Projections:
         if model is None:
             raise _not_found_error(name)
         return model
-
-
-class AsyncProjections:
-    """`Projections` for asyncio; a thread is used only while the read model is queried."""
-
-    def __init__(
-        self, projections: Projections, executor: AsyncExecutor = asyncio.to_thread
-    ) -> None:
-        self._projections = projections
-        self._execute = executor
-
-    async def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
-        """Wait until a projection has reached a position; see `Projections.wait_for`.
-
-        Raises:
-            ProjectionTimeout: The projection did not reach the position in time.
-            NotFound: There is no such projection.
-
-        Example:
-            receipt = await log.aio.append([NewEvent("order.placed", {"total": 12})])
-            try:
-                await log.aio.projections.wait_for("orders", receipt.last_position, 0.1)
-            except (NotFound, ProjectionTimeout) as error:
-                print(error)
-        """
-        deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
-        await self._execute(self._projections.check_position, position)
-        for delay in poll_delays():
-            progress = await self._execute(self._projections.get_progress, name)
-            if progress.position >= position:
-                return progress
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                break
-            await asyncio.sleep(min(delay, remaining))
-        raise wait_timeout_error(progress, position, timeout_s)
-
-    async def demand(self, name: str, position: int) -> Progress:
-        """Require that a projection has reached a position; see `Projections.demand`.
-
-        Raises:
-            ProjectionOutOfDate: The projection has not reached the position.
-            NotFound: There is no such projection.
-
-        Example:
-            try:
-                await log.aio.projections.demand("orders", 1)
-            except (NotFound, ProjectionOutOfDate) as error:
-                print(error)
-        """
-        return await self._execute(self._projections.demand, name, position)
-
-    async def status(self) -> list[ProjectionStanding]:
-        """Return the status of every projection; see `Projections.status`.
-
-        Example:
-            for standing in await log.aio.projections.status():
-                print(standing.name, standing.position, standing.lag)
-        """
-        return await self._execute(self._projections.status)
-
-    async def failures(self, name: str) -> list[FailureRecord]:
-        """Return the failures of a projection; see `Projections.failures`.
-
-        Raises:
-            NotFound: There is no such projection.
-
-        Example:
-            for standing in await log.aio.projections.status():
-                print(await log.aio.projections.failures(standing.name))
-        """
-        return await self._execute(self._projections.failures, name)
-
-    async def list_failures(
-        self, name: str, tenant_id: str, *, after: int = 0, limit: int
-    ) -> list[FailureRecord]:
-        """Return one page of the failures of a tenant; see `Projections.list_failures`.
-
-        Raises:
-            NotFound: There is no such projection.
-
-        Example:
-            for standing in await log.aio.projections.status():
-                page = await log.aio.projections.list_failures(standing.name, "default", limit=9)
-        """
-        return await self._execute(
-            self._projections.list_failures, name, tenant_id, after=after, limit=limit
-        )
-
-    async def count_failures(self, name: str, tenant_id: str) -> FailureCounts:
-        """Count the failures of a tenant; see `Projections.count_failures`.
-
-        Raises:
-            NotFound: There is no such projection.
-
-        Example:
-            for standing in await log.aio.projections.status():
-                print(await log.aio.projections.count_failures(standing.name, "default"))
-        """
-        return await self._execute(self._projections.count_failures, name, tenant_id)
-
-    async def pause(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
-        """Stop a projection at its current position; see `Projections.pause`.
-
-        Raises:
-            NotFound: There is no such projection.
-
-        Example:
-            for standing in await log.aio.projections.status():
-                await log.aio.projections.pause(standing.name, reason="deploying")
-        """
-        return await self._execute(self._projections.pause, name, reason=reason, operator=operator)
-
-    async def resume(
-        self, name: str, *, reason: str = "", operator: Operator | None = None
-    ) -> bool:
-        """Resume a paused projection; see `Projections.resume`.
-
-        Raises:
-            NotFound: There is no such projection.
-
-        Example:
-            for standing in await log.aio.projections.status():
-                await log.aio.projections.resume(standing.name)
-        """
-        return await self._execute(self._projections.resume, name, reason=reason, operator=operator)
-
-    async def retry(
-        self,
-        name: str,
-        position: int | None = None,
-        *,
-        expected_count: int | None = None,
-        reason: str = "",
-        operator: Operator | None = None,
-    ) -> tuple[int, bool]:
-        """Retry failures in the current run or the next one; see `Projections.retry`.
-
-        Raises:
-            NotFound: There is no such projection or failure.
-            Conflict: There are more or fewer failures than expected.
-
-        Example:
-            for standing in await log.aio.projections.status():
-                await log.aio.projections.retry(standing.name, reason="the fold is fixed")
-        """
-        return await self._execute(
-            self._projections.retry,
-            name,
-            position,
-            expected_count=expected_count,
-            reason=reason,
-            operator=operator,
-        )
-
-    async def skip(
-        self, name: str, position: int, *, reason: str = "", operator: Operator | None = None
-    ) -> bool:
-        """Skip a failed event; see `Projections.skip`.
-
-        Raises:
-            NotFound: There is no such projection or failure.
-
-        Example:
-            for standing in await log.aio.projections.status():
-                for record in await log.aio.projections.failures(standing.name):
-                    position = record.failure.position
-                    await log.aio.projections.skip(standing.name, position, reason="bad data")
-        """
-        return await self._execute(
-            self._projections.skip, name, position, reason=reason, operator=operator
-        )
 
 
 def poll_delays() -> Iterator[float]:

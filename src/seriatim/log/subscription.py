@@ -30,8 +30,9 @@ from seriatim.core.query import Query
 from seriatim.core.times import parse_us
 from seriatim.log.arguments import invalid_argument
 from seriatim.log.batches import Batch, iterate_matching_appends
-from seriatim.log.cursors import check_cursor, check_same_log, make_cursor, reset_subscription
+from seriatim.log.cursors import check_cursor, make_cursor, reset_subscription
 from seriatim.store.lease_keeper import LeaseKeeper, wait_for_lease
+from seriatim.store.log_identity import check_same_log
 from seriatim.store.port import (
     Cursor,
     Lease,

@@ -13,11 +13,12 @@ Example:
 from seriatim.telemetry.event_bus import Telemetry, TelemetryEvent
 from seriatim.telemetry.log_format import bind_fields, write_logs
 from seriatim.telemetry.log_metrics import LogMetrics
-from seriatim.telemetry.metrics import Metrics, MetricsServer
+from seriatim.telemetry.metrics import JobMetrics, Metrics, MetricsServer
 from seriatim.telemetry.span_export import export_spans
 from seriatim.telemetry.tracer import use_provider
 
 __all__ = [
+    "JobMetrics",
     "LogMetrics",
     "Metrics",
     "MetricsServer",

@@ -264,7 +264,13 @@ _STATUSES = ("claimed", "expired", "failed", "blocked", "dead", "unknown")
 
 
 class JobMetrics:
-    """The metrics of the jobs in one process."""
+    """The metrics of projections, handlers and other jobs in one process.
+
+    Example:
+        metrics = Metrics()
+        with log.projections.follow(metrics=JobMetrics(metrics)):
+            text, content_type = metrics.render()
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._position = metrics.create(metric_families.JOB_POSITION)
@@ -275,18 +281,30 @@ class JobMetrics:
         self._outage = metrics.create(metric_families.REGISTRY_OUTAGE)
 
     def set_progress(self, job: str, position: int, lag: int, pace: float) -> None:
-        """Set the position, lag and events per second of a job."""
+        """Set the position, lag and events per second of a job.
+
+        Example:
+            JobMetrics(Metrics()).set_progress("orders", position=8, lag=2, pace=1.5)
+        """
         self._position.labels(job).set(position)
         self._lag.labels(job).set(lag)
         self._pace.labels(job).set(pace)
 
     def set_outcomes(self, job: str, counts: Mapping[str, int]) -> None:
-        """Set the number of events by outcome."""
+        """Set the number of events by outcome.
+
+        Example:
+            JobMetrics(Metrics()).set_outcomes("receipts", {"done": 3})
+        """
         for outcome, count in counts.items():
             self._outcomes.labels(job, outcome).set(count)
 
     def set_registry(self, handler: str, counts: Mapping[str, int], *, unavailable: bool) -> None:
-        """Set the unfinished events of a handler by status, or that the registry is unavailable."""
+        """Set the unfinished events of a handler by status, or that the registry is unavailable.
+
+        Example:
+            JobMetrics(Metrics()).set_registry("receipts", {"dead": 1}, unavailable=False)
+        """
         self._outage.labels(handler).set(int(unavailable))
         if unavailable:
             return

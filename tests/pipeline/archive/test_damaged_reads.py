@@ -20,7 +20,7 @@ from seriatim.pipeline.archive.archiver import archive
 from seriatim.pipeline.archive.catalog import list_segments, read_segment
 from seriatim.pipeline.project import key_partitions
 from seriatim.pipeline.project.fold_outcome import SPARK_OUTCOME_SCHEMA
-from seriatim.pipeline.project.job import ProjectionJob
+from seriatim.pipeline.project.job import SparkProjection
 from seriatim.pipeline.project.key_partitions import PartitionFoldTask
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.source.dataframe import events
@@ -208,12 +208,12 @@ def test_a_rebuild_from_a_damaged_archive_fails(
 
 def lose_event_11(patch: pytest.MonkeyPatch) -> None:
     """Make every read of a job omit an event."""
-    whole = ProjectionJob.events
+    whole = SparkProjection.events
 
-    def lossy(job: ProjectionJob, after: int, until: int) -> DataFrame:
+    def lossy(job: SparkProjection, after: int, until: int) -> DataFrame:
         return whole(job, after, until).where("position <> 11")
 
-    patch.setattr(ProjectionJob, "events", lossy)
+    patch.setattr(SparkProjection, "events", lossy)
 
 
 def lose_a_share(patch: pytest.MonkeyPatch) -> None:

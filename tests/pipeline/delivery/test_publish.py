@@ -15,12 +15,12 @@ import seriatim
 from seriatim import NewEvent
 from seriatim.config.delivery import PublisherSettings
 from seriatim.core.errors import BackendFailure, LogIdentityChanged
-from seriatim.pipeline.job_loop import RunReport
 from seriatim.pipeline.kafka.address import parse_target
 from seriatim.pipeline.publish.checkpoint import CHECKPOINT_FOLDER
 from seriatim.pipeline.publish.publisher import Publisher, PublishReport
 from seriatim.pipeline.publish.reconciliation import reconcile
 from seriatim.pipeline.work.worker import Worker
+from seriatim.runs.job_loop import RunReport
 from tests.fixtures.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.pipeline.delivery.effects import make_noting_handler
 from tests.pipeline.delivery.support import (

@@ -20,10 +20,9 @@ from seriatim.pipeline.archive import archiver, restore
 from seriatim.pipeline.lake import table_export
 from seriatim.pipeline.lake.delta import export_delta
 from seriatim.pipeline.lake.iceberg import export_iceberg
-from seriatim.pipeline.project import runner
-from seriatim.pipeline.project.job import ProjectionJob
+from seriatim.pipeline.project import job as spark_job
+from seriatim.pipeline.project.live_stream import LiveStream
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.project.runner import LiveStream
 from seriatim.pipeline.source.spark_session import session
 from tests.pipeline.project.support import fill, seats
 
@@ -151,20 +150,27 @@ def run_projection(
             arm()
             job.run(lease_s=2.0)
         else:
-            streams[job.url] = arm
+            _this_job.url, _this_job.arm = job.url, arm
             job.run(live=True, lease_s=2.0)
 
 
-streams: dict[str, Callable[[], None]] = {}  # what to do when a log's stream begins
+class _JobOfThread(threading.local):
+    """The log that a thread projects, and what to do when its stream begins."""
+
+    url: str
+    arm: Callable[[], None]
+
+
+_this_job = _JobOfThread()
 
 
 class FedStream(LiveStream):
     """A stream that receives events as soon as it has started."""
 
-    def __init__(self, job: ProjectionJob, *arguments: Any) -> None:
-        streams[job.url]()
-        super().__init__(job, *arguments)
-        with seriatim.open(job.url) as log:
+    def __init__(self, *arguments: Any) -> None:
+        _this_job.arm()
+        super().__init__(*arguments)
+        with seriatim.open(_this_job.url) as log:
             fill(log, LIVE_EVENTS, start=log.head())
 
 
@@ -172,7 +178,7 @@ def main(jobs: list[dict[str, Any]]) -> None:
     """Run the jobs until all are killed; a job that fails or ends stops everything."""
     spark = session("local[2]", settings={"spark.driver.memory": "1g"})
     doom = CrashBarrier(len(jobs))
-    runner.LiveStream = FedStream  # type: ignore[misc, assignment]
+    vars(spark_job)["LiveStream"] = FedStream
 
     def run(job: dict[str, Any]) -> None:
         try:

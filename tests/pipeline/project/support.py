@@ -9,7 +9,7 @@ from typing import Any
 
 from seriatim import EventRecord, Log, NewEvent, Projection, projection
 from seriatim.core.fold import Fold, RowDigest
-from seriatim.pipeline.project.projector import Projector
+from seriatim.runs.projection_job import ProjectionJob
 from tests.contract.profiles.trace_factories import PAYLOADS
 
 DEAL_DESK = json.loads((Path(__file__).parents[2] / "vectors" / "deal_desk.json").read_text())
@@ -110,13 +110,13 @@ def digest_in_python(records: Iterable[EventRecord], declared: Projection) -> st
     return digest.text()
 
 
-def stored_digest(job: Projector) -> str:
+def stored_digest(job: ProjectionJob) -> str:
     """Return the digest of the stored read model."""
     with job.model.snapshot() as moment:
         return moment.compute_digest(job.projection).text()
 
 
-def rows_of(job: Projector, table: str | None = None) -> dict[Any, dict[str, Any]]:
+def rows_of(job: ProjectionJob, table: str | None = None) -> dict[Any, dict[str, Any]]:
     """Return the rows of a table by their first key column."""
     wanted = job.projection.table(table) if table else job.projection.tables[0]
     key = next(iter(wanted.key))

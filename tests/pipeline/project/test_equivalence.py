@@ -60,10 +60,10 @@ def test_batches_of_any_size(start: Start, log: Log, size: int, fold_location: s
     assert stored_digest(job) == digest_in_python(log.read(), seats)
 
 
-def test_digests_do_not_depend_on_the_number_of_partitions(start: Start, log: Log) -> None:
+def test_digests_do_not_depend_on_the_number_of_partitions(start_on_spark: Start, log: Log) -> None:
     """I3, I8: the number of partitions does not change the digest."""
     fill(log, 150, shows=11)
-    job = start(seats)
+    job = start_on_spark(seats)
     found = set()
     before = job.spark.conf.get("spark.sql.shuffle.partitions", "2")
     assert before is not None
@@ -113,16 +113,16 @@ def test_the_decision_graph_of_many_traces(start: Start, log: Log, fold_location
 
 
 def test_from_the_archive_and_the_live_tail(
-    start: Start, log: Log, url: str, tmp_path: Path
+    start_on_spark: Start, log: Log, url: str, tmp_path: Path
 ) -> None:
     """I3, J1: catch-up and rebuild from archive and log have the same digest."""
     fill(log, 130)
     place = str(tmp_path / "sealed")
-    job = start(seats, archive=place, batch_events=60)
+    job = start_on_spark(seats, archive=place, batch_events=60)
     assert archive(job.spark, url, place, segment_events=40).end == 120
     job.run()
 
     expected = digest_in_python(log.read(), seats)
     assert stored_digest(job) == expected
     assert job.rebuild().digest == expected
-    assert start(seats).verify().digest == expected
+    assert start_on_spark(seats).verify().digest == expected

@@ -66,10 +66,10 @@ def test_policy_stop_halts_before_the_event(start: Start, log: Log, fold_locatio
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_actions_of_operators_are_recorded(start: Start, log: Log) -> None:
+def test_actions_of_operators_are_recorded(start_on_spark: Start, log: Log) -> None:
     """N4: a projector that is given its log records in its journal; without one, nothing."""
     position = append_poison(log)
-    job = start(declare_count(count_or_raise, on_failure="park"), journal=log)
+    job = start_on_spark(declare_count(count_or_raise, on_failure="park"), journal=log)
     job.run()
     job.pause(reason="deploying")
     job.resume()
@@ -78,7 +78,7 @@ def test_actions_of_operators_are_recorded(start: Start, log: Log) -> None:
     with pytest.raises(InvalidArgument, match="reason"):
         job.pause(reason="x" * 501)
     assert job.rebuild(accept=True, reason="as every week").switched
-    start(declare_count(count_or_raise, on_failure="park")).pause()
+    start_on_spark(declare_count(count_or_raise, on_failure="park")).pause()
 
     entries = [(entry.action, entry.reason, entry.interface) for entry in read_journal(log)]
     assert entries[::-1] == [

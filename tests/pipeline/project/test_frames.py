@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,17 +13,18 @@ from seriatim import InvalidArgument, Log, NewEvent, frame_projection
 from seriatim.core import envelope
 from seriatim.pipeline.builtin_projections import activity
 from seriatim.pipeline.columns import build_spark_schema
-from seriatim.pipeline.project.batch import ModelLease, apply_batch
 from seriatim.pipeline.project.projector import Projector
+from seriatim.runs.projection_batch import apply_batch
+from seriatim.runs.projection_job import ModelLease
 from tests.pipeline.project.support import fill, rows_of, stored_digest
 
 Start = Callable[..., Projector]
 
 
-def test_activity_counts_like_python(start: Start, log: Log) -> None:
+def test_activity_counts_like_python(start_on_spark: Start, log: Log) -> None:
     """I1, I3: counts by type, from batches or a rebuild, equal a count in Python."""
     fill(log, 90)
-    job = start(activity, batch_events=40)
+    job = start_on_spark(activity, batch_events=40)
     job.run()
     caught_up = stored_digest(job)
 
@@ -39,14 +41,14 @@ def test_activity_counts_like_python(start: Start, log: Log) -> None:
 
 
 def test_times_of_earlier_versions_are_projected(
-    start: Start, log: Log, monkeypatch: pytest.MonkeyPatch
+    start_on_spark: Start, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A1, I1: stored times that today's rules would refuse are still projected."""
     monkeypatch.setattr(envelope, "time_problem", lambda _: None)
     given = ["9999-12-31T23:59:60Z", "0001-01-01T00:00:00+23:59", "2016-12-31T12:00:60Z"]
     given += ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
     log.append([NewEvent("old", {}, occurred_at=text) for text in given])
-    job = start(activity)
+    job = start_on_spark(activity)
     job.run()
 
     assert sum(row["events"] for row in _all_rows(job)) == len(given)
@@ -54,14 +56,15 @@ def test_times_of_earlier_versions_are_projected(
     assert [record.occurred_at for record in log.read()] == given
 
 
-def test_an_empty_first_batch_changes_nothing(start: Start, log: Log) -> None:
+def test_an_empty_first_batch_changes_nothing(start_on_spark: Start, log: Log) -> None:
     """I1: an empty first batch of a stream leaves the position unchanged."""
     fill(log, 5)
-    job = start(activity)
+    job = start_on_spark(activity)
     job.run()
     nothing = job.spark.createDataFrame([], build_spark_schema())
+    compute = partial(job._fold_stream_batch, nothing, 5)
 
-    assert apply_batch(job, nothing, 5, ModelLease(token=0)) == 5
+    assert apply_batch(job, compute, 5, ModelLease(token=0)) == 5
 
 
 def _all_rows(job: Projector) -> list[dict[str, Any]]:
@@ -94,11 +97,11 @@ def _counted() -> Any:
     ],
 )
 def test_wrong_output_is_refused(
-    start: Start, log: Log, transform: Callable[[DataFrame], DataFrame], problem: str
+    start_on_spark: Start, log: Log, transform: Callable[[DataFrame], DataFrame], problem: str
 ) -> None:
     """A transformation with wrong columns is refused by name, and no row is written."""
     fill(log, 10)
-    job = start(_counted()(transform))
+    job = start_on_spark(_counted()(transform))
 
     with pytest.raises(InvalidArgument, match=problem):
         job.run()
@@ -110,11 +113,11 @@ def test_wrong_output_is_refused(
     assert rows_of(job) == {}
 
 
-def test_rows_with_the_same_key_are_merged(start: Start, log: Log) -> None:
+def test_rows_with_the_same_key_are_merged(start_on_spark: Start, log: Log) -> None:
     """Several rows with the same key are merged by the declared rule, across batches too."""
     fill(log, 30)
     declared = _counted()(lambda events: events.select("event_type", f.lit(1).alias("events")))
-    job = start(declared, batch_events=11)
+    job = start_on_spark(declared, batch_events=11)
     job.run()
 
     expected = Counter(record.event_type for record in log.read())

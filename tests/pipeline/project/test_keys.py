@@ -121,18 +121,20 @@ def test_run_and_rebuild_compute_the_keys_of_core(start: Start, filled: Log, key
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_archive_reads_compute_the_keys_of_core(
-    start: Start, filled: Log, url: str, fold_location: str, tmp_path: Any
+    start_on_spark: Start, filled: Log, url: str, fold_location: str, tmp_path: Any
 ) -> None:
     """I1: runs and verifications with an archive compute the keys of core."""
     place = str(tmp_path / "archive")
     for key in ("payload.at", "occurred_at", "source_system", "stream"):
         declared = declare_count(key)
         expected = digest_in_python(filled.read(), declared)
-        job = start(declared, target=f"sqlite:///{tmp_path}/{key}.db")
+        job = start_on_spark(declared, target=f"sqlite:///{tmp_path}/{key}.db")
         archive(job.spark, url, place, segment_events=50)
         job.run()
         assert stored_digest(job) == expected, (key, fold_location)
-        from_archive = start(declared, target=f"sqlite:///{tmp_path}/{key}.db", archive=place)
+        from_archive = start_on_spark(
+            declared, target=f"sqlite:///{tmp_path}/{key}.db", archive=place
+        )
         assert from_archive.verify().digest == expected, (key, fold_location)
 
 

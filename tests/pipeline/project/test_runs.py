@@ -21,8 +21,8 @@ from seriatim import (
     NewEvent,
     projection,
 )
-from seriatim.pipeline.job_loop import RunReport
 from seriatim.pipeline.project.projector import Projector
+from seriatim.runs.job_loop import RunReport
 from seriatim.testing.factories import wait_for
 from tests.pipeline.project.support import (
     SEAT,
@@ -58,12 +58,12 @@ def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, A
     return {"events": (state["events"] if state else 0) + 1}
 
 
-def test_rebuild_reports_progress(start: Start, log: Log, tmp_path: Path) -> None:
+def test_rebuild_reports_progress(start_on_spark: Start, log: Log, tmp_path: Path) -> None:
     """I7: position, rate, lag and remaining time are reported while a rebuild runs."""
     gate = tmp_path / "gate"
     log.append([NewEvent("seat.reserved", {"gate": str(gate)}, stream=("show", "s-0"))])
     fill(log, 19)
-    job = start(gated_seats)
+    job = start_on_spark(gated_seats)
     reports: list[RunReport] = []
 
     def watch(report: RunReport) -> None:
@@ -141,10 +141,10 @@ def appending_to_stream(
         adding.join()
 
 
-def test_cursor_overrides_checkpoints(start: Start, log: Log, tmp_path: Path) -> None:
+def test_cursor_overrides_checkpoints(start_on_spark: Start, log: Log, tmp_path: Path) -> None:
     """I2: a lost checkpoint, or one older or newer than the cursor, changes no result."""
     checkpoint, older = tmp_path / "checkpoint", tmp_path / "older"
-    job = start(seats, batch_events=20)
+    job = start_on_spark(seats, batch_events=20)
     with appending_to_stream(job.spark, log, 10):
         follow(job, 10, checkpoint)
     shutil.copytree(checkpoint, older)
@@ -165,7 +165,7 @@ def test_cursor_overrides_checkpoints(start: Start, log: Log, tmp_path: Path) ->
 
 
 def test_a_checkpoint_of_another_log_stops_the_run(
-    start: Start, log: Log, tmp_path: Path, spark: Any
+    start_on_spark: Start, log: Log, tmp_path: Path, spark: Any
 ) -> None:
     """F8: a checkpoint of another log stops a live run."""
     other_url = f"sqlite:///{tmp_path}/other.db"
@@ -177,7 +177,7 @@ def test_a_checkpoint_of_another_log_stops_the_run(
     ):
         follow(foreign, 9, folder)
     fill(log, 20)
-    job = start(seats)
+    job = start_on_spark(seats)
     with pytest.raises(seriatim.SeriatimError, match="another log"):
         job.run(live=True, checkpoint=str(folder))
     status = job.status()
@@ -185,9 +185,7 @@ def test_a_checkpoint_of_another_log_stops_the_run(
     assert status.position == 20  # by batches, before the stream began
 
 
-def test_a_read_model_of_another_log_is_refused(
-    start: Start, log: Log, tmp_path: Path, spark: Any
-) -> None:
+def test_a_read_model_of_another_log_is_refused(start: Start, log: Log, tmp_path: Path) -> None:
     """F8: run and verify refuse a read model of another log; a rebuild replaces it."""
     fill(log, 12)
     job = start(seats)
@@ -195,16 +193,16 @@ def test_a_read_model_of_another_log_is_refused(
     other_url = f"sqlite:///{tmp_path}/other.db"
     with seriatim.open(other_url) as other:
         fill(other, 20)
-    with Projector(spark, seats, other_url, target=job.target) as moved:
-        with pytest.raises(LogIdentityChanged, match="belongs to another log"):
-            moved.run()
-        with pytest.raises(LogIdentityChanged, match="belongs to another log"):
-            moved.verify()
-        moved.rebuild()
-        assert moved.run().position == 20
+    moved = start(seats, other_url, target=job.target)
+    with pytest.raises(LogIdentityChanged, match="belongs to another log"):
+        moved.run()
+    with pytest.raises(LogIdentityChanged, match="belongs to another log"):
+        moved.verify()
+    moved.rebuild()
+    assert moved.run().position == 20
 
 
-def test_two_runners_apply_each_event_once(start: Start, log: Log, spark: Any, url: str) -> None:
+def test_two_runners_apply_each_event_once(start: Start, log: Log) -> None:
     """I8: of two concurrent runners one waits for the lease, and each event is applied once."""
     fill(log, 60)
     first, second = start(seats, batch_events=20), start(seats, batch_events=20)
@@ -333,14 +331,16 @@ def test_a_changed_declaration_requires_a_rebuild(start: Start, log: Log) -> Non
     assert changed.verify().equal
 
 
-def test_invalid_urls_and_keys_are_refused(start: Start, spark: Any, tmp_path: Path) -> None:
+def test_invalid_urls_and_keys_are_refused(
+    start_on_spark: Start, spark: Any, tmp_path: Path
+) -> None:
     """Invalid URLs, missing logs, invalid targets and unknown key fields are refused by name."""
     with pytest.raises(seriatim.SeriatimError, match="unknown backend"):
         Projector(spark, seats, "ftp://x")
     with pytest.raises(seriatim.SeriatimError):
         Projector(spark, seats, f"sqlite:///{tmp_path}/absent.db")
     with pytest.raises(seriatim.SeriatimError, match="the read model must be in a database"):
-        start(seats, target="ftp://x")
+        start_on_spark(seats, target="ftp://x")
     with pytest.raises(seriatim.InvalidArgument, match="is not a field of an event"):
         projection("seats", key="seat", columns=SEAT)(count_seats)
 

@@ -50,9 +50,11 @@ def counted(state: dict[str, Any] | None, _event: EventRecord) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_live_run_survives_killed_workers(start: Start, log: Log, tmp_path: Path) -> None:
+def test_a_live_run_survives_killed_workers(
+    start_on_spark: Start, log: Log, tmp_path: Path
+) -> None:
     """I2, I7: killed Python workers delay a live run, and every event is counted once."""
-    job = start(counted)
+    job = start_on_spark(counted)
     log.append([NewEvent("thing", {"kill": str(tmp_path / "in-catch-up")})])
     done = threading.Event()
     ended: list[BaseException] = []
@@ -85,10 +87,12 @@ def test_a_live_run_survives_killed_workers(start: Start, log: Log, tmp_path: Pa
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_killed_worker_is_one_retryable_error(start: Start, log: Log, tmp_path: Path) -> None:
+def test_a_killed_worker_is_one_retryable_error(
+    start_on_spark: Start, log: Log, tmp_path: Path
+) -> None:
     """L2: in a run that is not live a killed worker is one retryable error of one line."""
     log.append([NewEvent("thing", {"kill": str(tmp_path / "once")})])
-    job = start(counted)
+    job = start_on_spark(counted)
     with pytest.raises(BackendFailure, match="Python worker process was killed") as caught:
         job.run()
     assert caught.value.retryable
@@ -151,11 +155,11 @@ def unknown_column(given: DataFrame) -> DataFrame:
     ],
 )
 def test_user_error_is_reported_in_one_line(
-    start: Start, log: Log, transform: Any, kind: type[SeriatimError], words: str
+    start_on_spark: Start, log: Log, transform: Any, kind: type[SeriatimError], words: str
 ) -> None:
     """I7: an error in a transformation is one line with its reason, in run and rebuild."""
     log.append([NewEvent("thing")])
-    job = start(declare_frame_projection(transform))
+    job = start_on_spark(declare_frame_projection(transform))
     for act in (job.run, job.rebuild):
         with pytest.raises(kind) as caught:
             act()
@@ -177,10 +181,10 @@ def test_user_error_is_reported_in_one_line(
     ],
     ids=["sql", "frame", "analysis"],
 )
-def test_java_stack_traces_are_not_logged(start: Start, log: Log, transform: Any) -> None:
+def test_java_stack_traces_are_not_logged(start_on_spark: Start, log: Log, transform: Any) -> None:
     """I7: Spark's own log of expression errors is silent in Seriatim's jobs only."""
     log.append([NewEvent("thing")])
-    job = start(declare_frame_projection(transform))
+    job = start_on_spark(declare_frame_projection(transform))
     with spark_errors() as seen:
         for act in (job.run, job.rebuild):
             with pytest.raises(BackendFailure):
@@ -210,7 +214,7 @@ def spark_errors() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_transformation_may_use_unpicklable_objects(start: Start, log: Log) -> None:
+def test_a_transformation_may_use_unpicklable_objects(start_on_spark: Start, log: Log) -> None:
     """I1: a transformation runs in the driver and may use locks and user-defined functions."""
     lock = threading.Lock()
     upper = f.udf(str.upper, "string")
@@ -223,7 +227,7 @@ def test_a_transformation_may_use_unpicklable_objects(start: Start, log: Log) ->
     log.append([NewEvent("thing"), NewEvent("thing")])
     declared = declare_frame_projection(counted_by_type)
     declared = structs.replace(declared, upcasters={("thing", 0): dict})
-    job = start(declared)
+    job = start_on_spark(declared)
     job.run()
     assert job.rebuild().switched
     assert rows_of(job)["THING"]["events"] == 2
@@ -231,7 +235,7 @@ def test_a_transformation_may_use_unpicklable_objects(start: Start, log: Log) ->
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_fold_that_cannot_be_pickled_is_refused(
-    start: Start, log: Log, capfd: pytest.CaptureFixture[str]
+    start_on_spark: Start, log: Log, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """I7: a fold that cannot be sent to Spark's tasks is refused at once, without traceback."""
     lock = threading.Lock()
@@ -241,7 +245,7 @@ def test_a_fold_that_cannot_be_pickled_is_refused(
             return {"events": 1}
 
     with pytest.raises(InvalidArgument, match=r"cannot be sent to Spark's tasks: .*lock"):
-        start(projection("locked", key="event_type", columns={"events": int})(locked))
+        start_on_spark(projection("locked", key="event_type", columns={"events": int})(locked))
     assert "Traceback" not in capfd.readouterr().err
 
 

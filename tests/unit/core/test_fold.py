@@ -275,6 +275,24 @@ def test_rows_are_scoped_by_tenant() -> None:
     assert set(fold.rows["firsts"]) == {("default", "x"), ("other", "x")}
 
 
+def test_a_new_batch_keeps_states_but_no_changes() -> None:
+    """I1: a fold that continues with a new batch reports only the changes of that batch."""
+    fold = fold_events(
+        with_state(note_names, on_failure="park"),
+        ("1a", event(1, {"names": ["x"]})),
+        ("1b", event(2, {"names": [], "raise": True})),
+    )
+    first_rows = fold.rows["lasts"]
+    fold.begin_batch()
+    fold.add("1b", event(3, {"names": ["z"]}))
+    fold.add("1a", event(4, {"names": ["y"]}))
+
+    assert [place[1] for place in first_rows] == ["x"]
+    assert [place[1] for place in fold.rows["lasts"]] == ["y"]
+    assert (fold.changed, fold.failures) == ({OWNER: 4}, [])
+    assert msgspec.json.decode(fold.states[OWNER]) == {"count": 2, "seen": [1, 4]}
+
+
 def test_a_failed_event_does_not_change_state_and_rows() -> None:
     """I7: a state that the fold changed in place before it raised is restored."""
     fold = fold_events(

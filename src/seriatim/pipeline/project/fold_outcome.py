@@ -13,7 +13,8 @@ from seriatim.core.column_types import COLUMN_TYPES
 from seriatim.core.fold import Failure, Fold, ReadModelRow, Row
 from seriatim.core.projection import Projection, Table
 from seriatim.pipeline.source.watermarks import find_covered_range
-from seriatim.store.readmodel.port import FailureStatus, ProjectionStep
+from seriatim.runs.projection_job import FoldOutcome, get_failure_status
+from seriatim.store.readmodel.port import ProjectionStep
 
 # One row per item; `kind` decides which columns are set.
 OUTCOME_SCHEMA = pa.schema(
@@ -33,7 +34,6 @@ SPARK_OUTCOME_SCHEMA = t.StructType(
     ]
 )
 _BATCH_ROWS = 20_000
-_STATUS: dict[str, FailureStatus] = {"stop": "stopped", "park": "parked", "skip": "skipped"}
 
 OutcomeRow = tuple[str, str | None, str | None, str | None, int | None, str | None]
 
@@ -112,27 +112,6 @@ def _make_batch(group: list[OutcomeRow]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=OUTCOME_SCHEMA)
 
 
-class FoldOutcome(msgspec.Struct):
-    """The outcome of a batch.
-
-    Attributes:
-        step: The changes of the read model; the caller sets its range.
-        position_range: The range of positions that the batch covers, if it has watermarks.
-        events_read: The number of events that were read.
-
-    """
-
-    step: ProjectionStep
-    position_range: tuple[int, int] | None
-    events_read: int = 0
-
-    @property
-    def first_failure(self) -> Failure | None:
-        """The failure with the lowest position, or None."""
-        failures = (failure for failure, _ in self.step.failures)
-        return min(failures, key=lambda failure: failure.position, default=None)
-
-
 def decode_outcome(projection: Projection, table: pa.Table) -> FoldOutcome:
     """Decode and combine the rows that the tasks of a batch returned."""
     decoder = _OutcomeDecoder(projection)
@@ -154,7 +133,7 @@ class _OutcomeDecoder:
         self._step = ProjectionStep(after=0, until=0, last_event_id="")
         self._watermarks: list[tuple[int, int]] = []
         self._events_read = 0
-        self._status = _STATUS[projection.on_failure]
+        self._status = get_failure_status(projection)
 
     def watermark(self, _t: Any, _tenant: Any, _key: Any, position: int, body: str) -> None:
         self._watermarks.append((int(body), position))

@@ -27,6 +27,7 @@ from seriatim.factory import open_read_model
 from seriatim.pipeline.project.fold_outcome import encode_count, encode_fold, to_record_batches
 from seriatim.pipeline.record_batches import decode_records
 from seriatim.pipeline.spark_errors import annotate_errors
+from seriatim.runs.stateful_fold import FAILED_KEY, StatefulFold
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import ProjectionStep
 
@@ -116,26 +117,20 @@ class FoldTask(msgspec.Struct, frozen=True, kw_only=True):
             The fold, the ranges of the watermarks, and the number of events.
 
         """
-        parked, skipped = model.load_exceptions(self.projection.name, shadow=self.shadow)
-        fold = Fold(
+        stateful = StatefulFold(
             self.projection,
-            parked=() if self.only_key else parked,
-            skipped=skipped,
+            model,
+            shadow=self.shadow,
+            only_key=self.only_key,
+            with_states=not without_states,
         )
         watermarks: list[tuple[int, int]] = []
-        loaded: set[TenantKey] = set()
         event_count = 0
         for batch in batches:
-            # States are loaded by the batch: one query for all keys that are new in it.
             keyed_events = list(self._events(batch, watermarks))
             event_count += len(keyed_events)
-            if not without_states:
-                owners = {(event.tenant_id, key) for key, event in keyed_events} - loaded
-                loaded |= owners
-                fold.states |= self._states(model, list(owners))
-            for key, event in keyed_events:
-                self._add(fold, key, event)
-        return fold, watermarks, event_count
+            stateful.add(keyed_events)
+        return stateful.fold, watermarks, event_count
 
     def _events(
         self, batch: pa.RecordBatch, watermarks: list[tuple[int, int]]
@@ -151,21 +146,6 @@ class FoldTask(msgspec.Struct, frozen=True, kw_only=True):
         if event.position <= self.after or event.position > (self.until or event.position):
             return False
         return self.only_key is None or self.only_key == (event.tenant_id, key)
-
-    def _states(self, model: ReadModel, owners: Sequence[TenantKey]) -> dict[TenantKey, Any]:
-        if not owners:
-            return {}
-        return model.load_states(self.projection, owners, shadow=self.shadow)
-
-    def _add(self, fold: Fold, key: str, event: EventRecord) -> None:
-        if key:
-            fold.add(key, event)
-            return
-        # The key function failed before the shuffle. Call it again, to record its error.
-        try:
-            self.projection.extract_key(event)
-        except Exception as error:  # noqa: BLE001 - user code may raise anything
-            fold.record_failure((event.tenant_id, ""), event, error)
 
 
 class LoadTask(FoldTask, frozen=True, kw_only=True):
@@ -229,8 +209,9 @@ class KeyTask(msgspec.Struct, frozen=True):
             yield batch.append_column(KEY_COLUMN, pa.array(keys, pa.string()))
 
     def _keys(self, batch: pa.RecordBatch) -> Iterator[str | None]:
+        extract = self.projection.make_key_extractor()
         for event in decode_records(batch):
-            yield self._key(self.projection.extract_key, event) if event.event_type else None
+            yield self._key(extract, event) if event.event_type else None
 
     def _keys_at(self, path: Sequence[str], batch: pa.RecordBatch) -> Iterator[str | None]:
         extract = partial(extract_payload_key, path)
@@ -241,7 +222,7 @@ class KeyTask(msgspec.Struct, frozen=True):
         try:
             return extract(value)
         except Exception:  # noqa: BLE001 - the fold records it with the event
-            return ""
+            return FAILED_KEY
 
 
 class FrameLoadTask(msgspec.Struct, frozen=True, kw_only=True):

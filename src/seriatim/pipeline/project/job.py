@@ -1,40 +1,71 @@
-"""A projection job: one projection, its log and its read model, on Spark."""
+"""The Spark engine of projections: batches in tasks, parallel rebuilds, live streams."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Self
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from seriatim.config import Settings
-from seriatim.core.errors import Conflict, LogIdentityChanged, ProjectionFailed
-from seriatim.core.event import DEFAULT_TENANT, LogIdentity
-from seriatim.core.fold import Failure
+from seriatim.core.event import DEFAULT_TENANT
+from seriatim.core.fold import TenantKey
 from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.factory import absolute_url, open_read_model, open_store, read_model_url
 from seriatim.log.base import BaseLog
-from seriatim.log.cursors import find_cursor_problem
-from seriatim.pipeline.job_loop import ProgressCallback
 from seriatim.pipeline.project import dataframes, key_partitions
-from seriatim.pipeline.project.fold_outcome import OUTCOME_SCHEMA, FoldOutcome, decode_outcome
-from seriatim.pipeline.project.fold_tasks import FoldTask, prepare_for_tasks
-from seriatim.pipeline.scan.options import parse_source_options
+from seriatim.pipeline.project.fold_outcome import OUTCOME_SCHEMA, decode_outcome
+from seriatim.pipeline.project.fold_tasks import (
+    KEY_COLUMN,
+    FoldTask,
+    FrameLoadTask,
+    LoadTask,
+    prepare_for_tasks,
+)
+from seriatim.pipeline.project.live_stream import LiveStream
+from seriatim.pipeline.project.stage_progress import report_progress
+from seriatim.pipeline.scan.options import ScanSpec, parse_source_options
+from seriatim.pipeline.scan.scanner import count_events
 from seriatim.pipeline.source.dataframe import encode_names, events
 from seriatim.pipeline.source.spark_session import create_job_session
-from seriatim.store.readmodel.port import Progress
+from seriatim.pipeline.source.watermarks import find_covered_range
+from seriatim.pipeline.spark_errors import annotate_errors, translate_spark_errors
+from seriatim.runs.job_loop import ProgressCallback
+from seriatim.runs.projection_batch import apply_batch
+from seriatim.runs.projection_job import (
+    Ended,
+    FoldOutcome,
+    ModelLease,
+    PositionRange,
+    ProjectionJob,
+)
+from seriatim.store.readmodel.port import ProjectionStep
 
 BATCH_EVENTS = 200_000
 DRIVER_FOLD_MAX_EVENTS = 2_000  # a range of at most this size is folded in the driver
 
-PositionRange = tuple[int, int]  # after (exclusive) and until (inclusive)
+_POLL_S = 0.5  # how often a run that follows the log checks whether it may continue
+_FOLLOW_MAX_LAG = 5 * DRIVER_FOLD_MAX_EVENTS
+_PART_EVENTS = 2_000_000  # the most events per task, if keys are evenly distributed
+
 BatchInput = DataFrame | PositionRange  # a batch: the DataFrame of a stream, or a range of the log
 
 
-class ProjectionJob:
+def fits_driver(events: int) -> bool:
+    """Return whether the driver folds a range of this many events itself."""
+    return events <= DRIVER_FOLD_MAX_EVENTS
+
+
+class SparkProjection(ProjectionJob):
     """A projection, its log and its read model, on Spark."""
+
+    follow_max_lag = _FOLLOW_MAX_LAG
 
     def __init__(
         self,
@@ -69,16 +100,19 @@ class ProjectionJob:
         """
         self.task_projection = prepare_for_tasks(projection)
         self.spark = create_job_session(spark)
-        self.projection = projection
         self.journal = journal
         self.url = absolute_url(url)  # tasks may run in another working directory
-        self.tenant_id = tenant_id
         self.target = absolute_url(target or read_model_url(url, tenant_id))
         self.archive = archive
         self.batch_events = batch_events
-        self.on_progress = on_progress or (lambda _: None)
-        self.store = open_store(url, Settings(), create=False)
-        self.model = open_read_model(self.target)
+        self.checkpoint: str | None = None
+        super().__init__(
+            projection,
+            open_store(url, Settings(), create=False),
+            open_read_model(self.target),
+            tenant_id=tenant_id,
+            on_progress=on_progress,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -213,55 +247,173 @@ class ProjectionJob:
         outcome = decode_outcome(self.projection, pa.Table.from_batches(batches, OUTCOME_SCHEMA))
         return self._add_keyless(batch, outcome, keyless)
 
-    def event_id_at(self, position: int) -> str:
-        """Return the id of the event at a position; it identifies the history up to there."""
-        return (self.store.event_id_at(position) or "") if position else ""
+    # -- the engine of the runner and the rebuild
 
-    # -- progress
+    def fold_range(self, after: int, until: int, *, shadow: bool) -> FoldOutcome:
+        """Compute the changes of a range of the log: a small one in the driver."""
+        if self.projection.is_frame:
+            return self._transform(self.events(after, until), after, (after, until))
+        task = FoldTask(projection=self.projection, target=self.target, shadow=shadow, after=after)
+        fold = self.fold_in_driver if fits_driver(until - after) else self.fold_in_tasks
+        outcome = fold((after, until), task)
+        outcome.position_range = after, until
+        return outcome
 
-    def begin(self, *, shadow: bool = False) -> Progress:
-        """Return the projection's progress, created if it is new, after `check_progress`."""
-        log = self.store.identity()
-        progress = self.model.create_projection(self.projection, self.tenant_id, log, shadow=shadow)
-        self.check_progress(progress)
-        return progress
-
-    def check_progress(self, progress: Progress) -> None:
-        """Check that the read model was built from this declaration and this log.
-
-        Raises:
-            Conflict: The declaration has changed.
-            LogIdentityChanged: The log was restored or replaced.
-
-        """
-        name = self.projection.name
-        if progress.declaration != self.projection.declaration:
-            msg = (
-                f"the declaration of projection {name} has changed: run seriatim project rebuild "
-                f"{name}"
-            )
-            raise Conflict(msg, details={"projection": name})
-        identity = LogIdentity(progress.log_id, progress.epoch)
-        problem = find_cursor_problem(
-            self.store, identity, progress.position, progress.last_event_id
+    def fold_key(self, owner: TenantKey, until: int) -> tuple[FoldOutcome, list[int]]:
+        """Fold one key from its first event."""
+        tenant_id, key = owner
+        events = dataframes.add_key_column(self.events(0, until), self.projection).where(
+            (f.col("tenant_id") == tenant_id) & (f.col(KEY_COLUMN) == key)
         )
-        if problem is not None:
-            msg = (
-                f"projection {name} {problem}: the log was restored or replaced. Run seriatim "
-                f"project rebuild {name} to build the read model from this log"
-            )
-            raise LogIdentityChanged(
-                msg, details={"projection": name, "position": progress.position}
-            )
+        positions: list[int] = events.select("position").toArrow().column(0).to_pylist()
+        task = FoldTask(projection=self.projection, target=self.target, until=until, only_key=owner)
+        return self.fold_in_tasks(events.drop(KEY_COLUMN), task, partitions=1), positions
 
-    def stopped_error(self, failure: Failure) -> ProjectionFailed:
-        """Build the error for an event that stops the projection."""
-        name = self.projection.name
-        msg = (
-            f"projection {name} stopped at position {failure.position}: event "
-            f"{failure.event_id} ({failure.event_type}) of key {failure.key!r:.200} failed with "
-            f"{failure.reason}; fix the fold and run seriatim project retry {name}, or run "
-            f"seriatim project skip {name} {failure.position}"
+    def build_shadow(self, lease: ModelLease, until: int, report: Callable[[float], None]) -> None:
+        """Fold the log in tasks that store their own keys."""
+        # A multiple of the partition count, so that all cores are busy until the end.
+        parts = self.partition_count * -(-until // (self.partition_count * _PART_EVENTS))
+        with report_progress(self.spark, report, self.count_stages(parts)):
+            outcome = self._load_shadow(lease, until, parts)
+        first = outcome.first_failure
+        if first is not None and self.projection.on_failure == "stop":
+            raise self.stopped_error(first)
+        lease.events_read += outcome.events_read
+        step = ProjectionStep(
+            after=0,
+            until=until,
+            last_event_id=self.event_id_at(until),
+            failures=outcome.step.failures,
         )
-        details: dict[str, Any] = {"projection": name, **msgspec.structs.asdict(failure)}
-        return ProjectionFailed(msg, details=details)
+        self.model.commit(self.projection, step, token=lease.token, shadow=True)
+
+    def _load_shadow(self, lease: ModelLease, until: int, parts: int) -> FoldOutcome:
+        """Fold the events up to a position in tasks that write to the shadow."""
+        if self.projection.is_frame:
+            rows = dataframes.transform_events(
+                self.events(0, until), self.projection, self.tenant_id
+            )
+            loader = FrameLoadTask(
+                projection=self.task_projection,
+                target=self.target,
+                until=until,
+                owner=lease.owner,
+            )
+            return decode_outcome(self.projection, dataframes.store_rows(rows, loader).toArrow())
+        fold_loader = LoadTask(
+            projection=self.projection, target=self.target, shadow=True, owner=lease.owner
+        )
+        return self.fold_in_tasks((0, until), fold_loader, partitions=parts)
+
+    def count_stored(self, after: int, until: int) -> int | None:
+        """Return how many events the log holds; None where only an archive could differ."""
+        # Of a DataFrame projection the number of events read is not known.
+        if self.projection.is_frame and self.archive is None:
+            return None
+        scan_spec = parse_source_options(self.options).scan
+        if not scan_spec.is_filtered:
+            return until - after  # positions are gapless
+        # In a task: the driver may have the SQLite log open, and must not open it with a second
+        # library in the same process.
+        counter = _CountTask(self.url, scan_spec, after, until)
+        rows = self.spark.range(0, 1, 1, 1).mapInArrow(counter, "events long").collect()
+        return sum(int(row[0]) for row in rows)
+
+    def count_read(self, after: int, until: int) -> int:
+        """Count the events of a range in a separate read; tasks may have been repeated."""
+        return self.events(after, until).select("position").count()
+
+    def follow(
+        self, position: int, lease: ModelLease, report: Callable[[int], None], ended: Ended
+    ) -> None:
+        """Apply new events from a stream."""
+
+        def apply(frame: DataFrame, after: int) -> int:
+            compute = partial(self._fold_stream_batch, frame, after)
+            reached = apply_batch(self, compute, after, lease)
+            report(reached)
+            return reached
+
+        name, events = self.projection.name, self._stream(position)
+        with LiveStream(name, events, position, apply, self.checkpoint) as stream:
+            while not stream.wait_ended(_POLL_S):
+                if ended():
+                    return
+
+    def _stream(self, position: int) -> DataFrame:
+        """Return the stream of this projection's events after a position."""
+        reader = self.spark.readStream.format("seriatim").options(
+            **self.options,
+            startingPosition=str(position),
+            maxEventsPerBatch=str(min(self.batch_events, DRIVER_FOLD_MAX_EVENTS)),
+            watermarks="true",  # a batch without events of the projection moves the cursor too
+        )
+        events = reader.load()
+        return (
+            events
+            if self.projection.is_frame
+            else dataframes.prepare_events(events, self.projection)
+        )
+
+    def _fold_stream_batch(self, frame: DataFrame, after: int, until: int | None) -> FoldOutcome:
+        """Compute the events of a stream's batch after a position, and up to another if given."""
+        if self.projection.is_frame:
+            return self._transform_stream_batch(frame, after)
+        task = FoldTask(projection=self.projection, target=self.target, after=after, until=until)
+        # Batches of a stream are small: fold them in the driver.
+        return self.fold_in_driver(frame, task)
+
+    def translate_errors(self) -> AbstractContextManager[None]:
+        """Turn the errors of Spark into Seriatim's."""
+        return translate_spark_errors()
+
+    @property
+    def check_command(self) -> str:
+        """The command that finds the damage if a rebuild read too few events."""
+        return "seriatim archive verify" if self.archive else "seriatim verify"
+
+    def _transform_stream_batch(self, batch: DataFrame, after: int) -> FoldOutcome:
+        """Run a DataFrame projection on a batch of a stream."""
+        # Persisted, because the batch is evaluated twice: for its watermarks and for its rows.
+        events = batch.persist()
+        try:
+            watermarks = (
+                events.where(dataframes.is_watermark())
+                .select("append_position", "position")
+                .collect()
+            )
+            # The first batch of a stream may be empty, without a watermark.
+            position_range = find_covered_range((row[0], row[1]) for row in watermarks) or (
+                after,
+                after,
+            )
+            return self._transform(events, after, position_range)
+        finally:
+            events.unpersist()
+
+    def _transform(
+        self, events: DataFrame, after: int, position_range: PositionRange
+    ) -> FoldOutcome:
+        """Run a DataFrame projection on events, and merge its rows by key."""
+        new = events.where(f.col("position") > after)
+        rows = dataframes.transform_events(new, self.projection, self.tenant_id)
+        encoded = dataframes.encode_rows(rows, self.projection, position_range[1])
+        outcome = decode_outcome(self.projection, encoded.toArrow())
+        outcome.position_range = position_range
+        return outcome
+
+
+class _CountTask(msgspec.Struct, frozen=True):
+    """Counts the events of a range that a scan selects, in the database."""
+
+    url: str
+    scan_spec: ScanSpec
+    after: int
+    until: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the count; the input row only starts the task."""
+        with annotate_errors():
+            for _ in batches:
+                count = count_events(self.url, self.scan_spec, self.after, self.until)
+                yield pa.RecordBatch.from_pydict({"events": [count]})

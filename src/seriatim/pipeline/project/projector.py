@@ -6,16 +6,14 @@ from collections.abc import Callable
 
 from seriatim.core.operation import ActionName, OperatorAction
 from seriatim.log.operator_journal import check_reason, local_operator, record_action
-from seriatim.pipeline.project import rebuild
-from seriatim.pipeline.project.job import ProjectionJob
-from seriatim.pipeline.project.rebuild import Proof
-from seriatim.pipeline.project.runner import LEASE_S, Runner
-from seriatim.pipeline.spark_errors import translate_spark_errors
+from seriatim.pipeline.project.job import SparkProjection
+from seriatim.runs.projection_runner import LEASE_S, run_projection
+from seriatim.runs.rebuild import Proof, rebuild_projection, verify_projection
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.port import FailureRecord, Progress
 
 
-class Projector(ProjectionJob):
+class Projector(SparkProjection):
     """A projection of a log into a read model, with everything that can be done with it.
 
     Example:
@@ -55,9 +53,8 @@ class Projector(ProjectionJob):
             progress = projector.run()
             print(progress.position)
         """
-        ends = until or (lambda: False)
-        runner = Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s, until=ends)
-        return runner.run()
+        self.checkpoint = checkpoint
+        return run_projection(self, live=live, lease_s=lease_s, until=until)
 
     def rebuild(self, *, accept: bool = False, reason: str = "") -> Proof:
         """Fold the whole log into shadow tables, compare them with the live ones, and switch.
@@ -79,8 +76,7 @@ class Projector(ProjectionJob):
             print(proof.rows, proof.switched)
         """
         self._check_reason(reason)
-        with translate_spark_errors():
-            proof = rebuild.rebuild(self, accept=accept)
+        proof = rebuild_projection(self, accept=accept)
         self._record("projection_rebuilt", reason, accept=accept)
         return proof
 
@@ -98,8 +94,7 @@ class Projector(ProjectionJob):
         Example:
             print(projector.verify().equal)
         """
-        with translate_spark_errors():
-            return rebuild.verify(self)
+        return verify_projection(self)
 
     def status(self) -> Progress | None:
         """Return the progress of the projection, or None before its first run.

@@ -23,7 +23,6 @@ from seriatim.core.ids import hash_key
 from seriatim.core.tenants import check_tenant
 from seriatim.core.times import format_us, parse_us
 from seriatim.factory import absolute_url, open_store
-from seriatim.pipeline.job_loop import JobLoop, ProgressCallback, ProgressReporter
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import (
     SEND_ALONE_BYTES,
@@ -44,6 +43,7 @@ from seriatim.pipeline.publish.reconciliation_record import name_target
 from seriatim.pipeline.source.dataframe import events
 from seriatim.pipeline.source.partition_reader import freeze_imports
 from seriatim.pipeline.spark_errors import translate_spark_errors
+from seriatim.runs.job_loop import JobLoop, ProgressCallback, ProgressReporter
 from seriatim.store.lease_keeper import LeaseKeeper, wait_for_lease
 from seriatim.store.port import Lease, ReadSpec, Store
 from seriatim.telemetry import tracer

@@ -11,7 +11,6 @@ from pyspark.sql import functions as f
 from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import LogIdentity
 from seriatim.delivery.reset import LogCursor
-from seriatim.log.cursors import find_cursor_problem
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import get_cluster_id, get_offsets, spark_options
 from seriatim.pipeline.kafka.messages import HEADER_PREFIX
@@ -21,6 +20,7 @@ from seriatim.pipeline.project.stream_partitions import (
     run_partitions,
 )
 from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, KafkaTask, LogTask, TaskSpec
+from seriatim.store.log_identity import find_cursor_problem
 from seriatim.store.port import Store
 
 

@@ -20,12 +20,12 @@ from seriatim.core.tenants import check_tenant
 from seriatim.delivery.handler_loop import Counts, handler_stopped_error
 from seriatim.delivery.registry import Registry
 from seriatim.factory import absolute_url, open_registry, open_store, registry_url
-from seriatim.pipeline.job_loop import JobLoop, ProgressCallback, ProgressReporter
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.project.stream_partitions import find_zero_based_kinds
 from seriatim.pipeline.spark_errors import translate_spark_errors
 from seriatim.pipeline.work.feeds import Feed, LogFeed
 from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, DeferredTask, TaskSpec
+from seriatim.runs.job_loop import JobLoop, ProgressCallback, ProgressReporter
 from seriatim.telemetry import tracer
 from seriatim.telemetry.metrics import JobMetrics
 from seriatim.telemetry.span_export import current_span_export

@@ -130,6 +130,10 @@ class ReadModel:
             return
         engine.create_tables([self._sql["create_projections"], self._sql["create_failures"]])
 
+    def clone(self) -> ReadModel:
+        """Return the same read model with another connection."""
+        return ReadModel(self.engine.open_another())
+
     def close(self) -> None:
         """Close the connection to the database."""
         self.engine.close()

@@ -1,4 +1,4 @@
-"""Demo step: read models on Spark, killed, resumed and rebuilt; and a decision graph."""
+"""Demo steps: read models in this process, then on Spark: killed, resumed and rebuilt."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from rich.tree import Tree
 
+from seriatim import NewEvent, aggregate_states, decision_graph
 from seriatim.examples.decision_trace import TRACE
 from seriatim.examples.demo_report import DemoReport, make_demo_table
 from seriatim.factory import open_read_model, read_model_url
@@ -28,6 +29,34 @@ _NAME = "decision_graph"
 _ALL_TENANTS = "*"
 _BATCHES = 8  # enough for the kill to hit the runner between two batches
 _WAIT_S = 120.0
+
+
+def show_local_projection(report: DemoReport) -> None:
+    """Follow the log in a thread of this process, wait for an own write, and rebuild."""
+    report.start_step(
+        "a read model in this process: live, read your own writes, rebuilt",
+        "Proves: without Spark, the tables follow each append, and equal a fold of the log.",
+    )
+    projections = report.log.projections
+    with projections.follow(aggregate_states):
+        projections.wait_for(aggregate_states.name, report.log.head(), _WAIT_S)
+        invoice = NewEvent("invoice.sent", {"total": 12}, stream=("invoice", "2026-1"))
+        written = report.log.append([invoice]).last_position
+        started = time.perf_counter()
+        projections.wait_for(aggregate_states.name, written)
+        elapsed_ms = (time.perf_counter() - started) * 1000
+    proof = projections.rebuild(aggregate_states)
+    report.print(
+        Text.assemble(
+            f"aggregate_states: {proof.rows:,} rows, own write visible after ",
+            (f"{elapsed_ms:.1f} ms", "bold"),
+            f", digest …{(proof.stored_digest or '')[-12:]}, rebuilt …{proof.digest[-12:]}",
+        )
+    )
+    report.check(
+        "the read model that followed the log equals its rebuild",
+        proof.equal and proof.position >= written,
+    )
 
 
 def show_spark_projection(report: DemoReport) -> None:
@@ -85,12 +114,7 @@ def _kill_runner(report: DemoReport, runner: subprocess.Popen[bytes]) -> int:
 
 
 def _project(report: DemoReport, spark: SparkSession, head: int) -> None:
-    from seriatim.spark import (
-        Projector,
-        activity,
-        aggregate_states,
-        decision_graph,
-    )
+    from seriatim.spark import Projector, activity
 
     listing = make_demo_table(
         "projection", "rows", "position", "caught up", "rebuilt", right=("rows",)
@@ -110,6 +134,11 @@ def _project(report: DemoReport, spark: SparkSession, head: int) -> None:
     report.print(listing)
     report.check("after the kill and a restart, every read model equals its rebuild", equal)
     report.print(graph)
+    with Projector(spark, aggregate_states, report.url) as job:
+        report.check(
+            "the read model that was folded in this process has the same digest on Spark",
+            job.verify().equal,
+        )
 
 
 def _draw_graph(job: Projector) -> Tree:

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import SeriatimError
-from seriatim.factory import open_read_model
 from seriatim.store.lease_keeper import LeaseKeeper
 from seriatim.store.readmodel.model import ReadModel
 
@@ -15,7 +14,7 @@ logger = logging.getLogger("seriatim")
 
 
 def hold_lease(
-    target: str, name: str, token: int, seconds: float, *, shadow: bool = False
+    model: ReadModel, name: str, token: int, seconds: float, *, shadow: bool = False
 ) -> LeaseKeeper:
     """Return a keeper that renews a lease while a block runs, and releases it afterwards.
 
@@ -23,7 +22,7 @@ def hold_lease(
     an old one.
 
     Args:
-        target: The URL of the read model.
+        model: The read model, of which a second connection is opened.
         name: The name of the projection.
         token: The token of the claimed lease.
         seconds: The duration of the lease.
@@ -35,7 +34,7 @@ def hold_lease(
     def renew(duration_s: float) -> bool:
         if not connections:
             # A separate connection: a commit may hold the other one for longer than the lease.
-            connections.append(open_read_model(target))
+            connections.append(model.clone())
         return connections[0].renew(name, token, duration_s, shadow=shadow)
 
     def release() -> None:

@@ -1,34 +1,20 @@
-"""A run of a projection: batches up to the head of the log, then, if live, a stream."""
+"""A run of a projection: batches up to the head of the log, then, if live, new events."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
-from typing import Self
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from seriatim.core.backoff import Backoff
 from seriatim.core.errors import Conflict, LeaseLost
 from seriatim.core.fold import TenantKey
-from seriatim.pipeline.job_loop import JobLoop, ProgressReporter
-from seriatim.pipeline.project import dataframes, rebuild
-from seriatim.pipeline.project.batch import ModelLease, apply_batch
-from seriatim.pipeline.project.fold_tasks import KEY_COLUMN, FoldTask
-from seriatim.pipeline.project.job import DRIVER_FOLD_MAX_EVENTS, ProjectionJob
-from seriatim.pipeline.project.lease import hold_lease
-from seriatim.pipeline.spark_errors import (
-    SPARK_ERRORS,
-    silence_spark_errors,
-    to_seriatim_error,
-    translate_spark_errors,
-)
+from seriatim.runs.job_loop import JobLoop, ProgressReporter
+from seriatim.runs.projection_batch import apply_range
+from seriatim.runs.projection_job import ModelLease, ProjectionJob
+from seriatim.runs.projection_lease import hold_lease
+from seriatim.runs.rebuild import rebuild_without_comparison
 from seriatim.store.lease_keeper import wait_for_lease
 from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.model import ProjectionMoved
@@ -52,7 +38,7 @@ def refold_failed_keys(job: ProjectionJob, *, token: int) -> None:
     }
     for key in sorted(keys):
         if not _refold(job, key, token=token):
-            rebuild.rebuild_without_comparison(job)
+            rebuild_without_comparison(job)
             msg = f"projection {job.projection.name} was rebuilt to refold key {key[1]!r:.200}"
             raise LeaseLost(msg, details={"projection": job.projection.name})
 
@@ -61,13 +47,8 @@ def _refold(job: ProjectionJob, owner: TenantKey, *, token: int) -> bool:
     """Fold one key again; return False if that needs a rebuild."""
     progress = job.model.progress(job.projection.name)
     until = progress.position if progress else 0
-    tenant_id, key = owner
-    events = dataframes.add_key_column(job.events(0, until), job.projection).where(
-        (f.col("tenant_id") == tenant_id) & (f.col(KEY_COLUMN) == key)
-    )
-    positions: list[int] = events.select("position").toArrow().column(0).to_pylist()
-    task = FoldTask(projection=job.projection, target=job.target, until=until, only_key=owner)
-    step = job.fold_in_tasks(events.drop(KEY_COLUMN), task, partitions=1).step
+    outcome, positions = job.fold_key(owner, until)
+    step = outcome.step
     step.after = step.until = until
     step.failures = [
         (failure, "skipped" if job.projection.on_failure == "skip" else "parked")
@@ -76,90 +57,40 @@ def _refold(job: ProjectionJob, owner: TenantKey, *, token: int) -> bool:
     return job.model.refold(job.projection, owner, step, positions, token=token)
 
 
-ApplyBatch = Callable[[DataFrame, int], int]
-
-
-class LiveStream:
-    """A stream of a projection's events after a position.
-
-    The cursor in the read model is authoritative. The checkpoint directory holds only Spark's
-    internal state, so it may be lost, outdated or temporary.
-    """
-
-    def __init__(
-        self, job: ProjectionJob, position: int, apply: ApplyBatch, checkpoint: str | None
-    ) -> None:
-        """Start the stream.
-
-        Args:
-            job: The projection.
-            position: The position after which the stream starts.
-            apply: Applies a batch after a position, and returns the new position.
-            checkpoint: Spark's checkpoint directory; None creates a temporary one.
-
-        """
-        self._position = position
-        self._apply = apply
-        self._raised: BaseException | None = None
-        self._temporary = checkpoint is None
-        self._folder = Path(checkpoint or tempfile.mkdtemp(prefix="seriatim-checkpoint-"))
-        reader = job.spark.readStream.format("seriatim").options(
-            **job.options,
-            startingPosition=str(position),
-            maxEventsPerBatch=str(min(job.batch_events, DRIVER_FOLD_MAX_EVENTS)),
-            watermarks="true",  # a batch without events of the projection moves the cursor too
-        )
-        events = reader.load()
-        if not job.projection.is_frame:
-            events = dataframes.prepare_events(events, job.projection)
-        self._query = (
-            events.writeStream.foreachBatch(self._apply_batch)
-            .queryName(f"seriatim_{job.projection.name}_{time.monotonic_ns()}")
-            .option("checkpointLocation", str(self._folder))
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._query.stop()
-        if self._temporary:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _apply_batch(self, batch: DataFrame, _batch_id: int) -> None:
-        # Batch ids start at 0 with a new checkpoint directory, so only the position protects
-        # against applying a batch twice.
-        try:
-            with silence_spark_errors():  # this runs in a thread of Spark's
-                self._position = self._apply(batch, self._position)
-        except BaseException as error:
-            # Spark passes on only the text of this error: keep the error itself for `wait_ended`.
-            self._raised = error
-            raise
-
-    def wait_ended(self, within_s: float) -> bool:
-        """Wait up to `within_s` seconds; return whether the stream ended, or raise its error."""
-        try:
-            # Spark's annotation asks for whole seconds, but it accepts fractions.
-            return bool(self._query.awaitTermination(within_s))  # type: ignore[arg-type]
-        except SPARK_ERRORS as error:
-            # Spark's error only quotes the one that a batch raised.
-            raised = error if self._raised is None else self._raised
-            if isinstance(raised, SPARK_ERRORS):
-                raise to_seriatim_error(raised) from None
-            raise raised from None
-
-
 LEASE_S = 10.0
 _POLL_S = 0.5  # how often a runner checks whether it may continue
-_MAX_LAG_BATCHES = 5  # with a larger lag, catching up in large batches is faster than the stream
-# A failed batch has cost a Spark job, so the first delay is longer than that of a publisher.
+# A failed batch may have cost a Spark job, so the first delay is longer than that of a publisher.
 _BACKOFF = Backoff(first_s=1.0, cap_s=30.0)
 
 
-class Runner:
+def run_projection(
+    job: ProjectionJob,
+    *,
+    live: bool = False,
+    lease_s: float = LEASE_S,
+    until: Callable[[], bool] | None = None,
+) -> Progress:
+    """Catch up to the head of the log, or with `live` follow it.
+
+    Args:
+        job: The projection on an engine.
+        live: Whether to follow the log.
+        lease_s: The duration of the lease, in seconds.
+        until: Ends the run when it returns true.
+
+    Returns:
+        The progress of the projection.
+
+    Raises:
+        ProjectionFailed: An event failed, and the projection stops at failures.
+        Conflict: The projection is paused, or its declaration has changed.
+        LogIdentityChanged: The log was restored or replaced.
+
+    """
+    return _Runner(job, live=live, lease_s=lease_s, until=until or (lambda: False)).run()
+
+
+class _Runner:
     """Runs a projection while it holds the lease; other runners of the projection wait."""
 
     def __init__(
@@ -167,13 +98,11 @@ class Runner:
         job: ProjectionJob,
         *,
         live: bool,
-        checkpoint: str | None,
         lease_s: float,
         until: Callable[[], bool],
     ) -> None:
         self._job = job
         self._name = job.projection.name
-        self._checkpoint = checkpoint
         self._lease_s = lease_s
         self._owner = ""
         self._pid = 0
@@ -195,8 +124,8 @@ class Runner:
             return True
         try:
             with (
-                hold_lease(self._job.target, self._name, token, self._lease_s),
-                translate_spark_errors(),
+                hold_lease(self._job.model, self._name, token, self._lease_s),
+                self._job.translate_errors(),
             ):
                 return self._run_with_lease(token)
         except (LeaseLost, ProjectionMoved):
@@ -213,7 +142,7 @@ class Runner:
                 self._loop.pause(_POLL_S)
                 continue
             refold_failed_keys(self._job, token=token)
-            # Large batches first: a stream plans less per batch, but its batches are small.
+            # Large batches first: following the log costs less per batch, but more per event.
             position = self._catch_up(progress.position, token)
             self._loop.reset_backoff()
             if not self._loop.live:
@@ -227,31 +156,32 @@ class Runner:
         head = self._job.store.head()
         while position < head and not self._loop.stopped:
             end = min(head, position + self._job.batch_events)
-            position = apply_batch(self._job, (position, end), position, ModelLease(token))
+            position = apply_range(self._job, position, end, ModelLease(token))
             self._report(position)
         return position
 
     def _follow(self, position: int, token: int) -> None:
-        """Apply new events from a stream, until the runner must do something else."""
-
-        def apply(batch: DataFrame, after: int) -> int:
-            reached = apply_batch(self._job, batch, after, ModelLease(token))
-            self._report(reached)
-            return reached
-
+        """Apply new events, until the runner must do something else."""
         self._progress.start(position)
-        with LiveStream(self._job, position, apply, self._checkpoint) as stream:
-            while not stream.wait_ended(_POLL_S):
-                if self._loop.stopped or self._must_leave_stream(token):
-                    return
+        self._report(position)
+        check_at = time.monotonic() + _POLL_S
 
-    def _must_leave_stream(self, token: int) -> bool:
+        def ended() -> bool:
+            nonlocal check_at
+            if self._loop.stopped or time.monotonic() < check_at:
+                return self._loop.stopped
+            check_at = time.monotonic() + _POLL_S
+            return self._must_stop_following(token)
+
+        self._job.follow(position, ModelLease(token), self._report, ended)
+
+    def _must_stop_following(self, token: int) -> bool:
         """Return whether the runner must catch up, wait or refold; raise if the lease is lost."""
-        # A stream without new events commits nothing, so only this notices a lost lease.
+        # Without new events nothing is committed, so only this notices a lost lease.
         progress = operations.get_progress(self._job.model, self._name)
         if progress.token != token:
             raise LeaseLost(f"projection {self._name} is run by another runner, or was rebuilt")
-        if self._job.store.head() - progress.position > _MAX_LAG_BATCHES * DRIVER_FOLD_MAX_EVENTS:
+        if self._job.store.head() - progress.position > self._job.follow_max_lag:
             return True
         if progress.status != "ready" or progress.held_until is not None:
             return True

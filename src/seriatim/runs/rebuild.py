@@ -2,101 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-from pyspark import SparkContext, StatusTracker
-from pyspark.sql import SparkSession
 
 from seriatim.core.errors import BackendFailure, Conflict, NotFound, ProjectionFailed
 from seriatim.core.event import LogIdentity
 from seriatim.core.fold import RowDigest
 from seriatim.core.projection import Table
-from seriatim.log.cursors import find_cursor_problem
-from seriatim.pipeline.job_loop import ProgressReporter
-from seriatim.pipeline.project import dataframes
-from seriatim.pipeline.project.batch import ModelLease, apply_batch
-from seriatim.pipeline.project.fold_outcome import FoldOutcome, decode_outcome
-from seriatim.pipeline.project.fold_tasks import FrameLoadTask, LoadTask
-from seriatim.pipeline.project.job import ProjectionJob
-from seriatim.pipeline.project.lease import hold_lease
-from seriatim.pipeline.scan.options import ScanSpec, parse_source_options
-from seriatim.pipeline.scan.scanner import count_events
-from seriatim.pipeline.spark_errors import annotate_errors
+from seriatim.runs.job_loop import ProgressReporter
+from seriatim.runs.projection_batch import apply_range
+from seriatim.runs.projection_job import ModelLease, ProjectionJob
+from seriatim.runs.projection_lease import hold_lease
+from seriatim.store.log_identity import find_cursor_problem
 from seriatim.store.readmodel.model import ReadModelSnapshot, TableRow
-from seriatim.store.readmodel.port import Progress, ProjectionStep
-
-_POLL_S = 0.5
-_GROUP = "spark.jobGroup.id"
-
-
-@contextmanager
-def report_progress(
-    spark: SparkSession, report: Callable[[float], None], stages: int
-) -> Iterator[None]:
-    """Report the completed fraction of the tasks that the block starts, twice a second.
-
-    Args:
-        spark: The session.
-        report: Called from a thread with a number from 0 to 1, whenever it has grown.
-        stages: How many stages to expect at least. Spark lists a stage only when it starts; each
-            counts as an equal part of the work.
-
-    """
-    context, group = spark.sparkContext, f"seriatim-{uuid.uuid4().hex}"
-    # Jobs are found by their group, which is a property of the submitting thread.
-    before = context.getLocalProperty(_GROUP)
-    context.setLocalProperty(_GROUP, group)
-    done = threading.Event()
-    watcher = threading.Thread(
-        target=_watch_progress,
-        args=(context, group, done, report, stages),
-        name="progress",
-        daemon=True,
-    )
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-        context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type] # None removes it
-
-
-def _watch_progress(
-    context: SparkContext,
-    group: str,
-    done: threading.Event,
-    report: Callable[[float], None],
-    stages: int,
-) -> None:
-    tracker, reported = context.statusTracker(), 0.0
-    while not done.wait(_POLL_S):
-        fraction = _compute_completed_fraction(tracker, group, stages)
-        if fraction > reported:
-            reported = fraction
-            report(fraction)
-
-
-def _compute_completed_fraction(tracker: StatusTracker, group: str, stages: int) -> float:
-    """Return the mean, over all stages, of the fraction of completed tasks."""
-    jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
-    known = {stage for job in jobs if job is not None for stage in job.stageIds}
-    infos = [info for info in map(tracker.getStageInfo, sorted(known)) if info is not None]
-    fractions = [info.numCompletedTasks / max(1, info.numTasks) for info in infos]
-    return sum(fractions) / max(stages, len(fractions))
-
+from seriatim.store.readmodel.port import Progress
 
 _LEASE_S = 30.0
 _COMPARE_ATTEMPTS = 5  # attempts to compare while the live tables advance, before they are held
 _HELD_COMPARE_ATTEMPTS = 60
-_PART_EVENTS = 2_000_000  # the most events per task, if keys are evenly distributed
 
 
 class RowDifference(msgspec.Struct, frozen=True):
@@ -146,7 +74,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         return self.difference is None and self.digest == (self.stored_digest or self.digest)
 
 
-def rebuild(job: ProjectionJob, *, accept: bool = False) -> Proof:
+def rebuild_projection(job: ProjectionJob, *, accept: bool = False) -> Proof:
     """Fold the whole log into a shadow, compare it with the live tables, and switch.
 
     Args:
@@ -161,7 +89,7 @@ def rebuild(job: ProjectionJob, *, accept: bool = False) -> Proof:
     """
     live = job.model.progress(job.projection.name)
     job.model.check_replaceable(job.projection)  # fail now, not after hours of work
-    with _open_shadow(job) as lease:
+    with job.translate_errors(), _open_shadow(job) as lease:
         if live is not None and _is_comparable(job, live):
             _fold_all(job, lease, live.position)
             proof = _compare(job, lease)
@@ -181,7 +109,7 @@ def rebuild_without_comparison(job: ProjectionJob) -> None:
         _switch(job, lease)
 
 
-def verify(job: ProjectionJob) -> Proof:
+def verify_projection(job: ProjectionJob) -> Proof:
     """Fold the whole log into a shadow and compare it with the live tables; change nothing.
 
     Raises:
@@ -195,7 +123,7 @@ def verify(job: ProjectionJob) -> Proof:
         msg = f"projection {job.projection.name} has no read model yet: run seriatim project run"
         raise NotFound(msg, details={"projection": job.projection.name})
     job.check_progress(live)
-    with _open_shadow(job) as lease:
+    with job.translate_errors(), _open_shadow(job) as lease:
         _fold_all(job, lease, live.position)
         return _compare(job, lease)
 
@@ -220,7 +148,7 @@ def _open_shadow(job: ProjectionJob) -> Iterator[ModelLease]:
         msg = f"projection {name} is already being rebuilt or verified: wait until that has ended"
         raise Conflict(msg, details={"projection": name})
     try:
-        with hold_lease(job.target, name, token, _LEASE_S, shadow=True):
+        with hold_lease(job.model, name, token, _LEASE_S, shadow=True):
             yield ModelLease(token, shadow=True, owner=owner)
     finally:
         # After a switch there is no shadow; without the lease it belongs to another process.
@@ -230,7 +158,7 @@ def _open_shadow(job: ProjectionJob) -> Iterator[ModelLease]:
 
 
 def _fold_all(job: ProjectionJob, lease: ModelLease, until: int) -> None:
-    """Fold the log from its beginning up to a position; each task stores its own keys."""
+    """Fold the log from its beginning up to a position."""
     if not until:
         return
     progress = ProgressReporter(job.projection.name, job.on_progress)
@@ -239,93 +167,32 @@ def _fold_all(job: ProjectionJob, lease: ModelLease, until: int) -> None:
         progress.advance("rebuild", int(until * fraction), until)
 
     report(0.0)
-    # A multiple of the partition count, so that all cores are busy until the end.
-    parts = job.partition_count * -(-until // (job.partition_count * _PART_EVENTS))
-    with report_progress(job.spark, report, job.count_stages(parts)):
-        outcome = _load_shadow(job, lease, until, parts)
-    first = outcome.first_failure
-    if first is not None and job.projection.on_failure == "stop":
-        raise job.stopped_error(first)
-    lease.events_read += outcome.events_read
+    job.build_shadow(lease, until, report)
     _check_count(job, lease, until)
-    step = ProjectionStep(
-        after=0, until=until, last_event_id=job.event_id_at(until), failures=outcome.step.failures
-    )
-    job.model.commit(job.projection, step, token=lease.token, shadow=True)
     report(1.0)
 
 
 def _check_count(job: ProjectionJob, lease: ModelLease, until: int) -> None:
     """Raise `BackendFailure` unless the shadow has read as many events as the log holds."""
-    # Of a DataFrame projection the number of events read is not known.
-    read_count = None if job.projection.is_frame else lease.events_read
-    if until > lease.counted_until:
-        _compare_count(job, read_count, lease.counted_until, until)
-    lease.events_read, lease.counted_until = 0, until
-
-
-def _compare_count(job: ProjectionJob, read_count: int | None, after: int, until: int) -> None:
-    """Raise `BackendFailure` unless a range of the log holds `read_count` events.
-
-    If `read_count` is None, the events are counted in a separate read. That is necessary only with
-    an archive, which may hold other events than the log.
-    """
-    if read_count is None and job.archive is None:
+    if until <= lease.counted_until:
         return
-    expected = _count_stored(job, after, until)
-    # Spark counts the events of a repeated stage twice: only a separate read is exact.
-    if read_count is None or read_count > expected:
-        read_count = job.events(after, until).select("position").count()
-    if read_count != expected:
-        check = "seriatim archive verify" if job.archive else "seriatim verify"
+    after, read = lease.counted_until, lease.events_read
+    lease.events_read, lease.counted_until = 0, until
+    stored = job.count_stored(after, until)
+    # An engine may count the events of a repeated task twice, and not at all if it does not see
+    # them: only a separate read is exact.
+    if stored is None or read == stored:
+        return
+    if read > stored or job.projection.is_frame:
+        read = job.count_read(after, until)
+    if read != stored:
         msg = (
-            f"projection {job.projection.name} read {read_count} events after position {after} and "
-            f"up to {until}, the log holds {expected}: the tables were not switched; run {check}"
+            f"projection {job.projection.name} read {read} events after position {after} and "
+            f"up to {until}, the log holds {stored}: the tables were not switched; run "
+            f"{job.check_command}"
         )
-        details = {"position": until, "read": read_count, "expected": expected}
+        details = {"position": until, "read": read, "expected": stored}
         raise BackendFailure(msg, details=details, retryable=False)
-
-
-def _count_stored(job: ProjectionJob, after: int, until: int) -> int:
-    """Return the number of events that the log holds for this projection in a range."""
-    scan_spec = parse_source_options(job.options).scan
-    if not scan_spec.is_filtered:
-        return until - after  # positions are gapless
-    # In a task: the driver may have the SQLite log open, and must not open it with a second
-    # library in the same process.
-    counter = _CountTask(job.url, scan_spec, after, until)
-    rows = job.spark.range(0, 1, 1, 1).mapInArrow(counter, "events long").collect()
-    return sum(row[0] for row in rows)
-
-
-class _CountTask(msgspec.Struct, frozen=True):
-    """Counts the events of a range that a scan selects, in the database."""
-
-    url: str
-    scan_spec: ScanSpec
-    after: int
-    until: int
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the count; the input row only starts the task."""
-        with annotate_errors():
-            for _ in batches:
-                count = count_events(self.url, self.scan_spec, self.after, self.until)
-                yield pa.RecordBatch.from_pydict({"events": [count]})
-
-
-def _load_shadow(job: ProjectionJob, lease: ModelLease, until: int, parts: int) -> FoldOutcome:
-    """Fold the events up to a position in tasks that write to the shadow."""
-    if job.projection.is_frame:
-        rows = dataframes.transform_events(job.events(0, until), job.projection, job.tenant_id)
-        loader = FrameLoadTask(
-            projection=job.task_projection, target=job.target, until=until, owner=lease.owner
-        )
-        return decode_outcome(job.projection, dataframes.store_rows(rows, loader).toArrow())
-    fold_loader = LoadTask(
-        projection=job.projection, target=job.target, shadow=True, owner=lease.owner
-    )
-    return job.fold_in_tasks((0, until), fold_loader, partitions=parts)
 
 
 def _advance(job: ProjectionJob, lease: ModelLease, until: int) -> int:
@@ -334,7 +201,7 @@ def _advance(job: ProjectionJob, lease: ModelLease, until: int) -> int:
     position = progress.position if progress else 0
     while position < until:
         end = min(until, position + job.batch_events)
-        position = apply_batch(job, (position, end), position, lease)
+        position = apply_range(job, position, end, lease)
     return position
 
 

@@ -21,6 +21,7 @@ class RunReport(msgspec.Struct, frozen=True):
         position: The position reached.
         head: The head of the log; 0 while the run waits.
         events_per_s: The rate since the start.
+        waits: Whether the run waits; it has no position then.
 
     """
 
@@ -29,6 +30,7 @@ class RunReport(msgspec.Struct, frozen=True):
     position: int
     head: int
     events_per_s: float
+    waits: bool = False
 
     @property
     def lag(self) -> int:
@@ -72,7 +74,7 @@ class ProgressReporter:
 
     def report_wait(self, reason: str) -> None:
         """Report that a run waits, with its reason as the activity."""
-        self._callback(RunReport(self._name, reason, 0, 0, 0.0))
+        self._callback(RunReport(self._name, reason, 0, 0, 0.0, waits=True))
 
 
 logger = logging.getLogger("seriatim")

@@ -18,6 +18,7 @@ from seriatim import (
     EventRecord,
     InvalidArgument,
     Log,
+    LogIdentityChanged,
     NewEvent,
     NotFound,
     ProjectionFailed,
@@ -31,6 +32,9 @@ from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.projections import Projections
 from seriatim.runs.follower import Follower
 from seriatim.runs.job_loop import RunReport
+from seriatim.runs.local_projection import LocalProjection
+from seriatim.runs.projection_runner import run_projection
+from seriatim.store.port import Store
 from seriatim.telemetry import JobMetrics, Metrics
 from seriatim.testing.factories import wait_for
 from tests.fixtures.service import run_service
@@ -270,6 +274,53 @@ def test_stop_is_bounded(log: Log, projections: Projections) -> None:
         gate.set()
         follower.stop()
     assert projections.find("blocking").position == written
+
+
+@pytest.mark.parametrize("log", ["memory", "sqlite", "postgres"], indirect=True)
+def test_a_restored_log_stops_a_follower(log: Log, projections: Projections) -> None:
+    """F8: a follower of a log that is restored stops and says so, also without new events."""
+    append(log, "1")
+    with projections.follow(orders) as follower:
+        wait_for(lambda: follower.health()[0].position == 1)
+        log.store.raise_epoch()
+        wait_for(lambda: follower.health()[0].status == "failed")
+        assert "the log was restored or replaced" in follower.health()[0].error
+        append(log, "1")
+        assert projections.find("orders").position == 1
+
+
+class _ReplacedLog(LocalProjection):
+    """A job whose log is replaced by another one while a batch is read."""
+
+    replacement: Store | None = None
+
+    def _read_pages(self, after: int, until: int) -> Iterator[list[EventRecord]]:
+        if self.replacement is not None:
+            self.store = self.replacement
+        yield from super()._read_pages(after, until)
+
+
+@pytest.mark.parametrize("same_identity", [True, False])
+def test_a_log_that_is_replaced_during_a_batch(tmp_path: Path, same_identity: bool) -> None:
+    """F8: events of another history are not applied, whether or not its epoch is higher."""
+    with seriatim.open("memory:") as log, seriatim.open("memory:") as other:
+        for opened in (log, other):
+            append(opened, *"1234")
+        if same_identity:
+            other.store.identity = log.store.identity  # type: ignore[method-assign]
+        model = open_read_model(f"sqlite:///{tmp_path}/read.db")
+        job = _ReplacedLog(orders, log.store, model, batch_events=2)
+        reports: list[RunReport] = []
+
+        def replace(report: RunReport) -> None:
+            reports.append(report)
+            job.replacement = other.store
+
+        job.on_progress = replace
+        with pytest.raises(LogIdentityChanged, match="restored or replaced"):
+            run_projection(job)
+        assert [report.position for report in reports] == [2]
+        model.close()
 
 
 @pytest.mark.parametrize("log", ["memory", "sqlite"], indirect=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.event import DEFAULT_TENANT, EventRecord
+from seriatim.core.event import DEFAULT_TENANT, EventRecord, LogIdentity
 from seriatim.core.fold import TenantKey
 from seriatim.core.patterns import WILDCARD
 from seriatim.core.projection import Projection
@@ -21,6 +21,7 @@ from seriatim.runs.projection_job import (
 )
 from seriatim.runs.stateful_fold import FAILED_KEY, StatefulFold
 from seriatim.store.common import is_page_full
+from seriatim.store.log_identity import check_same_log
 from seriatim.store.port import ReadSpec, Store
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import Progress
@@ -81,6 +82,7 @@ class LocalProjection(ProjectionJob):
         self._extract_key = projection.make_key_extractor()
         self._live = _CachedFold()
         self._last_read: tuple[int, str] = (0, "")
+        self._cursor: tuple[LogIdentity, int, str] = (store.identity(), 0, "")
 
     # -- batches
 
@@ -94,6 +96,8 @@ class LocalProjection(ProjectionJob):
         for page in self._read_pages(after, until):
             events_read += len(page)
             stateful.add(self._add_keys(page))
+        if not shadow:
+            self._check_same_log(after, until)
         step = build_step(stateful.fold)
         cached.keep(stateful, until)
         return FoldOutcome(step, (after, until), events_read)
@@ -133,15 +137,30 @@ class LocalProjection(ProjectionJob):
                 keyed.append((key, event))
         return keyed
 
+    def _check_same_log(self, after: int, until: int) -> None:
+        """Raise `LogIdentityChanged` if the range that was read is not of the log so far."""
+        # After the read: a log that was replaced before or during it has another history.
+        identity, position, event_id = self._cursor
+        if position == after:
+            check_same_log(self.store, identity, after, event_id, until)
+
     def event_id_at(self, position: int) -> str:
         """Return the id of the event at a position; the last one read needs no query."""
         read_position, event_id = self._last_read
-        return event_id if position == read_position else super().event_id_at(position)
+        if position != read_position:
+            event_id = super().event_id_at(position)
+        # Asked for the position that is about to be committed, where the next batch starts.
+        self._cursor = self._cursor[0], position, event_id
+        return event_id
 
     def begin(self, *, shadow: bool = False) -> Progress:
         """Return the projection's progress; forget states, which another runner may change."""
-        self._live = _CachedFold()
-        return super().begin(shadow=shadow)
+        progress = super().begin(shadow=shadow)
+        if not shadow:
+            self._live = _CachedFold()
+            identity = LogIdentity(progress.log_id, progress.epoch)
+            self._cursor = identity, progress.position, progress.last_event_id
+        return progress
 
     # -- rebuilds and refolds
 

@@ -181,6 +181,7 @@ class _Runner:
         progress = operations.get_progress(self._job.model, self._name)
         if progress.token != token:
             raise LeaseLost(f"projection {self._name} is run by another runner, or was rebuilt")
+        self._job.check_progress(progress)  # the log may have been restored, without new events
         if self._job.store.head() - progress.position > self._job.follow_max_lag:
             return True
         if progress.status != "ready" or progress.held_until is not None:

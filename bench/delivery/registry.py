@@ -177,10 +177,10 @@ def _round_trips(environment: DeliveryEnvironment) -> Figure:
     sent = 0
     original = registry.engine.autocommit
 
-    def count_and_call() -> Any:
+    def count_and_call(*, write: bool = True) -> Any:
         nonlocal sent
         sent += 1
-        return original()
+        return original(write=write)
 
     registry.engine.autocommit = count_and_call  # type: ignore[method-assign]
     idle_handler = _make_handler()

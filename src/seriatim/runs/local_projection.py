@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import DEFAULT_TENANT, EventRecord, LogIdentity
@@ -11,7 +11,7 @@ from seriatim.core.patterns import WILDCARD
 from seriatim.core.projection import Projection
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.runs.job_loop import ProgressCallback
-from seriatim.runs.projection_batch import apply_range
+from seriatim.runs.projection_batch import apply_batch, apply_range
 from seriatim.runs.projection_job import (
     Ended,
     FoldOutcome,
@@ -21,7 +21,7 @@ from seriatim.runs.projection_job import (
 )
 from seriatim.runs.stateful_fold import FAILED_KEY, StatefulFold
 from seriatim.store.common import is_page_full
-from seriatim.store.log_identity import check_same_log
+from seriatim.store.log_identity import changed_log_error, check_same_log
 from seriatim.store.port import ReadSpec, Store
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import Progress
@@ -88,32 +88,30 @@ class LocalProjection(ProjectionJob):
 
     def fold_range(self, after: int, until: int, *, shadow: bool) -> FoldOutcome:
         """Fold a range of the log, continuing from the states of the range before it."""
+        outcome = self._fold_pages(self._read_pages(after, until), after, until, shadow=shadow)
+        if not shadow:
+            # After the read: a log that was replaced before or during it has another history.
+            self._check_same_log(after, until)
+        return outcome
+
+    def _fold_pages(
+        self, pages: Iterable[list[EventRecord]], after: int, until: int, *, shadow: bool
+    ) -> FoldOutcome:
         cached = self._live if not shadow else _CachedFold()
         stateful = cached.resume(after)
         if stateful is None:
             stateful = StatefulFold(self.projection, self.model, shadow=shadow)
         events_read = 0
-        for page in self._read_pages(after, until):
+        for page in pages:
             events_read += len(page)
             stateful.add(self._add_keys(page))
-        if not shadow:
-            self._check_same_log(after, until)
         step = build_step(stateful.fold)
         cached.keep(stateful, until)
         return FoldOutcome(step, (after, until), events_read)
 
     def _read_pages(self, after: int, until: int) -> Iterator[list[EventRecord]]:
-        types = None if WILDCARD in self.projection.events else self.projection.events
-        tenant_id = None if self.tenant_id == ALL_TENANTS else self.tenant_id
         while after < until:
-            spec = ReadSpec(
-                tenant_id=tenant_id,
-                limit=min(_PAGE_EVENTS, until - after),
-                after=after,
-                until=until,
-                types=types,
-                max_bytes=_PAGE_BYTES,
-            )
+            spec = self._make_spec(after, until, min(_PAGE_EVENTS, until - after))
             records = list(self.store.read(spec))
             if records:
                 after = records[-1].position
@@ -121,6 +119,16 @@ class LocalProjection(ProjectionJob):
                 yield records
             if not is_page_full(records, spec.limit, spec.max_bytes):
                 return
+
+    def _make_spec(self, after: int, until: int | None, limit: int) -> ReadSpec:
+        return ReadSpec(
+            tenant_id=None if self.tenant_id == ALL_TENANTS else self.tenant_id,
+            limit=limit,
+            after=after,
+            until=until,
+            types=None if WILDCARD in self.projection.events else self.projection.events,
+            max_bytes=_PAGE_BYTES,
+        )
 
     def _add_keys(self, page: list[EventRecord]) -> list[tuple[str, EventRecord]]:
         """Return the events of the projection that have a key, with their keys."""
@@ -139,7 +147,6 @@ class LocalProjection(ProjectionJob):
 
     def _check_same_log(self, after: int, until: int) -> None:
         """Raise `LogIdentityChanged` if the range that was read is not of the log so far."""
-        # After the read: a log that was replaced before or during it has another history.
         identity, position, event_id = self._cursor
         if position == after:
             check_same_log(self.store, identity, after, event_id, until)
@@ -202,13 +209,45 @@ class LocalProjection(ProjectionJob):
     ) -> None:
         """Apply new events as soon as they are committed."""
         while not ended():
-            head = self.store.head()
-            if head > position:
+            reached = self._apply_next_page(position, lease)
+            if reached == position and (head := self.store.head()) > position:
+                # The cursor moves past events that the projection does not read.
                 end = min(head, position + self.batch_events)
-                position = apply_range(self, position, end, lease)
+                reached = apply_range(self, position, end, lease)
+            if reached > position:
+                position = reached
                 report(position)
             else:
                 self.store.wait(position, _WAIT_S)
+
+    def _apply_next_page(self, position: int, lease: ModelLease) -> int:
+        """Apply the next page of the projection's events, if there are any."""
+        page = self._read_next_page(position)
+        if not page:
+            return position
+        self._last_read = page[-1].position, page[-1].event_id
+
+        def compute(last: int | None) -> FoldOutcome:
+            if last is not None:
+                return self.fold_range(position, last, shadow=False)
+            return self._fold_pages([page], position, page[-1].position, shadow=False)
+
+        return apply_batch(self, compute, position, lease)
+
+    def _read_next_page(self, position: int) -> list[EventRecord]:
+        """Return the page after a position, and check that it is of the log so far."""
+        if position and self._last_read[0] == position:
+            # One statement less per append: the last event is read again instead of looked up. If
+            # it is another one, the log was replaced.
+            page = list(self.store.read(self._make_spec(position - 1, None, _PAGE_EVENTS)))
+            same = page and (page[0].position, page[0].event_id) == self._last_read
+            if not same or self.store.identity() != self._cursor[0]:
+                raise changed_log_error(position)
+            return page[1:]
+        page = list(self.store.read(self._make_spec(position, None, _PAGE_EVENTS)))
+        if page:
+            self._check_same_log(position, page[-1].position)
+        return page
 
 
 class _CachedFold:

@@ -70,6 +70,10 @@ class EngineSession(Protocol):
         """Execute a statement with `:name` parameters and return its rows."""
         ...
 
+    def execute(self, sql: str, values: Mapping[str, Any]) -> None:
+        """Execute a statement with `:name` parameters that returns no rows."""
+        ...
+
     def upsert(
         self,
         table: str,
@@ -209,11 +213,20 @@ class Engine(Protocol):
         """Rename a table to the name of a dropped one and apply the customizations of that one."""
         ...
 
-    def transaction(self, *, write: bool = True) -> AbstractContextManager[EngineSession]:
-        """Run a block in a transaction; without `write`, on a read-only snapshot."""
+    def transaction(
+        self, *, write: bool = True, pipelined: bool = False
+    ) -> AbstractContextManager[EngineSession]:
+        """Run a block in a transaction.
+
+        Args:
+            write: Whether the block writes; otherwise it reads one snapshot.
+            pipelined: Whether `upsert` and `execute` are sent together with the next `run` or the
+                commit, which saves their round trips. Their errors are raised there.
+
+        """
         ...
 
-    def autocommit(self) -> AbstractContextManager[EngineSession]:
+    def autocommit(self, *, write: bool = True) -> AbstractContextManager[EngineSession]:
         """Run one statement as its own transaction, in a single round trip."""
         ...
 

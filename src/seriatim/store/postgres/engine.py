@@ -128,6 +128,7 @@ _TYPES = {
 _OUTAGES = ("08", "53", "57P01", "57P02", "57P03", "58000", "58030")
 # States of idle_in_transaction_session_timeout and transaction_timeout.
 _ENDED_SESSION = ("25P03", "25P04")
+_PREPARE_THRESHOLD = 5  # the driver's default: a statement that is repeated is planned once
 _SETUP_LOCK = 7_306_093_113_441_296_996
 _CURES = {
     "42501": (
@@ -145,8 +146,9 @@ _CURES = {
 class PostgresSession:
     """One transaction in Postgres."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline | None = None) -> None:
         self._connection = connection
+        self._pipeline = pipeline
         self._cursor_numbers = count()
 
     @property
@@ -196,7 +198,13 @@ class PostgresSession:
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Execute a statement and return its rows."""
         cursor = self._connection.execute(_translate_parameters(sql), values or {})
+        if self._pipeline is not None:
+            self._pipeline.sync()
         return cursor.fetchall() if cursor.description else []
+
+    def execute(self, sql: str, values: Mapping[str, Any]) -> None:
+        """Execute a statement that returns no rows; in a pipeline it is sent with later ones."""
+        self._connection.execute(_translate_parameters(sql), values)
 
     def upsert(
         self,
@@ -310,17 +318,23 @@ class PostgresEngine:
     def _open(self) -> None:
         # One connection for all threads; reentrant, because transactions call single statements.
         self._lock = threading.RLock()
-        self._connection = connect(self._address)
-        self._needs_transaction = self._check_isolation()
+        self._connect()
         self._pid = os.getpid()
 
-    def _check_isolation(self) -> bool:
-        """Return True if autocommit statements would not run at READ COMMITTED."""
+    def _connect(self) -> None:
+        self._connection = connect(self._address)
         try:
-            row = self._connection.execute("show default_transaction_isolation").fetchone()
+            row = self._connection.execute(
+                "select current_setting('default_transaction_isolation'), pg_backend_pid()"
+            ).fetchone()
         except psycopg.Error as error:
             raise _translate_error(error, self._purpose) from error
-        return row is None or row[0] != READ_COMMITTED
+        isolation, server_pid = row or ("", 0)
+        # Autocommit statements would not run at READ COMMITTED.
+        self._needs_transaction = isolation != READ_COMMITTED
+        # A pooler answers with a process id of its own, and may lose prepared statements.
+        if server_pid == self._connection.pgconn.backend_pid:
+            self._connection.prepare_threshold = _PREPARE_THRESHOLD
 
     def open_another(self) -> PostgresEngine:
         """Return an engine with another connection to the same schema."""
@@ -393,31 +407,37 @@ class PostgresEngine:
                 ) from error
 
     @contextmanager
-    def transaction(self, *, write: bool = True) -> Iterator[PostgresSession]:
+    def transaction(
+        self, *, write: bool = True, pipelined: bool = False
+    ) -> Iterator[PostgresSession]:
         """Run the block in a transaction; a nested one is a savepoint of the outer one."""
         with self._use_connection() as connection:
             outermost = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
             sent = False
             try:
-                with connection.transaction():
+                with (
+                    connection.pipeline() if pipelined else nullcontext() as pipeline,
+                    connection.transaction(),
+                ):
                     if not write:
                         connection.execute(
                             "set transaction isolation level repeatable read read only"
                         )
-                    yield PostgresSession(connection)
+                    yield PostgresSession(connection, pipeline)
                     sent = outermost and write  # from here on COMMIT may have been applied
             except psycopg.Error as error:
                 raise _translate_error(error, self._purpose, sent=sent) from error
 
     @contextmanager
-    def autocommit(self) -> Iterator[PostgresSession]:
+    def autocommit(self, *, write: bool = True) -> Iterator[PostgresSession]:
         """Run one statement as its own transaction, at READ COMMITTED."""
         if self._needs_transaction:
-            with self.transaction() as session:
+            with self.transaction(write=write) as session:
                 yield session
             return
         with self._use_connection() as connection:
-            sent = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            sent = idle and write
             try:
                 yield PostgresSession(connection)
             except psycopg.Error as error:
@@ -441,7 +461,7 @@ class PostgresEngine:
             raise BackendFailure(msg, retryable=False)
         if is_dead(self._connection):
             self._connection.close()
-            self._connection = connect(self._address)
+            self._connect()
         return self._connection
 
     def close(self) -> None:

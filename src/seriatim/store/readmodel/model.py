@@ -230,7 +230,7 @@ class ReadModel:
             f"where t.tenant_id = o.tenant_id and t.{tables.quote_identifier(key)} = o.key"
         )
         states: dict[TenantKey, Any] = {}
-        with self.engine.transaction(write=False) as session:
+        with self.engine.autocommit(write=False) as session:
             rows = session.run_with_rows(sql, _KEY_TYPES, _transpose(owners))
             for tenant_id, row, _ in map(make_row_decoder(self.engine, table), rows):
                 states[tenant_id, row[key]] = row if projection.state is None else row["state"]
@@ -275,7 +275,7 @@ class ReadModel:
 
         """
         key = {"name": projection.name, "shadow": int(shadow)}
-        with self.engine.transaction() as session:
+        with self.engine.transaction(pipelined=True) as session:
             # A claim or a switch waits for this row lock, so the token that is compared here is
             # still valid when the rows become visible.
             progress = self._read_progress(session, "lock_progress", projection.name, shadow=shadow)
@@ -290,12 +290,12 @@ class ReadModel:
             if progress.position != step.after or (paused and not shadow):
                 raise ProjectionMoved
             self.write(session, projection, step, shadow=shadow)
-            session.run(
+            session.execute(
                 self._sql["update_cursor"],
                 {**key, "position": step.until, "tip": step.last_event_id},
             )
             if status is not None:
-                session.run(self._sql["update_status"], {**key, "status": status})
+                session.execute(self._sql["update_status"], {**key, "status": status})
 
     def write_shadow_part(self, projection: Projection, step: ProjectionStep, owner: str) -> None:
         """Write the rows and states of one part of a rebuild to its shadow; safe to repeat.

@@ -102,6 +102,10 @@ class SqliteSession:
         """Execute a statement and return its rows."""
         return self._connection.execute(sql, values or {}).fetchall()
 
+    def execute(self, sql: str, values: Mapping[str, Any]) -> None:
+        """Execute a statement that returns no rows."""
+        self._connection.execute(sql, values)
+
     def upsert(
         self,
         table: str,
@@ -283,13 +287,18 @@ class SqliteEngine:
                 raise make_replace_conflict(new, statement, str(error)) from error
 
     @contextmanager
-    def autocommit(self) -> Iterator[SqliteSession]:
+    def autocommit(self, *, write: bool = True) -> Iterator[SqliteSession]:
         """Run statements in one transaction: there are no round trips to save."""
-        with self.transaction() as session:
+        with self.transaction(write=write) as session:
             yield session
 
     @contextmanager
-    def transaction(self, *, write: bool = True) -> Iterator[SqliteSession]:
+    def transaction(
+        self,
+        *,
+        write: bool = True,
+        pipelined: bool = False,  # noqa: ARG002 - there are no round trips to save
+    ) -> Iterator[SqliteSession]:
         """Run the block in a transaction."""
         with self._lock, translate_errors(self._file.path):
             self._file.check_usable()

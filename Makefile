@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo console test check lint format bench-append bench-pipeline bench-delivery bench-service bench-console bench-report mutations reference screenshots verify-assets lock wheel-check clean
+.PHONY: help env demo console test check lint format bench-append bench-pipeline bench-local bench-delivery bench-service bench-console bench-report mutations reference screenshots verify-assets lock wheel-check clean
 
 # The first Python on the PATH that is new enough; only looked for when the environment is built.
 PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -69,8 +69,12 @@ format: $(READY) ## Let ruff fix and format what it can
 bench-append: $(READY) ## Measure appends, compared with bare inserts and other logs
 	@$(BIN)/python -m bench append $(BENCH_ARGS)
 
-bench-pipeline: $(READY) ## Measure the pipeline on Spark, compared with plain code
+bench-pipeline: $(READY) ## Measure the pipeline on Spark, compared with plain code; then bench-local
 	@$(BIN)/python -m bench pipeline $(BENCH_ARGS)
+	$(if $(BENCH_ARGS),,@$(BIN)/python -m bench local)
+
+bench-local: $(READY) ## Measure projections in this process, compared with plain code and Spark
+	@$(BIN)/python -m bench local $(BENCH_ARGS)
 
 bench-delivery: $(READY) ## Measure publisher and registry, compared with plain loops
 	@$(BIN)/python -m bench delivery $(BENCH_ARGS)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 SUITES = {
     "append": "appends, conditions and imports, compared with bare inserts and other logs",
     "pipeline": "reads, projections and the archive on Spark, compared with plain code",
+    "local": "projections in this process, compared with plain code and with Spark",
     "delivery": "the publisher and the registry, compared with plain loops",
     "service": "the HTTP service, compared with a no-op endpoint and UmaDB",
     "console": "the pages of the console on a large log, compared with the API reads behind them",

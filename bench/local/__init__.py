@@ -1,0 +1,1 @@
+"""The local engine of projections, compared with plain code and with Spark."""

@@ -221,6 +221,8 @@ def test_without_its_extra_the_program_names_it(tmp_path: Path) -> None:
     assert "pip install 'seriatim[cli]'" in ran.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_java")
 def test_the_demo_verifies_its_claims(program_without_log: Program) -> None:
     """The demo verifies its claims, writes its picture, keeps its log, and fits 100 columns."""
     result = program_without_log("demo", "--svg", "demo.svg")

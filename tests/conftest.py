@@ -21,11 +21,11 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 pytest_plugins = [
+    "tests.fixtures.jvm_class_cache",  # first, because others import it
     "tests.fixtures.kafka_broker",
     "tests.fixtures.pgbouncer",
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
-    "tests.fixtures.jvm_class_cache",
     "tests.fixtures.s3_server",
     "tests.fixtures.spark",
     "tests.fixtures.spark_cluster",

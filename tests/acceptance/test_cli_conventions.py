@@ -210,6 +210,21 @@ def test_version_is_printed_without_a_log(program_without_log: Program) -> None:
     assert program_without_log("read", "--nonsense").code == 2
 
 
+def test_a_command_starts_without_modules_of_others(tmp_path: Path) -> None:
+    """Commands import what only they need when they run, so that each starts quickly."""
+    code = (
+        "import sys, seriatim.cli.app; "
+        "heavy = {'multiprocessing', 'rich.progress', 'seriatim.examples', 'seriatim.api', "
+        "'seriatim.pipeline', 'seriatim.store.postgres', 'psycopg', 'pyspark', 'uvicorn'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, cwd=tmp_path, text=True, check=False
+    )
+
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")
+
+
 def test_without_its_extra_the_program_names_it(tmp_path: Path) -> None:
     """Without Typer the program names the extra to install."""
     code = "import sys; sys.modules['typer'] = None\nfrom seriatim.cli import main\nmain()"
@@ -221,6 +236,8 @@ def test_without_its_extra_the_program_names_it(tmp_path: Path) -> None:
     assert "pip install 'seriatim[cli]'" in ran.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_java")
 def test_the_demo_verifies_its_claims(program_without_log: Program) -> None:
     """The demo verifies its claims, writes its picture, keeps its log, and fits 100 columns."""
     result = program_without_log("demo", "--svg", "demo.svg")

@@ -54,7 +54,7 @@ def own_environment() -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("own_environment")
+@pytest.mark.usefixtures("quick_java", "own_environment")
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_examples_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

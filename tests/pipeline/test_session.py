@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 import threading
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 import seriatim
 import seriatim.spark
@@ -45,6 +49,15 @@ def test_the_example_of_the_module_runs(tmp_path: Path, monkeypatch: pytest.Monk
     exec(compile(example, "seriatim.spark", "exec"), space)  # noqa: S102 - our own docstring
 
     assert space["projector"].projection.name == "activity"
+
+
+def test_local_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
+    """Workers do not import the archive of PySpark, which is compiled at every start."""
+    find = f.udf(lambda _: importlib.import_module("pyspark.worker").__file__, t.StringType())
+
+    [row] = spark.range(1).select(find("id").alias("file")).collect()
+
+    assert row["file"] == str(Path(pyspark.__file__).parent / "worker.py")
 
 
 @pytest.mark.parametrize("chosen", [None, "true", "false"])

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -33,9 +33,10 @@ from seriatim.cli.read import query, read, streams, subscriptions, tail, types
 from seriatim.cli.serve import serve
 from seriatim.cli.transfer import export, import_
 from seriatim.cli.work import work
-from seriatim.examples.demo import run_demo, summarize_demo
-from seriatim.examples.demo_report import WIDTH, DemoReport
 from seriatim.factory import redact_url
+
+if TYPE_CHECKING:
+    from seriatim.examples.demo_report import DemoReport
 
 
 def demo(
@@ -49,6 +50,8 @@ def demo(
     The demo runs on a new SQLite log in a temporary folder, which is kept, unless --url names
     another log, which must be empty. Read models need Spark.
     """
+    from seriatim.examples.demo import run_demo, summarize_demo
+
     with command_session(ctx, CommonOptions(url, None, as_json)) as command:
         log_url = command.explicit_url or _make_log_url()
         console = _make_console(command)
@@ -71,6 +74,8 @@ def _make_log_url() -> str:
 
 
 def _make_console(command: CommandSession) -> Console:
+    from seriatim.examples.demo_report import WIDTH
+
     file = io.StringIO() if command.as_json else None
     width = min(WIDTH, command.stdout.width) if command.stdout.is_terminal else WIDTH
     return Terminal(highlight=False, record=True, width=width, file=file)

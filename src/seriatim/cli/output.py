@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any, ClassVar, Literal
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 from rich import box
@@ -14,7 +14,6 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.rule import Rule
 from rich.style import StyleType
 from rich.table import Column, Table
@@ -22,6 +21,9 @@ from rich.text import Text
 
 from seriatim.core.event import EventRecord
 from seriatim.store.port import Finding
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _UNLIMITED = 100_000  # the width of output that is not a terminal
 _FRAME_WIDTH = 100
@@ -279,6 +281,8 @@ def make_findings_table(findings: Iterable[Finding]) -> Table:
 
 def make_progress_bar(console: Console, *, quiet: bool) -> Progress:
     """Return a progress bar that is displayed only on a terminal, and not if `quiet`."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -202,7 +202,7 @@ def test_a_lost_response_is_ambiguous_for_all(proxy_to: StartProxy, postgres_url
 
     async def act(log: seriatim.Log) -> tuple[list[Any], list[Any], int]:
         before = log.head()
-        proxy.drop_replies_after(b"append_group")
+        proxy.drop_replies_after(b"append_events")
         lost = await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(6)))
         again = await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(6)))
         return lost, again, before

@@ -55,11 +55,11 @@ def with_command(log: seriatim.Log, number: int = 1) -> Any:
 
 
 APPENDS = [
-    (fast_path, b"append_group", 1),
-    (fast_path_by_key, b"append_group", 3),
-    (conditional, b"append_group", 1),
+    (fast_path, b"append_events", 1),
+    (fast_path_by_key, b"append_events", 3),
+    (conditional, b"append_events", 1),
     (validated, COMMIT, 1),
-    (batch, b"append_batch", 100),
+    (batch, b"append_events", 100),
     (with_command, COMMIT, 1),
 ]
 
@@ -114,7 +114,7 @@ def test_lost_response_to_commit(
 
 @pytest.mark.parametrize(
     "marker",
-    [b"begin isolation", b"pg_advisory_xact_lock", b"transaction_isolation", b"append_offset"],
+    [b"begin isolation", b"pg_advisory_xact_lock", b"transaction_isolation", b"append_events"],
 )
 def test_connection_lost_before_commit_is_not_ambiguous(
     proxy_to: StartProxy, postgres_url: str, marker: bytes
@@ -153,7 +153,7 @@ def test_all_appends_of_a_lost_group_are_ambiguous(proxy_to: StartProxy, postgre
             event = NewEvent("placed", {"n": number}, event_id=f"e-{number}")
             request = log.appender.prepare_request(log.draft(LOG_PROFILE, [event]))
             futures.append(log.appender.submission.submit(request))
-        fault = proxy.drop_replies_after(b"append_group")
+        fault = proxy.drop_replies_after(b"append_events")
         proxy.resume()
         failures = [error for future in futures if (error := error_of(future))]
         fault.wait()

@@ -85,7 +85,7 @@ def test_lost_response_to_a_pooler_on_an_event_loop(
     async def scenario() -> None:
         with seriatim.open(url) as log:
             await log.aio.append([NewEvent("first", {})])
-            fault = proxy.drop_replies_after(b"append_group")
+            fault = proxy.drop_replies_after(b"append_events")
             events = [NewEvent("placed", {"n": n}, event_id=f"e-{n}") for n in range(appends)]
             found = await asyncio.gather(
                 *(log.aio.append([event]) for event in events), return_exceptions=True
@@ -116,7 +116,7 @@ def test_service_with_a_pooler_reports_ambiguity(
         first = {"events": [{"event_type": "first", "payload": {}}]}
         assert caller("POST", "/v1/events", first).status == 201
         body = {"events": [{"event_type": "placed", "payload": {}, "event_id": "e-1"}]}
-        fault = proxy.drop_replies_after(b"append_group")
+        fault = proxy.drop_replies_after(b"append_events")
         lost = caller("POST", "/v1/events", body)
         fault.wait()
         again = caller("POST", "/v1/events", body)
@@ -135,7 +135,7 @@ def test_client_of_a_service_with_a_pooler_stores_once(
     proxy, url = lossy_pooler
     with run_service(url) as service, seriatim.open(service.url, token=service.token()) as log:
         log.append([NewEvent("first", {})])
-        fault = proxy.drop_replies_after(b"append_group")
+        fault = proxy.drop_replies_after(b"append_events")
         receipt = log.append([NewEvent("placed", {})])
         fault.wait()
 
@@ -198,7 +198,7 @@ def test_rows_without_the_end_of_the_response_are_ambiguous(
     proxy = proxy_to(postgres_url)
     with seriatim.open(proxy.url) as log:
         log.append([NewEvent("first", {})])
-        fault = proxy.drop_replies_after(b"append_group", passes_rows=True)
+        fault = proxy.drop_replies_after(b"append_events", passes_rows=True)
         event = NewEvent("placed", {}, event_id="e-1")
         if waits == "in its thread":
             request = log.appender.prepare_request(log.draft(LOG_PROFILE, [event]))

@@ -64,10 +64,10 @@ def test_stopped_fast_path_writer_releases_the_lock(postgres_url: str, tmp_path:
     ("at", "count"),
     [
         ("transaction_isolation", 1),
-        ("append_offset", 1),
+        ("append_events", 1),
         ("within a message", 1),
         ("end", 1),
-        ("append_offset", 100),
+        ("append_events", 100),
     ],
 )
 def test_stopped_validated_append_is_terminated(postgres_url: str, at: str, count: int) -> None:
@@ -190,7 +190,7 @@ def test_time_in_the_queue_does_not_terminate_a_writer(
     def drive(connection: Any, steps: Any) -> Any:
         monkeypatch.undo()  # only the first time
         return append.run_steps(
-            connection, pause_before_step(steps, "append_offset", lambda: time.sleep(1.0))
+            connection, pause_before_step(steps, "append_events", lambda: time.sleep(1.0))
         )
 
     monkeypatch.setattr(writer, "run_steps", drive)
@@ -235,7 +235,7 @@ def test_locks_of_two_logs_are_independent(empty_postgres_url: str) -> None:
 def test_killed_holder_releases_the_lock(postgres_url: str) -> None:
     """B14: the lock of a killed process is released, and others continue."""
     with (
-        Worker("hold", url=postgres_url, at="append_offset", name="h", settings={}) as holder,
+        Worker("hold", url=postgres_url, at="append_events", name="h", settings={}) as holder,
         seriatim.open(postgres_url) as log,
     ):
         holder.wait_stopped()

@@ -33,6 +33,7 @@ from seriatim import (
 )
 from seriatim.core.profile_rules import LOG_PROFILE
 from seriatim.store.port import Cursor, RestoredEvent
+from tests.faults.previous_program import become_previous_program
 from tests.faults.support import VALIDATED
 
 BARRIER_S = 60.0
@@ -245,11 +246,10 @@ class Loader:
 
 
 def load(arguments: dict[str, Any]) -> None:
-    """Run a loader; `as_program` simulates a program for an older schema."""
+    """Run a loader; with `as_program`, like a program for that version of the schema."""
     if "as_program" in arguments:
-        from seriatim.store.postgres import migrate
-
-        migrate.SCHEMA_VERSION = arguments["as_program"]
+        name = f"program_{arguments['name']}"
+        become_previous_program(arguments["url"], name, arguments["as_program"])
     settings = Settings(**arguments.get("settings", {}))
     loader = Loader(arguments["url"], arguments["notes"], arguments["name"], settings)
     loader.run(arguments.get("threads", 3))
@@ -277,7 +277,7 @@ def hold_append(arguments: dict[str, Any]) -> None:
         vars(writer)["run_steps"] = append.run_steps  # only the first time
         if arguments["at"] == "within a message":
             wait = partial(_stop_in_message, connection)
-            return append.run_steps(connection, pause_before_step(steps, "append_offset", wait))
+            return append.run_steps(connection, pause_before_step(steps, "append_events", wait))
         return append.run_steps(connection, pause_before_step(steps, arguments["at"], stop_self))
 
     vars(writer)["run_steps"] = drive

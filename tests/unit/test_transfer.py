@@ -96,6 +96,31 @@ def test_an_import_preserves_events() -> None:
     assert target.store.rules().version == source.store.rules().version
 
 
+def test_commands_and_keyed_events_share_a_tenant() -> None:
+    """C1, C7: a command whose events share a key is imported beside events with their own keys."""
+    source, target = new_log(), new_log()
+    command = [{"event_type": "Deployed", "payload": {}}, {"event_type": "Healthy", "payload": {}}]
+    for number, request in enumerate(("r-1", "r-2")):
+        source.append([NewEvent("noted", {"n": number})], idempotency_key=f"k-{number}")
+        source.aggregates.append(
+            command,
+            org_id="default",
+            aggregate_type="app",
+            aggregate_id="web",
+            actor_type="user",
+            actor_id="dana",
+            request_id=request,
+            idempotency_key="shared",
+        )
+
+    report = import_events(target, export_lines(source))
+
+    assert counts(report) == (6, 0, 0), report.refusals
+    assert imported_fields(target) == imported_fields(source)
+    again = target.append([NewEvent("noted", {"n": 1})], idempotency_key="k-1")
+    assert (again.replayed, again.first_position) == (True, 4)
+
+
 def test_a_second_import_stores_nothing() -> None:
     """C3: a second import recognises stored events by their ids."""
     source, target = full_log(), new_log()

@@ -177,8 +177,12 @@ AppendFromFile = NumberedLines | OversizedAppend
 
 # Events are imported as they were stored, whatever profile they were appended through.
 _IMPORT_RULES = ProfileRules(name="import", error_types=LOG_PROFILE.error_types, any_payload=True)
+# Validation contexts are cached by name, so the two must not share one.
 _SHARED_KEY_RULES = ProfileRules(
-    name="import", error_types=LOG_PROFILE.error_types, any_payload=True, keys_are_unique=False
+    name="import of commands",
+    error_types=LOG_PROFILE.error_types,
+    any_payload=True,
+    keys_are_unique=False,
 )
 
 

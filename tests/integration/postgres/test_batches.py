@@ -1,4 +1,4 @@
-"""Large groups use a separate statement, which numbers events like the reference."""
+"""Large appends, which a writer thread sends, are numbered like in the model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from seriatim import ExpectedSeq, NewEvent, StreamKind
 from seriatim.core.errors import EventSequenceInvalid
 from seriatim.core.event import AppendResult
 from seriatim.core.profile_rules import LOG_PROFILE
-from seriatim.store.postgres.fast_path import BATCH_MIN_EVENTS
+from seriatim.store.postgres.fast_path import DIRECT_EVENTS_MAX
 
-LARGE = BATCH_MIN_EVENTS + 8
+LARGE = DIRECT_EVENTS_MAX + 9
 
 
 def numbers_of(log: seriatim.Log) -> list[Any]:

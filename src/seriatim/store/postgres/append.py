@@ -46,6 +46,7 @@ from seriatim.store.postgres.connection import (
     make_lock_timeout_error,
 )
 from seriatim.store.postgres.declarations import build_rules
+from seriatim.store.postgres.group_streams import GroupStreams
 from seriatim.store.postgres.statements import decode_record, load_store_statements
 
 _get_position = itemgetter(0)
@@ -293,17 +294,25 @@ class ValidatedAppend:
             )
 
     def _insert(self, placed: list[PlacedAppend], head: int, recorded_us: int) -> Steps[None]:
-        # The statement reads no first sequence number, since `decide` has assigned all numbers.
+        # The function that serves the fast path numbers and checks decided events once more; the
+        # lock, which this transaction holds, is granted to it at once.
+        events = [event for place in placed for event in place.request.events]
         rows = [
-            encode_event(event, offset, seq, 0)
+            encode_event(event, offset, seq)
             for place in placed
             for offset, (event, seq) in enumerate(
                 zip(place.request.events, place.stream_seqs, strict=True)
             )
         ]
-        encoded = encode_array(self._server_info.row_array, self._server_info.row_type, rows)
-        values = {"head": head, "recorded_us": recorded_us, "rows": encoded}
-        yield Statement(self._sql["insert_events"], values)
+        values = (
+            self._server_info.lock_key,
+            head,
+            recorded_us,
+            any(event.tags or event.term_keys for event in events),
+            encode_array(self._server_info.row_array, self._server_info.row_type, rows),
+            *GroupStreams(events).encode(),
+        )
+        yield Statement(self._sql["append_decided_events"], values)
         for place in placed:
             command = place.request.command
             if command is not None:

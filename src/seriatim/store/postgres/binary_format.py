@@ -81,9 +81,7 @@ def encode_uuid_array(keys: Iterable[bytes]) -> RowArray:
     return encode_array(_OID_UUIDS, _OID_UUID, [b"\0\0\0\x10" + key for key in keys])
 
 
-def encode_event(
-    event: PreparedEvent, offset: int, required_seq: int | None, first_seq: int
-) -> bytes:
+def encode_event(event: PreparedEvent, offset: int, required_seq: int | None) -> bytes:
     """Encode one event as an element of a new_event array: each field follows its type oid.
 
     The order of the fields is that of the type `new_event` in the schema.
@@ -92,7 +90,6 @@ def encode_event(
         event: The event.
         offset: Its index in the append.
         required_seq: Its required sequence number, None if the database assigns it.
-        first_seq: The first sequence number of its kind.
 
     """
     text = _encode_text  # a local name: this function runs once per event
@@ -101,7 +98,7 @@ def encode_event(
         (
             _COMPOSITE_HEADER(_FIELDS, _OID_INT4, 4, offset),
             _NULL_INT8 if required_seq is None else _INT8_FIELD(_OID_INT8, 8, required_seq),
-            _INT8_FIELD(_OID_INT8, 8, first_seq),
+            _NULL_INT8,  # the first number of its kind, which the server reads itself
             _NULL_INT8
             if event.occurred_us is None
             else _INT8_FIELD(_OID_INT8, 8, event.occurred_us),

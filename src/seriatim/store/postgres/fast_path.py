@@ -19,7 +19,12 @@ from psycopg import pq
 from seriatim.config import Settings
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
-from seriatim.core.request import AppendRequest, ExpectedContext, ExpectedSeq
+from seriatim.core.request import (
+    AppendRequest,
+    ExpectedContext,
+    ExpectedSeq,
+    PreparedEvent,
+)
 from seriatim.store.append_group import place_in_order
 from seriatim.store.contexts import ContextKey, EvaluatedContext, collect_contexts, make_context_key
 from seriatim.store.port import Deferred, Outcome, make_unanswered_error
@@ -31,6 +36,7 @@ from seriatim.store.postgres.failures import (
     NEEDS_VALIDATED_PATH,
     translate_error,
 )
+from seriatim.store.postgres.group_streams import GroupStreams
 
 
 class PostgresExchange:
@@ -39,13 +45,14 @@ class PostgresExchange:
     def __init__(
         self,
         connection: Connection,
+        reply: GroupReply,
         group: Sequence[AppendRequest],
         release: Callable[[], None],
         settings: Settings,
     ) -> None:
         self._connection = connection
         self._socket = connection.pgconn.socket  # libpq forgets it when the connection is lost
-        self._reply = GroupReply(connection)
+        self._reply = reply
         self._group = group
         self._release = release
         self._settings = settings
@@ -134,7 +141,8 @@ def _use_validated_path(request: AppendRequest) -> AppendRequest:
     return msgspec.structs.replace(request, encoded=encoded)
 
 
-BATCH_MIN_EVENTS = 32  # from this size one look-up per stream is cheaper than one per event
+# Larger appends are sent by a writer thread: an event loop would be held up by their bytes.
+DIRECT_EVENTS_MAX = 31
 
 
 EvaluateContexts = Callable[
@@ -150,42 +158,21 @@ class EncodedAppend(msgspec.Struct, frozen=True, gc=False):
     """
 
     rows: tuple[bytes, ...] = ()
-    first_seqs: tuple[int, ...] = ()  # the first sequence number of each row's stream
     has_index_keys: bool = False
     contexts: Mapping[ContextKey, EvaluatedContext] = {}
     # The head at which the contexts were evaluated. They hold only while the log ends there, and
     # one statement checks one head, so such an append is sent alone.
     required_head: int | None = None
-    required_seqs: tuple[int | None, ...] = ()  # of each event; empty if none is required
 
 
 def is_fast_path(request: AppendRequest) -> bool:
-    """Return True if an append can use the fast path and is smaller than a batch."""
-    return 0 < len(request.encoded.rows) < BATCH_MIN_EVENTS
+    """Return True if an append can use the fast path without a writer thread."""
+    return 0 < len(request.encoded.rows) <= DIRECT_EVENTS_MAX
 
 
 def is_groupable(request: AppendRequest) -> bool:
     """Return True if an append can use the fast path together with others."""
     return request.encoded.required_head is None and is_fast_path(request)
-
-
-def has_consistent_seqs(group: Sequence[AppendRequest]) -> bool:
-    """Return True if required sequence numbers rise with the positions in each stream.
-
-    The database only checks that a group leaves no gap and no duplicate number.
-    """
-    if not any(request.encoded.required_seqs for request in group):
-        return True
-    counts: dict[bytes | None, int] = {}
-    last_seqs: dict[bytes | None, int] = {}  # of each stream before the group, as implied
-    for request in group:
-        required = request.encoded.required_seqs or (None,) * len(request.events)
-        for event, seq in zip(request.events, required, strict=True):
-            key = event.stream_key
-            counts[key] = rank = counts.get(key, 0) + 1
-            if seq is not None and last_seqs.setdefault(key, seq - rank) != seq - rank:
-                return False
-    return True
 
 
 def encode_append(
@@ -208,15 +195,12 @@ def encode_append(
     tagged = any(event.tags or event.term_keys for event in events)
     contexts = collect_contexts((request,))
     evaluated = evaluate(request.tenant_id, contexts) if contexts else {}
-    # `append_batch` cannot require a head, so a large append with contexts is validated. So is one
-    # whose contexts do not hold: `decide` finds the error, or a replay, which precedes conditions.
+    # An append whose contexts do not hold is validated: `decide` finds the error, or a replay,
+    # which precedes conditions.
     if (
         request.command is not None
         or _needs_validated_path(request, rules)
-        or (
-            evaluated
-            and (len(events) >= BATCH_MIN_EVENTS or not _contexts_hold(request, evaluated))
-        )
+        or not _contexts_hold(request, evaluated)
     ):
         return EncodedAppend(has_index_keys=tagged, contexts=evaluated)
     expected = {
@@ -225,38 +209,30 @@ def encode_append(
         if isinstance(condition, ExpectedSeq)
     }
     rows: list[bytes] = []
-    first_seqs: list[int] = []
-    required_seqs: list[int | None] = []
     for offset, event in enumerate(events):
-        first_seq = rules.kind_of(event.stream_type).first_seq if event.stream_type else 0
         seq = event.requested_seq
         if seq is None and event.stream in expected:
             # An expected last number becomes required numbers of the events: the database refuses
             # them if the stream has moved on.
             last = expected[event.stream]
-            seq = first_seq if last is None else last + 1
+            seq = rules.kind_of(event.stream[0]).first_seq if last is None else last + 1
             expected[event.stream] = seq
-        rows.append(encode_event(event, offset, seq, first_seq))
-        first_seqs.append(first_seq)
-        required_seqs.append(seq)
-    required = () if required_seqs.count(None) == len(required_seqs) else tuple(required_seqs)
+        rows.append(encode_event(event, offset, seq))
     head = min([context.head for context in evaluated.values()], default=None)
-    return EncodedAppend(tuple(rows), tuple(first_seqs), tagged, evaluated, head, required)
+    return EncodedAppend(tuple(rows), tagged, evaluated, head)
 
 
 def _encode_single(request: AppendRequest, rules: Rules) -> EncodedAppend:
     """Encode the most common append, one event without conditions, with the fewest steps."""
     [event] = request.events
     tagged = bool(event.tags or event.term_keys)
-    first_seq = 0
-    if event.stream_type is not None:
-        kind = rules.kind_of(event.stream_type)
-        if kind.expected_seq_required:
-            return EncodedAppend(has_index_keys=tagged)
-        first_seq = kind.first_seq
-    row = encode_event(event, 0, event.requested_seq, first_seq)
-    required_seqs = () if event.requested_seq is None else (event.requested_seq,)
-    return EncodedAppend((row,), (first_seq,), tagged, required_seqs=required_seqs)
+    if (
+        rules.requires_expected_seq
+        and event.stream_type is not None
+        and rules.kind_of(event.stream_type).expected_seq_required
+    ):
+        return EncodedAppend(has_index_keys=tagged)
+    return EncodedAppend((encode_event(event, 0, event.requested_seq),), tagged)
 
 
 def _contexts_hold(
@@ -296,15 +272,13 @@ def _needs_validated_path(request: AppendRequest, rules: Rules) -> bool:
 
 # The oids of Postgres's own types never change. With explicit oids the server infers no types, and
 # with binary values it parses no text.
-_OID_BOOL, _OID_INT4, _OID_INT8, _OID_INT4S = 16, 23, 20, 1007
+_OID_BOOL, _OID_INT4, _OID_INT8 = 16, 23, 20
+_OID_INT4S, _OID_TEXTS, _OID_UUIDS = 1007, 1009, 2951
 _INT4 = struct.Struct("!i").pack
 _INT8 = struct.Struct("!q").pack
-# A one-dimensional array in binary format: a header, then each element as its length and its bytes;
-# the length of a null is -1.
+# A one-dimensional array in binary format: a header, then each element as its length and its bytes.
 _ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound: 4 bytes each
 _ELEMENT = struct.Struct("!iq")
-_TWO_ELEMENTS = struct.Struct("!iqiq")
-_NULL = -1
 
 
 class GroupStatement(msgspec.Struct, frozen=True):
@@ -357,7 +331,10 @@ class GroupStatement(msgspec.Struct, frozen=True):
         return [server_info.row_array if oid is None else oid for oid in self.oids]
 
 
-GROUP_OIDS = (_OID_INT8, _OID_INT4, _OID_INT4, None, _OID_INT4S, _OID_BOOL, _OID_INT8)
+APPEND_OIDS = (
+    *(_OID_INT8, _OID_INT4, _OID_INT4, _OID_INT8, _OID_INT8, _OID_BOOL, None),
+    *(_OID_UUIDS, _OID_TEXTS, _OID_INT4S, _OID_INT4S, _OID_INT4S),
+)
 
 
 def send_group(
@@ -366,52 +343,45 @@ def send_group(
     server_info: ServerInfo,
     wait_ms: int,
     group: Sequence[AppendRequest],
-) -> None:
-    """Send a group of encoded appends without waiting; read the reply with `GroupReply`.
+) -> GroupReply:
+    """Send a group of encoded appends without waiting, and return the reply that will arrive.
 
     Args:
         connection: An idle connection.
-        statement: The statement `append_group`.
+        statement: The statement `append_events`.
         server_info: The lock key and type oids of the log.
         wait_ms: How long to wait for the log's lock.
         group: The appends, all encoded for the fast path.
 
     """
     rows: list[bytes] = []
+    events: list[PreparedEvent] = []
     has_index_keys = False
     for request in group:
         rows += request.encoded.rows
+        events += request.events
         has_index_keys = has_index_keys or request.encoded.has_index_keys
+    streams = GroupStreams(events)
     values = [
         _INT8(server_info.lock_key),
         _INT4(wait_ms),
         _INT4(group[0].rules_version),
-        encode_array(server_info.row_array, server_info.row_type, rows).data,
-        None if len(rows) == 1 else _encode_ranks(group),
-        b"\1" if has_index_keys else b"\0",
         None if (head := group[0].encoded.required_head) is None else _INT8(head),
+        None,  # the time of the server
+        b"\1" if has_index_keys else b"\0",
+        encode_array(server_info.row_array, server_info.row_type, rows).data,
+        *[None if array is None else array.data for array in streams.encode()],
     ]
     statement.send(connection, server_info, values)
-
-
-def _encode_ranks(group: Sequence[AppendRequest]) -> bytes | None:
-    """Encode the rank of each event among the events of its stream in this group, from 1."""
-    streams = [event.stream_key for request in group for event in request.events]
-    if len(set(streams)) == len(streams):
-        return None  # every rank is 1
-    counts: dict[bytes | None, int] = {}
-    ranks: list[bytes] = []
-    for stream in streams:
-        counts[stream] = rank = counts.get(stream, 0) + 1
-        ranks.append(b"\0\0\0\4" + _INT4(rank))
-    return encode_array(_OID_INT4S, _OID_INT4, ranks).data
+    return GroupReply(connection, streams)
 
 
 class GroupReply:
     """The reply to a group, read without blocking as it arrives."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, streams: GroupStreams) -> None:
         self._pgconn = connection.pgconn
+        self._streams = streams
         self._result: pq.abc.PGresult | None = None
         self._complete = False
 
@@ -469,10 +439,10 @@ class GroupReply:
         result = self._result if self._complete else None
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
             raise make_driver_error(self._pgconn, result)
-        # `append_group` returns one array: head, time, and then a number per event.
+        # `append_events` returns one array: head, time, and the last number of each stream.
         data = result.get_value(0, 0) or b""
-        _, head, _, recorded_us = _TWO_ELEMENTS.unpack_from(data, _ARRAY_HEADER)
-        return head, recorded_us, _decode_seqs(data)
+        head, recorded_us, *ends = [n for _, n in _ELEMENT.iter_unpack(data[_ARRAY_HEADER:])]
+        return head, recorded_us, self._streams.compute_seqs(ends)
 
 
 def _poll(socket: select.poll, deadline: float | None) -> None:
@@ -488,21 +458,3 @@ def make_driver_error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> 
     if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
         return psycopg.OperationalError(pgconn.error_message.decode(errors="replace"))
     return psycopg.errors.error_from_result(result)
-
-
-def _decode_seqs(data: bytes) -> list[int | None]:
-    """Decode the sequence numbers in the reply; they are null for events without a stream."""
-    body = data[_ARRAY_HEADER + _TWO_ELEMENTS.size :]
-    if data[4:8] == b"\0\0\0\0":  # the flag says that the array has no nulls
-        return [seq for _, seq in _ELEMENT.iter_unpack(body)]
-    seqs: list[int | None] = []
-    offset = 0
-    while offset < len(body):
-        (length,) = struct.unpack_from("!i", body, offset)
-        if length == _NULL:
-            seqs.append(None)
-            offset += 4
-        else:
-            seqs.append(_ELEMENT.unpack_from(body, offset)[1])
-            offset += 12
-    return seqs

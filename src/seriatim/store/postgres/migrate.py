@@ -41,9 +41,9 @@ from seriatim.store.postgres.statements import (
     render_sql,
 )
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 # The oldest program, by the schema version it was made for, that works after each migration.
-OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
+OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1}
 _DDL_ATTEMPTS_MAX = 50
 _LOCK_POLL_S = 0.1
 _INDEX = re.compile(r"create index (?:if not exists) (\w+)\b[^;]*;")
@@ -316,7 +316,7 @@ def _insert_restored(
     statements = load_store_statements(schema)
     rows = [
         encode_event(
-            restored.event, restored.position - restored.append_position, restored.stream_seq, 0
+            restored.event, restored.position - restored.append_position, restored.stream_seq
         )
         for restored in events
     ]

@@ -48,11 +48,13 @@ select coalesce(max(position), 0) from {schema}.events;
 select coalesce((select max(position) from {schema}.events), 0), log_id::text, epoch
 from {schema}.log;
 
--- name: append_group
-select {schema}.append_group($1, $2, $3, $4, $5, $6, $7);
+-- name: append_events
+select {schema}.append_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
--- name: append_batch
-select head, recorded_us, ends from {schema}.append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9);
+-- name: append_decided_events
+-- Appends of the validated path: with given sequence numbers and time, while the lock is held. The
+-- timeout of the lock and the version of the rules, which `decide` has compared, are left out.
+select {schema}.append_events(%s, null, null, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: lock_log
 select pg_advisory_xact_lock(%s);
@@ -110,22 +112,6 @@ where coalesce(e.newer_bytes, 0) < %(bytes)s;
 
 -- name: list_events_in_range
 select {columns} from {schema}.events e where e.position between %s and %s order by e.position;
-
--- name: insert_events
--- Rows of the validated path, with given sequence numbers.
-with i as materialized (
-    select %(head)s + r.ordinality as position, r.* from unnest(%(rows)s) with ordinality r
-), placed as (
-    insert into {schema}.events
-    select i.position, i.position - i.append_offset, %(recorded_us)s, i.given_seq,
-           i.occurred_us, i.event_version, i.event_key, i.stream_key, i.idempotency_index,
-           i.payload_hash, i.tenant_id, i.event_id, i.stream_type, i.stream_id, i.event_type,
-           i.occurred_at, i.producer_id, i.source_system, i.source_subsystem, i.actor_type,
-           i.actor_id, i.request_id, i.correlation_id, i.causation_id, i.idempotency_key,
-           i.app_id, i.env_id, i.metadata, i.payload, i.tags
-    from i
-)
-insert into {schema}.event_tags select k, i.position from i, unnest(i.tag_keys) k;
 
 -- name: restore_events
 -- Rows of an archive, with given times. An idempotency key that is stored already stays with its event.

@@ -1,7 +1,7 @@
 """Group commit on Postgres: the fast path where possible, otherwise the validated path.
 
-Fast path: one statement takes the lock, numbers the events and inserts the whole group. Unique
-indexes and the trigger on the table reject every conflict. After a rejection, and for requests with
+Fast path: one statement takes the lock, numbers and checks the events and inserts the whole group.
+It and the unique indexes reject every conflict. After a rejection, and for requests with
 a context or a command, the validated path decides each request in `core` while the lock is held.
 """
 
@@ -38,19 +38,15 @@ from seriatim.store.postgres.failures import (
     translate_error,
 )
 from seriatim.store.postgres.fast_path import (
-    BATCH_MIN_EVENTS,
-    GROUP_OIDS,
+    APPEND_OIDS,
     EncodedAppend,
-    GroupReply,
     GroupStatement,
     PostgresExchange,
     build_receipts,
-    has_consistent_seqs,
     is_fast_path,
     is_groupable,
     send_group,
 )
-from seriatim.store.postgres.fast_path_batch import BATCH_OIDS, append_batch
 from seriatim.store.postgres.statements import load_store_statements
 
 WriterConnection = tuple[Connection, ServerInfo]
@@ -74,8 +70,13 @@ class PostgresWriter:
         self._rules = rules
         self._notify = notify
         self._sql = load_store_statements(address.schema)
-        self._append_group = self._make_statement("append_group", GROUP_OIDS)
-        self._append_batch = self._make_statement("append_batch", BATCH_OIDS)
+        self._append = GroupStatement(
+            b"seriatim_append_events",
+            self._sql["append_events"].encode(),
+            APPEND_OIDS,
+            self._sql["set_statement_timeout"].encode(),
+            get_statement_timeout_ms(settings),
+        )
         self._wait_ms = to_milliseconds(settings.lock_wait_s)
         # One round trip for BEGIN and the limits. The level is named because the default of the
         # server, database or role may be higher, which the validated path does not allow.
@@ -84,22 +85,12 @@ class PostgresWriter:
         )
         self._reset()
 
-    def _make_statement(self, name: str, oids: tuple[int | None, ...]) -> GroupStatement:
-        return GroupStatement(
-            f"seriatim_{name}".encode(),
-            self._sql[name].encode(),
-            oids,
-            self._sql["set_statement_timeout"].encode(),
-            get_statement_timeout_ms(self._settings),
-        )
-
     def _open(self) -> WriterConnection:
-        """Open a connection; on a direct one, prepare the statements of the fast path."""
+        """Open a connection; on a direct one, prepare the statement of the fast path."""
         connection, server_info = self._opener()
         if server_info.is_direct:
             try:
-                self._append_group.prepare(connection, server_info)
-                self._append_batch.prepare(connection, server_info)
+                self._append.prepare(connection, server_info)
             except psycopg.Error as error:
                 connection.close()
                 raise translate_error(error, "appending", schema=self._address.schema) from error
@@ -147,9 +138,7 @@ class PostgresWriter:
             can_send = is_fast_path(group[0])
         else:
             check = is_fast_path if len(group) == 1 else is_groupable
-            can_send = (
-                all(map(check, group)) and not has_duplicates(group) and has_consistent_seqs(group)
-            )
+            can_send = all(map(check, group)) and not has_duplicates(group)
         if not can_send:
             return None
         pair = self._take_idle()
@@ -162,11 +151,13 @@ class PostgresWriter:
             self._give_back(pair)
             return None
         try:
-            send_group(connection, self._append_group, server_info, self._wait_ms, group)
+            reply = send_group(connection, self._append, server_info, self._wait_ms, group)
         except psycopg.Error:
             connection.close()  # the statement was not sent completely, so nothing is stored
             return None
-        return PostgresExchange(connection, group, lambda: self._release(pair), self._settings)
+        return PostgresExchange(
+            connection, reply, group, lambda: self._release(pair), self._settings
+        )
 
     def _release(self, pair: WriterConnection) -> None:
         self._give_back(pair)
@@ -189,7 +180,7 @@ class PostgresWriter:
             paths["fast" if fast else "validated"].append(index)
         # The statement refuses such requests only as a group; `decide` answers each of them.
         fast_requests = [group[index] for index in paths["fast"]]
-        if has_duplicates(fast_requests) or not has_consistent_seqs(fast_requests):
+        if has_duplicates(fast_requests):
             paths["validated"] = sorted(paths["validated"] + paths["fast"])
             paths["fast"] = []
         outcomes: dict[int, Outcome] = {}
@@ -228,15 +219,9 @@ class PostgresWriter:
     def _commit_fast(
         self, connection: Connection, server_info: ServerInfo, requests: list[AppendRequest]
     ) -> list[Outcome]:
-        if sum(len(request.events) for request in requests) >= BATCH_MIN_EVENTS:
-            numbers = append_batch(
-                connection, self._append_batch, server_info, self._wait_ms, requests
-            )
-            return build_receipts(requests, *numbers)
-        send_group(connection, self._append_group, server_info, self._wait_ms, requests)
+        reply = send_group(connection, self._append, server_info, self._wait_ms, requests)
         # Without a deadline: the server ends the statement by its own timeout (B14), and the caller
         # of a queued append waits no longer than its own. Keepalives end a lost connection.
-        reply = GroupReply(connection)
         reply.wait()
         return build_receipts(requests, *reply.read_numbers())
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.pages import Block, blocks, name_of, pages
+from tests.docs.pages import ROOT, Block, blocks, name_of, pages
 
 PUBLIC_MODULES = {
     "seriatim",
@@ -56,6 +56,19 @@ def test_pages_import_public_modules() -> None:
     ]
 
     assert problems == [], "\n" + "\n".join(problems)
+
+
+def test_examples_import_public_modules() -> None:
+    """F1: the example applications use the package as any other program."""
+    files = sorted((ROOT / "examples").rglob("*.py"))
+    problems = [
+        f"{name_of(file)}: {problem}"
+        for file in files
+        for problem in find_problems(Block("python", (), file.read_text("utf-8"), 1))
+    ]
+
+    assert len(files) > 10
+    assert problems == []
 
 
 @pytest.mark.parametrize(

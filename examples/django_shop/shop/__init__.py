@@ -1,0 +1,1 @@
+"""A shop on Django: its read model follows the log in a process of its own."""

@@ -70,11 +70,13 @@ from seriatim.log.catalogue import Catalogue
 from seriatim.log.export_format import ExportFooter, export_log
 from seriatim.log.importer import ImportReport, import_events
 from seriatim.log.verification import VerificationReport, verify
+from seriatim.runs.follower import AsyncFollower, Follower, RunHealth
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AppendResult",
+    "AsyncFollower",
     "BackendFailure",
     "Catalogue",
     "Command",
@@ -93,6 +95,7 @@ __all__ = [
     "Explanation",
     "ExportFooter",
     "Filter",
+    "Follower",
     "Forbidden",
     "Handler",
     "IdempotencyConflict",
@@ -119,6 +122,7 @@ __all__ = [
     "Registry",
     "RegistrySettings",
     "RetryPolicy",
+    "RunHealth",
     "SchemaViolation",
     "SeriatimError",
     "Settings",

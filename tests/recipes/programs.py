@@ -21,6 +21,8 @@ from tests.fixtures.processes import free_port, kill_tree
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WAIT_S = 60.0
 WORKERS = 2
+# Uvicorn raises the signal again after it has shut down; a command ends as after Ctrl-C.
+ENDS = (0, -signal.SIGTERM, 130)
 CALL_TIMEOUT_S = 20.0
 POLL_S = 0.05
 
@@ -70,13 +72,13 @@ class Program:
         kill_tree(self._process)
         self._process.wait(WAIT_S)
 
-    def stop(self) -> None:
-        """Stop the program with SIGTERM, and check that it ends by itself, in time."""
+    def stop(self) -> int:
+        """Stop the program with SIGTERM, check that it ends in time, and return its exit code."""
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(WAIT_S)
-        # Uvicorn raises the signal again, after it has shut down.
-        assert code in (0, -signal.SIGTERM), f"it ended with {code}:\n{self.output}"
+        assert code in ENDS, f"it ended with {code}:\n{self.output}"
         assert "Traceback" not in self.output, self.output
+        return code
 
 
 def is_worker(process: psutil.Process) -> bool:

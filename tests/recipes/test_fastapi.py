@@ -27,7 +27,7 @@ def test_a_client_reads_its_own_write(url: str, log: Log) -> None:
         status, placed = server.call("PUT", "/orders/1", {"customer": "Ada", "cents": 500})
         assert status == 200
         row = server.read_own_write("1", placed["position"])
-        assert (row["customer"], row["cents"]) == ("Ada", 500)
+        assert row == {"stream_id": "1", "customer": "Ada", "cents": 500, "status": "placed"}
 
         assert server.call("PUT", "/orders/1", {"customer": "Ada", "cents": 500}) == (200, placed)
         status, problem = server.call("PUT", "/orders/1", {"customer": "Eve", "cents": 1})

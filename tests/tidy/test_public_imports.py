@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import textwrap
 from collections.abc import Iterator
 
 import pytest
@@ -22,7 +23,8 @@ EXEMPT = ("docs/ARCHITECTURE.md", "docs/decisions/")
 
 def list_imports(block: Block) -> Iterator[tuple[str, str | None]]:
     """Yield the modules of Seriatim that a code block imports, with the imported names."""
-    for node in ast.walk(ast.parse(block.text)):
+    # A page may show a method, indented as in its class.
+    for node in ast.walk(ast.parse(textwrap.dedent(block.text))):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield node.module or "", alias.name

@@ -10,9 +10,10 @@ values. For details, see `help(seriatim.Log)`, `help(seriatim.Log.read)` and so 
     aio                          the same calls for asyncio
     traces, facts, aggregates    profiles with names and rules of their own
     projections                  run and follow read models (`projection`), wait for them
+    handlers                     run and follow functions whose effects happen once (`handler`)
 
-`handler` and `open_registry` process each event once. All errors are subclasses of
-`SeriatimError`.
+`open_registry` opens the registry of processed events for consumers of your own. All errors are
+subclasses of `SeriatimError`.
 
 Example:
     import seriatim

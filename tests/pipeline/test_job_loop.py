@@ -125,7 +125,7 @@ def test_the_rate_counts_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert reports == [
         RunReport("seats", "run", 1500, 2000, 250.0),
-        RunReport("seats", "waiting for another runner", 0, 0, 0.0),
+        RunReport("seats", "waiting for another runner", 0, 0, 0.0, waits=True),
     ]
     assert report is reports[0]
     assert (report.lag, report.eta_s) == (500, 2.0)

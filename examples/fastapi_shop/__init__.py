@@ -1,1 +1,1 @@
-"""A shop on FastAPI: its own writes are read from a projection that follows in the process."""
+"""A shop on FastAPI: its projection and its handler follow the log in the web process."""

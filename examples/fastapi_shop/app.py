@@ -13,17 +13,21 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 import seriatim
-from fastapi_shop.shop import orders
+from fastapi_shop.shop import declare_confirmation, orders
 from seriatim import IdempotencyConflict, Log, NewEvent, SeriatimError
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
-    """Open the log, and keep the read model up to date until the server stops."""
+    """Open the log, and follow it until the server stops."""
     log = seriatim.open(os.environ["SHOP_LOG"])
-    # Left in reverse order: the follower finishes its batch, then the log is closed.
-    async with log.aio, log.aio.projections.follow(orders) as follower:
-        yield {"log": log, "follower": follower}
+    # Left in reverse order: effects and batches are finished, then the log is closed.
+    async with (
+        log.aio,
+        log.aio.projections.follow(orders) as projections,
+        log.aio.handlers.follow(declare_confirmation(log)) as handlers,
+    ):
+        yield {"log": log, "followers": [projections, handlers]}
 
 
 async def get_log(request: Request) -> Log:
@@ -63,8 +67,8 @@ async def get_order(order_id: str, log: OpenLog, after: int = 0) -> dict[str, An
 
 @app.get("/health")
 async def report_health(request: Request) -> JSONResponse:
-    """Report each projection of this process; 503 if one of them has failed."""
-    runs = request.state.follower.health()
+    """Report each projection and handler of this process; 503 if one of them has failed."""
+    runs = [run for follower in request.state.followers for run in follower.health()]
     body = {
         "pid": os.getpid(),
         "runs": {

@@ -1,8 +1,8 @@
-"""What the shop derives from its events: the read model of orders."""
+"""What the shop derives from its events: the read model of orders, and their confirmation."""
 
 from typing import Any
 
-from seriatim import EventRecord, projection
+from seriatim import EventRecord, Handler, Log, NewEvent, handler, projection
 
 Row = dict[str, Any]
 
@@ -20,3 +20,15 @@ def orders(row: Row | None, event: EventRecord) -> Row:
         return {"customer": placed["customer"], "cents": placed["cents"], "status": "placed"}
     row["status"] = event.event_type.removeprefix("order.")
     return row
+
+
+def declare_confirmation(log: Log) -> Handler:
+    """Declare the handler that confirms each order once, by an event of its own."""
+
+    @handler("confirm_orders", events=["order.placed"], effect="keyed")
+    async def confirm(event: EventRecord, context: Any) -> None:
+        """Append the confirmation; the key keeps a repeated effect from storing it twice."""
+        confirmed = NewEvent("order.confirmed", stream=event.stream)
+        await log.aio.append([confirmed], idempotency_key=context.key)
+
+    return confirm

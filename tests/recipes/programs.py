@@ -16,11 +16,18 @@ from typing import Any, Self
 
 import psutil
 
+from fastapi_shop.shop import orders
+from seriatim import Log
 from tests.fixtures.processes import free_port, kill_tree
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WAIT_S = 60.0
 WORKERS = 2
+# So that the events of a killed process are handled again within seconds.
+LEASE = {
+    "PROCESSED_EVENT_LEASE_TIMEOUT_SECONDS": "5",
+    "PROCESSED_EVENT_HEARTBEAT_INTERVAL_SECONDS": "1",
+}
 # Uvicorn raises the signal again after it has shut down; a command ends as after Ctrl-C.
 ENDS = (0, -signal.SIGTERM, 130)
 CALL_TIMEOUT_S = 20.0
@@ -33,10 +40,11 @@ class Program:
     def __init__(self, command: list[str], folder: Path, **environment: str) -> None:
         # A file and not a pipe: nobody reads while the program runs.
         self._output = tempfile.NamedTemporaryFile(suffix=".out")  # noqa: SIM115 - closed at exit
+        self._command = command
         self._process = subprocess.Popen(
             [sys.executable, *command],
             cwd=folder,
-            env=os.environ | environment | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | LEASE | environment | {"PYTHONUNBUFFERED": "1"},
             stdout=self._output,
             stderr=subprocess.STDOUT,
         )
@@ -45,8 +53,10 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.kill9()
+        if kind is not None:  # pytest shows it with the failed test
+            sys.stderr.write(f"-- {' '.join(self._command)}\n{self.output}\n")
         self._output.close()
 
     @property
@@ -146,6 +156,13 @@ class WebServer(Program):
         position: int = self.wait_for(placed, f"receipt of order {order_id}")["position"]
         return position
 
+    def wait_confirmed(self, order_id: str) -> None:
+        """Wait until the handler has confirmed an order, and the read model contains it."""
+        self.wait_for(
+            lambda: self.read_own_write(order_id, 0)["status"] == "confirmed",
+            f"confirmation of order {order_id}",
+        )
+
     def read_own_write(self, order_id: str, position: int) -> Any:
         """Read an order once the read model has reached its position, with retries."""
 
@@ -154,6 +171,16 @@ class WebServer(Program):
             return response and response[0] == 200 and response[1]
 
         return self.wait_for(found, f"row of order {order_id}")
+
+
+def check_orders(log: Log, *order_ids: str) -> None:
+    """Check that each order was stored and confirmed once, and that the rows are right."""
+    for event_type in ("order.placed", "order.confirmed"):
+        found = [event.stream_id for event in log.read(types=[event_type])]
+        assert sorted(map(str, found)) == sorted(order_ids), event_type
+    log.projections.run(orders)
+    proof = log.projections.verify(orders)
+    assert (proof.equal, proof.rows) == (True, len(order_ids))
 
 
 def serve_fastapi(url: str, *options: str) -> WebServer:

@@ -58,8 +58,10 @@ def folder(tmp_path: Path) -> Path:
 def test_the_program_of_the_page_ends_on_sigterm(folder: Path, log: Log) -> None:
     """I8: the program follows the log, and releases its lease when it ends."""
     with Program(["runner.py"], folder) as runner:
-        runner.wait_printed("following ['orders']")
+        runner.wait_printed("following ['orders', 'thanks']")
         log.projections.wait_for("orders", place(log, "1"), timeout_s=60)
+        log.append([NewEvent("order.paid", stream=("order", "1"))])
+        runner.wait_printed("thanks for order 1 with key default/")
         assert log.projections.find("orders").owner
         assert runner.stop() == 0
     assert not log.projections.find("orders").owner

@@ -113,7 +113,8 @@ def append(log: Log, *names: str, event_type: str = "order.placed") -> int:
 
 def statuses(registry: Registry, **fields: Any) -> dict[str, str]:
     """Return the status of each event in the registry."""
-    return {one.event_id: one.status for one in registry.entries(EntryFilter(**fields))}
+    entries = registry.entries(EntryFilter(**fields), limit=10_000)
+    return {one.event_id: one.status for one in entries}
 
 
 # -- run
@@ -552,6 +553,23 @@ def test_until_ends_a_run(log: Log, handlers: Handlers, target: Target) -> None:
     assert target.effects == names[:5]
     handlers.run(mailer)
     assert target.effects == names
+
+
+@IN_MEMORY
+def test_a_stopped_run_does_not_skip_events(
+    log: Log, handlers: Handlers, registry: Registry, target: Target
+) -> None:
+    """G10: the cursor of a stopped run is at the last event that it has handled or deferred."""
+    names = [f"{'abc'[number % 3]}{number}" for number in range(1200)]
+    for first in range(0, len(names), 400):
+        append(log, *names[first : first + 400])
+    mailer = target.handler()
+    handlers.run(mailer, until=lambda: len(target.effects) >= 5)
+
+    [cursor] = registry.cursors()
+    assert cursor.position == len(statuses(registry)) == 500  # those that were claimed together
+    handlers.run(mailer)
+    assert sorted(target.effects) == sorted(names)
 
 
 # -- reports

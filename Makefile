@@ -9,7 +9,7 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 READY := .venv/.ready
 DEMO_LOG := sqlite:///build/demo/demo.db
-CHECKED = src tests $(wildcard bench)
+CHECKED = src tests examples $(wildcard bench)
 
 # uv trusts its own list of certificates unless told to use the machine's, as pip does.
 export UV_SYSTEM_CERTS = 1

@@ -10,9 +10,10 @@ values. For details, see `help(seriatim.Log)`, `help(seriatim.Log.read)` and so 
     aio                          the same calls for asyncio
     traces, facts, aggregates    profiles with names and rules of their own
     projections                  run and follow read models (`projection`), wait for them
+    handlers                     run and follow functions whose effects happen once (`handler`)
 
-`handler` and `open_registry` process each event once. All errors are subclasses of
-`SeriatimError`.
+`open_registry` opens the registry of processed events for consumers of your own. All errors are
+subclasses of `SeriatimError`.
 
 Example:
     import seriatim
@@ -70,11 +71,13 @@ from seriatim.log.catalogue import Catalogue
 from seriatim.log.export_format import ExportFooter, export_log
 from seriatim.log.importer import ImportReport, import_events
 from seriatim.log.verification import VerificationReport, verify
+from seriatim.runs.follower import AsyncFollower, Follower, RunHealth
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AppendResult",
+    "AsyncFollower",
     "BackendFailure",
     "Catalogue",
     "Command",
@@ -93,6 +96,7 @@ __all__ = [
     "Explanation",
     "ExportFooter",
     "Filter",
+    "Follower",
     "Forbidden",
     "Handler",
     "IdempotencyConflict",
@@ -119,6 +123,7 @@ __all__ = [
     "Registry",
     "RegistrySettings",
     "RetryPolicy",
+    "RunHealth",
     "SchemaViolation",
     "SeriatimError",
     "Settings",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
@@ -26,12 +27,16 @@ from seriatim.core.ids import hash_key
 from seriatim.core.query import Query
 from seriatim.core.request import Command
 from seriatim.core.tenants import ALL_TENANTS
+from seriatim.delivery.async_handlers import AsyncHandlers
 from seriatim.delivery.disabled_registry import open_disabled_registry
+from seriatim.delivery.entries import DeadLetterTarget
+from seriatim.delivery.handlers import Handlers
 from seriatim.delivery.log_origin import LogOrigin
 from seriatim.delivery.registry import Registry
 from seriatim.delivery.registry_database import OLDEST_TABLE
 from seriatim.delivery.registry_database import REGISTRY_PURPOSE as REGISTRY
-from seriatim.log.async_log import AsyncLog
+from seriatim.log.async_iteration import AsyncExecutor
+from seriatim.log.async_log import BaseAsyncLog
 from seriatim.log.base import BaseLog
 from seriatim.log.decision import Decider, Decision, decide_and_append
 from seriatim.log.projections import ReadModelConnections
@@ -54,8 +59,55 @@ _SERVICE_SCHEMES = ("http:", "https:")
 _SECRET_OPTIONS = ("pass", "key", "secret", "token")
 
 
+class AsyncLog(BaseAsyncLog):
+    """An open log for asyncio, with its handlers.
+
+    Example:
+        async with seriatim.open("memory:").aio as orders:
+            await orders.append([NewEvent("order.placed", {"id": 1})])
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        executor: AsyncExecutor = asyncio.to_thread,
+        compute: AsyncExecutor | None = None,
+    ) -> None:
+        super().__init__(log, executor, compute)
+        self._full_log = log
+
+    @property
+    def handlers(self) -> AsyncHandlers:
+        """The handlers in the default registry; see `Log.handlers`."""
+        return AsyncHandlers(self._full_log.handlers)
+
+    def handlers_at(
+        self,
+        registry: str,
+        settings: RegistrySettings | None = None,
+        *,
+        dead_letters: DeadLetterTarget | None = None,
+    ) -> AsyncHandlers:
+        """Return the handlers in the registry at a URL; see `Log.handlers_at`.
+
+        Example:
+            handlers = log.aio.handlers_at("sqlite:///registry.db")
+        """
+        return AsyncHandlers(
+            self._full_log.handlers_at(registry, settings, dead_letters=dead_letters)
+        )
+
+    def for_tenant(self, tenant_id: str) -> AsyncLog:
+        """Return this log for another tenant; see `Log.for_tenant`.
+
+        Example:
+            await log.aio.for_tenant("acme").append([NewEvent("order.placed", {"total": 12})])
+        """
+        return AsyncLog(self._full_log.for_tenant(tenant_id), self._execute, self._compute)
+
+
 class Log(BaseLog):
-    """An open log, with its asyncio interface and the three profiles.
+    """An open log, with its asyncio interface, its handlers and the three profiles.
 
     Example:
         with seriatim.open("memory:") as orders:
@@ -63,10 +115,66 @@ class Log(BaseLog):
             print([record.event_type for record in orders.read()])
     """
 
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: Settings | None = None,
+        guard: Guard = DEFAULT_GUARD,
+        tenant_id: str = DEFAULT_TENANT,
+        read_models: ReadModelConnections | None = None,
+        locate_registry: Callable[[], str] | None = None,
+    ) -> None:
+        """Create a log; users call `seriatim.open`.
+
+        `locate_registry` returns the URL of the default registry, as `read_models` that of the
+        default read model; None if there is none.
+        """
+        super().__init__(
+            store, settings=settings, guard=guard, tenant_id=tenant_id, read_models=read_models
+        )
+        self._locate_registry = locate_registry
+
     @property
     def aio(self) -> AsyncLog:
         """The log for asyncio."""
         return AsyncLog(self)
+
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers in this log's default registry.
+
+        Raises:
+            InvalidArgument: The log has no default registry, because it is a service's.
+        """
+        if self._locate_registry is None:
+            msg = "this log has no default registry: name one with log.handlers_at(url)"
+            raise InvalidArgument(msg, details={"argument": "registry"})
+        return self.handlers_at(self._locate_registry())
+
+    def handlers_at(
+        self,
+        registry: str,
+        settings: RegistrySettings | None = None,
+        *,
+        dead_letters: DeadLetterTarget | None = None,
+    ) -> Handlers:
+        """Return the handlers in the registry at a URL.
+
+        Args:
+            registry: The URL of the registry, or of a log whose default registry is meant; it is
+                created if necessary.
+            settings: Leases and the behaviour in an outage; by default those of the environment.
+            dead_letters: Where dead letters are sent besides the registry.
+
+        Example:
+            handlers = log.handlers_at("sqlite:///registry.db", RegistrySettings(lease_s=60))
+        """
+
+        def open_it(registry_settings: RegistrySettings) -> Registry:
+            return open_registry(registry, registry_settings, log=self)
+
+        return Handlers(self, open_it, settings, dead_letters)
 
     @property
     def traces(self) -> Traces:
@@ -179,12 +287,14 @@ def open_log(
         raise InvalidArgument(msg, details={"argument": "token"})
     store = open_store(log_url, log_settings, create=create)
     try:
+        folder = _TemporaryFolder()
         return Log(
             store,
             settings=log_settings,
             guard=_find_guard(guard),
             tenant_id=DEFAULT_TENANT if tenant_id is None else tenant_id,
-            read_models=_make_read_models(log_url),
+            read_models=_make_read_models(log_url, folder),
+            locate_registry=lambda: registry_url(_locate_database(log_url, folder)),
         )
     except BaseException:
         store.close()
@@ -438,21 +548,21 @@ def _has_no_schema(url: str) -> bool:
     return not url.startswith("sqlite:") and "schema" not in split_options(url)[1]
 
 
-def _make_read_models(url: str) -> ReadModelConnections:
-    if url.startswith("memory:"):
-        folder = _TemporaryFolder()
-        return ReadModelConnections(
-            find_read_model,
-            lambda tenant_id: read_model_url(folder.locate("log.db"), tenant_id),
-            open_read_model,
-        )
+def _make_read_models(url: str, folder: _TemporaryFolder) -> ReadModelConnections:
     return ReadModelConnections(
-        find_read_model, lambda tenant_id: read_model_url(url, tenant_id), open_read_model
+        find_read_model,
+        lambda tenant_id: read_model_url(_locate_database(url, folder), tenant_id),
+        open_read_model,
     )
 
 
+def _locate_database(url: str, folder: _TemporaryFolder) -> str:
+    """Return the URL from which those of read models and registry are derived."""
+    return folder.locate("log.db") if url.startswith("memory:") else url
+
+
 class _TemporaryFolder:
-    """A folder for the read models of a log in memory; it is removed together with the log."""
+    """A folder for the databases beside a log in memory; it is removed together with the log."""
 
     def __init__(self) -> None:
         self._path = ""

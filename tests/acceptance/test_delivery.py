@@ -1,17 +1,24 @@
 """The commands publish, reconcile, work, registry and dlq."""
 
+import os
+import signal
+import socket
+from contextlib import closing
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 import seriatim
 from seriatim import NewEvent, RetryPolicy, handler, open_registry
 from seriatim.factory import registry_url
+from seriatim.testing.factories import wait_for
 from tests.acceptance.cli_program import Program
 from tests.fixtures.spark import kafka_packages
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_java")]
 
+LOCAL = ("--engine", "local")
 DECLARED = """
 from pathlib import Path
 
@@ -40,12 +47,14 @@ def effects(program: Program) -> list[str]:
     return [line.split()[0] for line in lines]
 
 
-def test_handler_lifecycle(sqlite: Program) -> None:
-    """G5: work, status, dead letters, retry after a fix, and pause; errors have no traceback."""
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_handler_lifecycle(sqlite: Program, engine: str) -> None:
+    """G5, I10: work, dead letters, retry after a fix, and pause; errors have no traceback."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     missing = sqlite("registry", "status")
     fill(sqlite, "1A", "13F", "1C")
-    ran = sqlite("work", "shop:seats", "--json")
+    work = ("work", "shop:seats", "--engine", engine)
+    ran = sqlite(*work, "--json")
     status = sqlite("registry", "status").out
     dead_letters = sqlite("dlq", "list", "--json").lines
     details = sqlite("dlq", "show", dead_letters[0]["event_id"])
@@ -53,7 +62,7 @@ def test_handler_lifecycle(sqlite: Program) -> None:
     unspecified = sqlite("dlq", "retry")
     Path(sqlite.folder, "mended").touch()
     retried = sqlite("dlq", "retry", "--event", dead_letters[0]["event_id"], "--json")
-    again = sqlite("work", "shop:seats", "--json")
+    again = sqlite(*work, "--json")
 
     assert (missing.code, "there is no registry" in missing.err) == (3, True)
     assert (ran.code, ran.json["done"], ran.json["dead"], ran.json["kept"]) == (0, 1, 1, 1)
@@ -68,10 +77,35 @@ def test_handler_lifecycle(sqlite: Program) -> None:
     assert effects(sqlite) == ["1A", "13F", "1C"]
     assert sqlite("dlq", "drop", "--all", "--reason", "none left").code == 1
     assert sqlite("registry", "pause", "seats", "--reason", "deploying").code == 0
-    paused = sqlite("work", "shop:seats")
+    paused = sqlite(*work)
     assert (paused.code, "paused: deploying" in paused.err) == (5, True)
     assert sqlite("registry", "resume", "seats").code == 0
     assert "Traceback" not in missing.err + unspecified.err + paused.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_signal_ends_a_live_local_handler(sqlite: Program, number: int) -> None:
+    """G7, M2: a live handler on the local engine reports metrics, and leaves no claim behind."""
+    Path(sqlite.folder, "shop.py").write_text(DECLARED)
+    fill(sqlite, "1A")
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    following = sqlite.start(
+        *("work", "shop:seats", "--engine", "local", "--live", "--metrics", address)
+    )
+    wait_for(lambda: Path(sqlite.folder, "effects").exists())
+    fill(sqlite, "1B", "1C")
+    wait_for(lambda: len(effects(sqlite)) == 3)
+    text = 'seriatim_job_position{job="seats"} 3.0'
+    wait_for(lambda: text in urlopen(f"http://{address}/metrics").read().decode())
+    os.killpg(following.pid, number)
+    _, output = following.communicate(timeout=60)
+
+    assert following.returncode == 130
+    assert b"Traceback" not in output
+    assert b"press Ctrl-C to stop" in output
+    with closing(open_registry(registry_url(sqlite.env["SERIATIM_URL"]))) as registry:
+        assert [(one.status, one.count) for one in registry.counts(finished=True)] == [("done", 3)]
 
 
 def test_operator_commands_report_missing_events(sqlite: Program) -> None:
@@ -166,8 +200,11 @@ def test_publish_reconcile_and_work_from_kafka(sqlite: Program, topic_url: str) 
         (("work", "nowhere:thing"), "cannot be imported"),
         (("work", "shop:effects"), "is not a handler"),
         (("work", "shop:seats", "--role", "boss"), "must be one of"),
+        (("work", "shop:seats", *LOCAL, "--from", "kafka://x:1/t"), "a topic needs Spark"),
+        (("work", "shop:seats", *LOCAL, "--master", "local[1]"), "leave it out with --engine"),
+        (("work", "shop:seats", *LOCAL, "--on-outage", "dlq"), "dlq needs a dead-letter topic"),
     ],
-    ids=["address", "secret", "setting", "module", "name", "role"],
+    ids=["address", "secret", "setting", "module", "name", "role", "source", "master", "dlq"],
 )
 def test_invalid_options_are_refused(sqlite: Program, command: tuple[str, ...], words: str) -> None:
     """K: invalid options are refused before anything starts, with the reason."""

@@ -62,6 +62,20 @@ def test_a_missing_extra_is_named(
     assert "Traceback" not in output
 
 
+def test_a_handler_without_spark(sqlite: Program) -> None:
+    """I10: without Spark, `work` names both ways on, and the local engine needs nothing of it."""
+    Path(sqlite.folder, "shop.py").write_text(
+        "import seriatim\n"
+        "quiet = seriatim.handler('quiet', effect='keyed')(lambda event, context: None)\n"
+    )
+    sqlite("append", "seat.reserved", "{}")
+    code, output = run_without(sqlite, SPARK, "work", "shop:quiet")
+    assert code == 4
+    assert "pip install 'seriatim[spark]', or run it in this process with --engine local" in output
+    code, output = run_without(sqlite, SPARK, "work", "shop:quiet", "--engine", "local", "--json")
+    assert (code, '"done":1' in output.replace(" ", "")) == (0, True), output
+
+
 @pytest.mark.parametrize(
     "args",
     [

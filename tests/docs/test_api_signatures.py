@@ -50,10 +50,10 @@ def test_signatures_equal_the_code(name: str) -> None:
     defaults: dict[str, ast.expr | None] = dict(
         zip(positional, [*[None] * required, *arguments.defaults], strict=True)
     )
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        defaults[argument.arg] = default
     if arguments.vararg is not None:
         defaults[arguments.vararg.arg] = None
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        defaults[argument.arg] = default
 
     assert list(defaults) == list(signature.parameters)
     for parameter in signature.parameters.values():

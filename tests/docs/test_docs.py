@@ -61,6 +61,8 @@ def test_examples_run(
 ) -> None:
     """Every page runs from top to bottom in its own folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    request.addfinalizer(lambda: forget_modules(tmp_path))
     space: dict[str, Any] = {"__name__": "__docs__"}
     port = free_port()
     serving = PageService(tmp_path, port)
@@ -82,6 +84,13 @@ def test_examples_run(
         elif block.language == "console":
             environment = console_environment(url if "postgres" in block.words else "")
             run_console(block, name, serving, environment)
+
+
+def forget_modules(folder: Path) -> None:
+    """Forget the modules that a page has imported, so that the next page imports its own."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
 
 
 def make_role(url: str) -> None:

@@ -49,7 +49,7 @@ from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.guard import BUILT_IN_GUARDS
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
 from seriatim.delivery.claims import Status
-from seriatim.log.async_log import AsyncLog
+from seriatim.factory import AsyncLog
 from seriatim.log.projections import Projections
 from seriatim.log.query_execution import QueryResult
 from seriatim.pipeline.builtin_projections import BUILTIN_PROJECTIONS

@@ -1,13 +1,25 @@
 """A standalone cluster: every job runs as it does locally, and survives a lost worker (J2)."""
 
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import seriatim
 from seriatim.factory import open_read_model, read_model_url
+from seriatim.spark import java_home
 from seriatim.store.readmodel.model import ReadModel
-from tests.fixtures.spark_cluster import WORKERS, SparkCluster
+from tests.docs.pages import blocks, read, section
+from tests.fixtures.processes import free_port, kill_tree
+from tests.fixtures.spark_cluster import START_TIMEOUT_S, WORKERS, SparkCluster
 from tests.pipeline.jobs.partition_spread import ROWS
 from tests.pipeline.project.support import digest_in_python, fill, seats
 
@@ -93,3 +105,45 @@ def test_a_projection_survives_a_killed_worker(
         assert digest(model) == expected
     finally:
         model.close()
+
+
+def documented_commands(replaced: Mapping[str, str]) -> list[list[str]]:
+    """Return the commands of the page that start a cluster, for this machine."""
+    [block] = blocks(section(read("docs/howto/spark-cluster.md"), "Start a standalone cluster"))
+    text = block.text
+    for name, value in replaced.items():
+        assert name in text
+        text = text.replace(name, value)
+    return [shlex.split(line) for line in text.splitlines()]
+
+
+def count_workers(ui_port: int) -> int:
+    """Return the number of live workers on the web page of the master."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{ui_port}/json/", timeout=5) as page:
+            return int(json.load(page)["aliveworkers"])
+    except OSError:
+        return 0
+
+
+def test_documented_commands_start_a_cluster(tmp_path: Path) -> None:
+    """J2: the commands of the page start a master and a worker that registers with it."""
+    port, ui_port = free_port(), free_port()
+    replaced = {"head": "127.0.0.1", "7077": str(port), "8080": str(ui_port), "8g": "1g"}
+    environment = os.environ | {
+        "JAVA_HOME": str(java_home(tmp_path / "java")),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
+    }
+    with ExitStack() as stack, (tmp_path / "out").open("wb") as out:
+        for command in documented_commands(replaced):
+            process = subprocess.Popen(
+                command, env=environment, cwd=tmp_path, stdout=out, stderr=out
+            )
+            stack.callback(kill_tree, process)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not count_workers(ui_port):
+            assert time.monotonic() < deadline, (tmp_path / "out").read_text()[-4000:]
+            time.sleep(0.2)

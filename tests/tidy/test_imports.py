@@ -69,6 +69,7 @@ ALLOWED_IMPORTS = {
     "__init__": {
         "core",
         "store",
+        "runs",
         "log",
         "factory",
         "profiles",

@@ -2,11 +2,12 @@
 
 import ast
 import importlib
+import textwrap
 from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.pages import Block, blocks, name_of, pages
+from tests.docs.pages import ROOT, Block, blocks, name_of, pages
 
 PUBLIC_MODULES = {
     "seriatim",
@@ -22,7 +23,8 @@ EXEMPT = ("docs/ARCHITECTURE.md", "docs/decisions/")
 
 def list_imports(block: Block) -> Iterator[tuple[str, str | None]]:
     """Yield the modules of Seriatim that a code block imports, with the imported names."""
-    for node in ast.walk(ast.parse(block.text)):
+    # A page may show a method, indented as in its class.
+    for node in ast.walk(ast.parse(textwrap.dedent(block.text))):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield node.module or "", alias.name
@@ -56,6 +58,19 @@ def test_pages_import_public_modules() -> None:
     ]
 
     assert problems == [], "\n" + "\n".join(problems)
+
+
+def test_examples_import_public_modules() -> None:
+    """F1: the example applications use the package as any other program."""
+    files = sorted((ROOT / "examples").rglob("*.py"))
+    problems = [
+        f"{name_of(file)}: {problem}"
+        for file in files
+        for problem in find_problems(Block("python", (), file.read_text("utf-8"), 1))
+    ]
+
+    assert len(files) > 10
+    assert problems == []
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ import pytest
 import seriatim
 import seriatim.server
 from seriatim import telemetry
-from seriatim.log.async_log import AsyncLog
+from seriatim.delivery.async_handlers import AsyncHandlers
+from seriatim.delivery.handlers import Handlers
+from seriatim.factory import AsyncLog
 from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.projections import Projections
 from seriatim.log.subscription import Subscription, Tail
@@ -49,6 +51,8 @@ CLASSES: tuple[type, ...] = (
     Tail,
     Projections,
     AsyncProjections,
+    Handlers,
+    AsyncHandlers,
     Follower,
     AsyncFollower,
     telemetry.JobMetrics,
@@ -68,12 +72,14 @@ INTERNAL = {
     *("open_jobs", "purge_responses", "release_reservation", "reserve", "secret"),
     *("store_response", "tokens_after"),
     *("append_draft", "draft", "read_page", "iterate_batches"),
+    *("make_runs", "run_once"),
     *("make_owner", "remember_owner", "check_position", "get_progress", "emit", "record"),
 }
 NAMES: dict[str, Any] = {
     **{name: getattr(seriatim, name) for name in seriatim.__all__ if name != "open"},
     **{name: getattr(telemetry, name) for name in telemetry.__all__},
     "seriatim": seriatim,
+    "asyncio": asyncio,
     "msgspec": msgspec,
     "closing": closing,
     "send_receipt": lambda *_, **__: None,  # a call of the user

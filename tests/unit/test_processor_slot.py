@@ -16,7 +16,7 @@ from seriatim.api.tenant_limiter import TenantLimiter
 from seriatim.api.thread_pools import LARGE_BODY_BYTES, ProcessorSlot, ThreadPools
 from seriatim.core.event import NewEvent
 from seriatim.core.request import ExpectedSeq
-from seriatim.log.async_log import AsyncLog
+from seriatim.factory import AsyncLog
 
 
 async def pass_iterations() -> None:

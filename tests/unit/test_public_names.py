@@ -17,7 +17,7 @@ import seriatim.spark
 import seriatim.telemetry
 import seriatim.testing
 from seriatim.core import errors
-from seriatim.log.async_log import AsyncLog
+from seriatim.factory import AsyncLog
 
 PUBLIC_MODULES = (seriatim.guards, seriatim.server, seriatim.spark, seriatim.telemetry)
 CONTRACT_CODES = """

@@ -13,8 +13,10 @@ from mypy import api
 
 import seriatim
 from seriatim import Log, NewEvent
+from seriatim.delivery.async_handlers import AsyncHandlers
+from seriatim.delivery.handlers import Handlers
+from seriatim.factory import AsyncLog
 from seriatim.log.arguments import ReadFilters, make_read_spec
-from seriatim.log.async_log import AsyncLog
 from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.catalogue import EventFields
 from seriatim.log.projections import Projections
@@ -37,7 +39,7 @@ class OrderPlaced(msgspec.Struct):
     total: int
 
 
-def call(log: seriatim.Log, record: EventRecord) -> None:
+def call(log: seriatim.Log, record: EventRecord, receipts: seriatim.Handler) -> None:
     log.read(types=["x"], after=1, until=2, newest_first=True, limit=3, batch_size=4)
     log.read(typ=["x"])  # Unexpected keyword argument "typ" for "read"
     log.read(after="1")  # Argument "after" to "read"
@@ -64,12 +66,18 @@ def call(log: seriatim.Log, record: EventRecord) -> None:
     log.facts.subscribe("name", pol_s=1.0)  # Unexpected keyword argument "pol_s"
     log.traces.list_events(trace_id="t-1", limit=5)
     log.traces.list_events(trace="t-1")  # Unexpected keyword argument "trace"
+    done: int = log.handlers.run(receipts, batch_events=10).done
+    log.handlers.run(receipts, batch=10)  # Unexpected keyword argument "batch" for "run"
+    log.handlers.follow(receipts, "mailer")  # Argument 2 to "follow"
     log.aggregates.append([NewEvent("x")], org_id="acme", actor_id="u-1")
     log.aggregates.append([NewEvent("x")], actor=1)  # Unexpected keyword argument "actor"
     seriatim.open("memory:", tennant_id="x")  # Unexpected keyword argument "tennant_id"
 
 
-async def call_async(log: seriatim.Log) -> None:
+async def call_async(log: seriatim.Log, receipts: seriatim.Handler) -> None:
+    await log.aio.handlers.run(receipts, redeclare=True)
+    await log.aio.handlers.run(receipts, redeclare="x")  # Argument "redeclare" to "run"
+    log.aio.for_tenant("acme").handlers.follow(receipts, live=True)  # Unexpected keyword argument
     async for batch in log.aio.read_batches(batch_size=10):
         print(batch[0].position)
     log.aio.read_batches(foo=1)  # Unexpected keyword argument "foo" for "read_batches"
@@ -172,6 +180,7 @@ def test_help_lists_parameters() -> None:
         (Traces, AsyncTraces),
         (Aggregates, AsyncAggregates),
         (Projections, AsyncProjections),
+        (Handlers, AsyncHandlers),
         (Follower, AsyncFollower),
     ],
 )

@@ -36,7 +36,7 @@ from seriatim.core.ids import compose_key
 from seriatim.core.limits import KIB, MIB
 from seriatim.delivery.registry import Registry
 from seriatim.factory import Log
-from seriatim.log.async_log import AsyncLog
+from seriatim.log.async_log import BaseAsyncLog
 from seriatim.store.port import Finding, ServiceStore
 from seriatim.wire.messages import StorageResponse
 from seriatim.wire.problems import Problem, problem_from_error
@@ -215,7 +215,7 @@ class Service:
         self.hub = Hub(log, self.run, self.memory, self.bounds.report, buffer=serving.tail_buffer)
         self._authenticator = Authenticator(access, self.run_access)
         self._tokens_optional = serving.open_on_loopback
-        self._views: dict[str, tuple[Log, AsyncLog]] = {}
+        self._views: dict[str, tuple[Log, BaseAsyncLog]] = {}
         self.diagnose = CachedCall(self._diagnose)
         self.inspect_storage = CachedCall(self._inspect_storage)
         self._secret = access.secret("tips")  # the stored name must not change
@@ -394,18 +394,18 @@ class Service:
         """Return the log of a tenant."""
         return self._view(tenant_id)[0]
 
-    def aio(self, tenant_id: str) -> AsyncLog:
+    def aio(self, tenant_id: str) -> BaseAsyncLog:
         """Return the async log of a tenant; its threads count against the tenant's reads."""
         return self._view(tenant_id)[1]
 
-    def _view(self, tenant_id: str) -> tuple[Log, AsyncLog]:
+    def _view(self, tenant_id: str) -> tuple[Log, BaseAsyncLog]:
         views = self._views.get(tenant_id)
         if views is None:
             if len(self._views) >= _VIEWS_MAX:
                 self._views = {}
             log = self.log.for_tenant(tenant_id)
             run, compute = self._threads.run_for_tenant, self._threads.compute_for
-            aio = AsyncLog(log, partial(run, tenant_id), partial(compute, tenant_id))
+            aio = BaseAsyncLog(log, partial(run, tenant_id), partial(compute, tenant_id))
             views = self._views[tenant_id] = log, aio
         return views
 

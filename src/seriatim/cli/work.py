@@ -1,8 +1,11 @@
-"""The command `seriatim work`: run a handler on Spark for the events of the log or of Kafka."""
+"""The command `seriatim work`: run a handler for the events of the log or of Kafka."""
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
@@ -20,6 +23,12 @@ from seriatim.cli.command_session import (
     load_object,
     observe_command,
 )
+from seriatim.cli.engine_option import (
+    WITHOUT_SPARK,
+    EngineName,
+    EngineOption,
+    refuse_spark_options,
+)
 from seriatim.cli.output import format_pairs, write_json
 from seriatim.cli.publish import (
     AllTenants,
@@ -35,10 +44,25 @@ from seriatim.cli.spark_session import (
     report_job_progress,
     spark_session,
 )
-from seriatim.config import default_url
-from seriatim.config.delivery import OnOutage, load_registry_settings, load_retry_limits
+from seriatim.config import Settings, default_url
+from seriatim.config.delivery import (
+    OnOutage,
+    RegistrySettings,
+    load_registry_settings,
+    load_retry_limits,
+)
 from seriatim.core.handler import Handler, check_handler
+from seriatim.delivery.entries import DeadLetterTarget
+from seriatim.delivery.handler_loop import Counts
+from seriatim.delivery.handler_runner import HandlerJob, check_outage_options, run_handler
+from seriatim.delivery.local_handler import BATCH_EVENTS, LocalHandler
+from seriatim.factory import open_registry, open_store, registry_url
 from seriatim.log.arguments import invalid_argument
+from seriatim.runs.job_loop import ProgressCallback
+from seriatim.telemetry.metrics import JobMetrics
+
+if TYPE_CHECKING:
+    from seriatim.pipeline.kafka.address import Target
 
 _ROLES = ("instance_worker", "ontology_worker", "projection_worker")
 
@@ -96,8 +120,13 @@ def work(
         bool, typer.Option("--live", help="Continue after the end is reached, until Ctrl-C.")
     ] = False,
     batch_events: Annotated[
-        int, typer.Option(min=1, help="The maximum number of events in a batch.")
-    ] = 50_000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="The maximum number of events in a batch. [default: 50,000, local 5,000]",
+            show_default=False,
+        ),
+    ] = None,
     on_outage: OutagePolicy = "pause",
     dead_letters: DeadLetterUrl = None,
     role: RetryRole = None,
@@ -105,6 +134,7 @@ def work(
     kafka: KafkaSettings = None,
     kafka_config: KafkaSettingsFile = None,
     all_tenants: AllTenants = False,
+    engine: EngineOption = "spark",
     metrics: MetricsAddress = None,
     otel: Otel = None,
     log_format: LogFormatOption = "text",
@@ -114,48 +144,159 @@ def work(
     tenant: TenantOption = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Run a handler up to the end of the log or of a topic, on Spark.
+    """Run a handler up to the end of the log or of a topic.
 
     Each event has one effect, in spite of duplicates, crashes and other workers.
     """
     with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
+        if engine == "local":
+            _refuse_spark(source, master, conf)
         handler = load_handler(path, role)
         tenant_id = select_tenant(command, all_tenants=all_tenants)
-        target = None if source is None else parse_kafka_target(source, kafka, kafka_config)
-        dead_letter_target = (
-            None if dead_letters is None else parse_kafka_target(dead_letters, kafka, kafka_config)
-        )
         settings = load_registry_settings(on_outage=cast("OnOutage", on_outage))  # checked there
+        options = _WorkOptions(
+            handler=handler,
+            source=None if source is None else parse_kafka_target(source, kafka, kafka_config),
+            registry=registry,
+            tenant_id=tenant_id,
+            settings=settings,
+            dead_letters=None
+            if dead_letters is None
+            else parse_kafka_target(dead_letters, kafka, kafka_config),
+            batch_events=batch_events,
+            redeclare=redeclare,
+        )
         if not settings.enabled:
             command.notice("the registry is disabled: duplicates and crashes will repeat effects")
-        log_url = command.url if source is None else command.explicit_url or default_url()
         with (
             observe_command(
                 "seriatim-worker", metrics=metrics, otel=otel, log_format=log_format
             ) as job_metrics,
-            spark_session(command, master, conf) as spark,
-            report_job_progress(command, handler.name, job_metrics) as report,
+            _open_job(command, engine, options, master, conf, job_metrics) as job,
         ):
-            from seriatim.pipeline.work.worker import Worker
-
-            with Worker(
-                spark,
-                handler,
-                url=log_url,
-                source=target,
-                registry=registry,
-                tenant_id=tenant_id,
-                settings=settings,
-                dead_letters=dead_letter_target,
-                batch_events=batch_events,
-                redeclare=redeclare,
-                on_progress=report,
-                metrics=job_metrics,
-            ) as worker:
-                if live:
-                    command.notice("following the source; press Ctrl-C to stop")
-                counts = worker.run(live=live)
+            if live:
+                command.notice("following the source; press Ctrl-C to stop")
+            counts = _run_job(job, engine, live=live)
         _print_summary(command, {"handler": handler.name, **msgspec.to_builtins(counts)})
+
+
+def _refuse_spark(source: str | None, master: str | None, conf: list[str] | None) -> None:
+    """Raise `InvalidArgument` for what only Spark can do."""
+    refuse_spark_options(master=master, conf=conf)
+    if source is not None:
+        raise invalid_argument(
+            "from", "a topic needs Spark: leave out --engine local, or read the log"
+        )
+
+
+class _WorkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run, on either engine."""
+
+    handler: Handler
+    source: Target | None
+    registry: str | None
+    tenant_id: str | None
+    settings: RegistrySettings
+    dead_letters: Target | None
+    batch_events: int | None
+    redeclare: bool
+
+
+@contextmanager
+def _open_job(
+    command: CommandSession,
+    engine: EngineName,
+    options: _WorkOptions,
+    master: str | None,
+    conf: list[str] | None,
+    metrics: JobMetrics | None,
+) -> Iterator[HandlerJob[Any]]:
+    """Open the handler on the chosen engine, and report its progress."""
+    name = options.handler.name
+    if engine == "local":
+        with report_job_progress(command, name, metrics) as report:
+            yield from _open_local_job(command, options, report, metrics)
+        return
+    log_url = command.url if options.source is None else command.explicit_url or default_url()
+    with (
+        spark_session(command, master, conf, alternative=WITHOUT_SPARK) as spark,
+        report_job_progress(command, name, metrics) as report,
+    ):
+        from seriatim.pipeline.work.worker import BATCH_EVENTS as SPARK_BATCH_EVENTS
+        from seriatim.pipeline.work.worker import Worker
+
+        with Worker(
+            spark,
+            options.handler,
+            url=log_url,
+            source=options.source,
+            registry=options.registry,
+            tenant_id=options.tenant_id,
+            settings=options.settings,
+            dead_letters=options.dead_letters,
+            batch_events=options.batch_events or SPARK_BATCH_EVENTS,
+            redeclare=options.redeclare,
+            on_progress=report,
+            metrics=metrics,
+        ) as worker:
+            yield worker
+
+
+def _open_local_job(
+    command: CommandSession,
+    options: _WorkOptions,
+    report: ProgressCallback,
+    metrics: JobMetrics | None,
+) -> Iterator[LocalHandler]:
+    dead_letters: DeadLetterTarget | None = None
+    if options.dead_letters is not None:
+        from seriatim.pipeline.kafka.client import DeadLetterTopic
+
+        dead_letters = DeadLetterTopic(options.dead_letters)
+    check_outage_options(
+        options.handler, options.settings, has_dead_letter_target=dead_letters is not None
+    )
+    registry_at = options.registry or registry_url(command.url)
+    with (
+        closing(open_store(command.url, Settings(), create=False)) as store,
+        closing(open_registry(registry_at, options.settings)) as registry,
+        closing(
+            LocalHandler(
+                options.handler,
+                store,
+                registry,
+                tenant_id=options.tenant_id,
+                batch_events=options.batch_events or BATCH_EVENTS,
+                redeclare=options.redeclare,
+                dead_letters=dead_letters,
+                on_progress=report,
+                metrics=metrics,
+            )
+        ) as job,
+    ):
+        yield job
+
+
+def _run_job(job: HandlerJob[Any], engine: EngineName, *, live: bool) -> Counts:
+    """Run the handler; on the local engine a first signal lets the running effect end."""
+    if engine == "spark":
+        return run_handler(job, live=live)
+    signals: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if signals:
+            signal.default_int_handler(number, frame)
+        signals.append(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        counts = run_handler(job, live=live, until=lambda: bool(signals))
+    finally:
+        for number, handle in previous.items():
+            signal.signal(number, handle)
+    if signals:
+        raise KeyboardInterrupt
+    return counts
 
 
 def _print_summary(command: CommandSession, summary: dict[str, object]) -> None:

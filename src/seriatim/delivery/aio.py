@@ -41,7 +41,10 @@ class AsyncClaimContext:
         await asyncio.to_thread(self._context.__exit__, error_type, error, trace)
 
 
-class _Cancelled(BaseException):
+_LOOP_CHECK_S = 1.0  # how often a thread checks whether the loop it waits for still exists
+
+
+class CallCancelled(BaseException):
     """The caller was cancelled: neither a success nor a failure of the event."""
 
 
@@ -54,18 +57,31 @@ class EventLoopBridge:
         self.cancelled = threading.Event()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine and return its result; called from the thread."""
-        if self.cancelled.is_set():
+        """Run a coroutine and return its result; called from the thread.
+
+        Raises:
+            CallCancelled: `cancel` was called, or the event loop has ended.
+
+        """
+        if self.cancelled.is_set() or self._loop.is_closed():
             coroutine.close()
-            raise _Cancelled
-        self._running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            raise CallCancelled
+        self._running = running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         # `cancel` may have been called before `_running` was set: it would have missed this one.
         if self.cancelled.is_set():
-            self._running.cancel()
+            running.cancel()
+        # A loop that is closed runs no callback, and would leave this thread waiting for ever.
+        while not concurrent.futures.wait([running], _LOOP_CHECK_S).done:
+            if self._loop.is_closed():
+                raise CallCancelled
         try:
-            return self._running.result()
+            return running.result()
         except concurrent.futures.CancelledError:
-            raise _Cancelled from None
+            if self.cancelled.is_set() or self._loop.is_closed():
+                raise CallCancelled from None
+            # By the effect itself, so it must count as a failed attempt.
+            msg = "the effect was cancelled"
+            raise RuntimeError(msg) from None
 
     def cancel(self) -> None:
         """Cancel the running coroutine and refuse further ones; called from the event loop."""

@@ -12,6 +12,7 @@ from seriatim.core.handler import Delivery, Handler
 from seriatim.core.tenants import check_tenant
 from seriatim.delivery.aio import AsyncRegistry
 from seriatim.delivery.claims import Claim
+from seriatim.delivery.entries import StatusCount
 from seriatim.delivery.handler_loop import Counts, settle
 from seriatim.delivery.registry import Registry
 from seriatim.delivery.registry_database import OutageRetry
@@ -86,6 +87,9 @@ class _DisabledRegistry:
         return self
 
     def due(self, *_: Any) -> list[Delivery]:
+        return []
+
+    def counts(self, **_: Any) -> list[StatusCount]:
         return []
 
     def _do_nothing(self, *_: object, **__: object) -> None:

@@ -81,6 +81,10 @@ class Counts(msgspec.Struct):
         return self
 
 
+class _StopRequested(Exception):  # noqa: N818 - not an error
+    """Ends a transaction of effects because the loop was stopped."""
+
+
 class HandlerLoop:
     """One consumer of a handler: after `handle`, each event is settled or deferred.
 
@@ -102,6 +106,7 @@ class HandlerLoop:
         dead_letters: DeadLetterTarget | None = None,
         chunk: int = _CHUNK,
         run_coroutine: RunCoroutine | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """Create a consumer.
 
@@ -112,9 +117,12 @@ class HandlerLoop:
             dead_letters: Where dead letters are sent besides the registry.
             chunk: How many events are claimed at once.
             run_coroutine: Runs the coroutines of an async handler; by default in a loop of its own.
+            stopped: Ends a chunk early when it returns true: the remaining claims are released, and
+                their events are deferred.
 
         """
         self._registry = registry
+        self._stopped = stopped
         self.handler = handler
         self._dead_letters = dead_letters
         self._start_lookup = start_lookup if handler.start else None
@@ -230,7 +238,10 @@ class HandlerLoop:
             # further crash counts as an attempt of that event only.
             self._registry.release(self.handler, claimed)
             for claim in claimed:
-                counts += self._claim_and_run([claim.delivery])
+                if self._stopped():
+                    counts += self._note_released([claim])
+                else:
+                    counts += self._claim_and_run([claim.delivery])
         elif claimed:
             counts += self._run_or_release(claimed)
         return counts
@@ -318,8 +329,12 @@ class HandlerLoop:
         try:
             with open_effect_scope(self._registry, self.handler, claimed) as scope:
                 for claim in claimed:
+                    if self._stopped():
+                        raise _StopRequested  # noqa: TRY301 - it rolls the transaction back
                     scope.check()
                     self._run_handler(claim, HandlerContext(claim, scope.connection, scope.check))
+        except _StopRequested:
+            return self._release(claimed)
         except EffectFailed as failed:
             if len(claimed) == 1:
                 return self._record_failures([(claimed[0], failed.error)])
@@ -332,7 +347,7 @@ class HandlerLoop:
         counts = Counts()
         stopped_streams: set[StreamKey | None] = set()
         for claim in claimed:
-            if claim.delivery.ordered_stream in stopped_streams:
+            if self._stopped() or claim.delivery.ordered_stream in stopped_streams:
                 counts += self._release([claim])
                 continue
             result = self._run_effects([claim])
@@ -350,7 +365,7 @@ class HandlerLoop:
         try:
             with keep_claims(self._registry, self.handler, claimed) as keeper:
                 for claim in claimed:
-                    if claim.delivery.ordered_stream in stopped_streams:
+                    if self._stopped() or claim.delivery.ordered_stream in stopped_streams:
                         released.append(claim)
                         continue
                     keeper.check()
@@ -396,7 +411,11 @@ class HandlerLoop:
             with suppress(LeaseLost):  # another consumer holds them already
                 self._registry.release(self.handler, claims)
             self._forget_claims(claims)
-            self.unsettled += [UnsettledEvent(claim.delivery, "blocked") for claim in claims]
+        return self._note_released(claims)
+
+    def _note_released(self, claims: Sequence[Claim]) -> Counts:
+        """Count released claims, whose events the registry has stored."""
+        self.unsettled += [UnsettledEvent(claim.delivery, "blocked") for claim in claims]
         return Counts(kept=len(claims))
 
     def _record_failures(self, failed: Sequence[tuple[Claim, Exception]]) -> Counts:

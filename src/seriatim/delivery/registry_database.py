@@ -8,7 +8,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, TypeVar
 
@@ -27,6 +28,17 @@ T = TypeVar("T")
 _BACKOFF = Backoff(first_s=0.1, cap_s=5.0)
 
 
+_END_CHECK_S = 0.2  # how often a wait checks whether it must end
+
+
+def _never() -> bool:
+    return False
+
+
+def _do_nothing() -> None:
+    pass
+
+
 class OutageRetry:
     """Runs operations on the registry and, with the policy `pause`, retries them in an outage.
 
@@ -37,6 +49,8 @@ class OutageRetry:
         self.policy: OnOutage = policy
         self.since: float | None = None
         self._stopped = threading.Event()
+        self._ended: Callable[[], bool] = _never
+        self._on_failure: Callable[[], None] = _do_nothing
 
     def stop(self) -> None:
         """Stop waiting: from now on the next failure is raised."""
@@ -51,8 +65,8 @@ class OutageRetry:
                 have been committed although their response was lost.
 
         Raises:
-            BackendFailure: The policy is not `pause`, the failure is not retryable, or `stop` was
-                called.
+            BackendFailure: The policy is not `pause`, the failure is not retryable, or the waiting
+                was ended.
 
         """
         for attempt in count(1):
@@ -62,15 +76,41 @@ class OutageRetry:
                 if self.policy != "pause" or not error.retryable or self._stopped.is_set():
                     raise
                 self._note_failure(error)
+                if not self._wait(_BACKOFF.delay_s(attempt)):
+                    raise
             else:
                 self._note_success()
                 return result
-            self._stopped.wait(_BACKOFF.delay_s(attempt))
             operation = retry or operation
         raise AssertionError  # the attempts never end
 
+    @contextmanager
+    def bounded(self, ended: Callable[[], bool], on_failure: Callable[[], None]) -> Iterator[None]:
+        """End the waiting in a block as soon as a function returns true.
+
+        Args:
+            ended: Ends the waiting when it returns true; the failure is then raised.
+            on_failure: Called with each failure.
+
+        """
+        self._ended, self._on_failure = ended, on_failure
+        try:
+            yield
+        finally:
+            self._ended, self._on_failure = _never, _do_nothing
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait, and return whether to try again."""
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0 and not self._ended():
+            # After `stop` there is one more attempt, whose failure is raised.
+            if self._stopped.wait(min(_END_CHECK_S, remaining)):
+                return True
+        return not self._ended()
+
     def _note_failure(self, error: BackendFailure) -> None:
-        """Log the beginning of an outage, once."""
+        """Report a failure, and log the beginning of an outage, once."""
+        self._on_failure()
         if self.since is None:
             self.since = time.monotonic()
             logger.warning("the registry cannot be reached, consumers pause: %s", error.message)

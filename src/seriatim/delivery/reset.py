@@ -267,7 +267,7 @@ class _Plan:
 
     def _list_cursors(self) -> Iterator[tuple[str, LogCursor]]:
         """Yield the cursors of workers that read this log for this tenant or for all tenants."""
-        # The names of `seriatim.pipeline.work.feeds.LogFeed`.
+        # The names of `seriatim.delivery.log_source.LogSource`.
         names = {f"log:{self._log.log_id}:{tenant}" for tenant in (self._tenant_id, "*")}
         for source, cursor in self._read("list_source_cursors"):
             if source in names:

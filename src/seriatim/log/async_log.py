@@ -53,7 +53,7 @@ _VALUE_CHARACTERS = 8  # the share of one value in this size, whatever its type
 _LOOP_EVENTS = 250
 
 
-class AsyncLog:
+class BaseAsyncLog:
     """A log for asyncio; a cancelled append that was not yet sent stores nothing.
 
     Calls that would block the event loop run in `executor`, which may limit their
@@ -505,13 +505,13 @@ class AsyncLog:
         """
         return AsyncProjections(self._log.projections_at(target), self._execute)
 
-    def for_tenant(self, tenant_id: str) -> AsyncLog:
+    def for_tenant(self, tenant_id: str) -> BaseAsyncLog:
         """Return this log for another tenant; see `Log.for_tenant`.
 
         Example:
             await log.aio.for_tenant("acme").append([NewEvent("order.placed", {"total": 12})])
         """
-        return AsyncLog(self._log.for_tenant(tenant_id), self._execute, self._compute)
+        return BaseAsyncLog(self._log.for_tenant(tenant_id), self._execute, self._compute)
 
     async def purge_commands(self, *, older_than_hours: float = 24.0) -> int:
         """Delete old command records, and return how many; see `Log.purge_commands`.

@@ -25,7 +25,7 @@ from seriatim.log.arguments import invalid_argument
 from seriatim.log.lookup import find_decision_receipt
 
 if TYPE_CHECKING:
-    from seriatim.log.async_log import AsyncLog
+    from seriatim.log.async_log import BaseAsyncLog
     from seriatim.log.base import BaseLog
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
@@ -128,7 +128,7 @@ def decide_and_append(log: BaseLog, decision: Decision, decider: Decider) -> App
 
 
 async def decide_and_append_async(
-    aio: AsyncLog, log: BaseLog, decision: Decision, decider: AsyncDecider
+    aio: BaseAsyncLog, log: BaseLog, decision: Decision, decider: AsyncDecider
 ) -> AppendResult | None:
     """Do the same as `decide_and_append` on an event loop.
 

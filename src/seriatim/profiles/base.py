@@ -20,7 +20,7 @@ from seriatim.core.errors import (
 from seriatim.core.event import AppendResult
 from seriatim.log.appender import Draft
 from seriatim.log.async_iteration import iterate_in_own_thread
-from seriatim.log.async_log import AsyncLog, iterate_in_threads
+from seriatim.log.async_log import BaseAsyncLog, iterate_in_threads
 from seriatim.log.base import BaseLog
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class PlannedAppend(Generic[T]):
         """Append, and await the result."""
         try:
             with self._field_names.translate_errors():
-                receipt = await AsyncLog(self._log).append_draft(
+                receipt = await BaseAsyncLog(self._log).append_draft(
                     self._draft, timeout=self._timeout, connection=self._connection
                 )
                 return self._finish(receipt)

@@ -35,11 +35,13 @@ class FollowedRun(msgspec.Struct, frozen=True):
         kind: Which of the two it is.
         run: Follows the log until the first argument returns true; the second one receives
             reports.
+        close: Called in the thread of the run when it ends.
     """
 
     name: str
     kind: RunKind
     run: Callable[[Callable[[], bool], ProgressCallback], object]
+    close: Callable[[], object] = lambda: None
 
 
 class RunHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,6 +226,7 @@ class _RunThread(threading.Thread):
             except Exception as error:  # noqa: BLE001 - one that fails must not stop the others
                 failures = 1 if self.health.status == "running" else failures + 1
                 self._fail(error, failures)
+        self._followed.close()
         self._set(status="stopped", activity="")
 
     def _report(self, report: RunReport) -> None:

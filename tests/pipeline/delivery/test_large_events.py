@@ -26,7 +26,7 @@ from seriatim.factory import open_registry, registry_url
 from seriatim.pipeline.kafka.address import Target, parse_target
 from seriatim.pipeline.publish.publisher import Publisher
 from seriatim.pipeline.publish.reconciliation import reconcile
-from seriatim.pipeline.work.worker import Worker
+from tests.pipeline.delivery.conftest import Workers
 from tests.pipeline.delivery.effects import make_noting_handler
 from tests.pipeline.delivery.support import decode_headers, read_messages, read_records
 from tests.pipeline.delivery.test_publish import publish
@@ -138,7 +138,7 @@ def test_an_event_over_a_low_limit_is_a_final_error(
 
 
 def test_a_large_dead_letter(
-    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+    workers: Workers, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """G5: a large event reaches the dead-letter topic, or a message without its content does."""
     append_sizes(postgres_url, LARGE, before=0, after=0)
@@ -146,8 +146,7 @@ def test_a_large_dead_letter(
     for nth, limit in enumerate((1_000_000, 4_000_000)):
         dead_letters = create_bounded_topic(f"{topic_url}-{nth}", limit)
         noter = make_noting_handler(tmp_path, retry=RetryPolicy(attempts=1), name=f"noter-{nth}")
-        with Worker(spark, noter, url=postgres_url, dead_letters=dead_letters) as worker:
-            assert worker.run().dead == 1
+        assert workers.run(noter, postgres_url, dead_letters=dead_letters).dead == 1
         [message] = read_messages(dead_letters)
         assert decode_headers(message)["seriatim-event-id"] == f"big-{LARGE}"
         value = message.value() or b""

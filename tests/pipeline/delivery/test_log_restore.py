@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 import seriatim
 from seriatim import LogIdentityChanged, NewEvent
 from seriatim.pipeline.publish.publisher import Publisher
+from tests.pipeline.delivery.conftest import Workers
 from tests.pipeline.delivery.effects import make_noting_handler, read_notes
 from tests.pipeline.delivery.support import create_topic, read_records
-from tests.pipeline.delivery.test_work import work
 
 
 def append(url: str, *names: str) -> None:
@@ -45,7 +45,7 @@ def replace_events(path: Path) -> None:
 
 @pytest.mark.parametrize("restored", [raise_epoch, lose_events, replace_events])
 def test_a_worker_stops_on_a_restored_log(
-    spark: SparkSession, tmp_path: Path, restored: Callable[[Path], None]
+    workers: Workers, tmp_path: Path, restored: Callable[[Path], None]
 ) -> None:
     """F8: a worker refuses a log with another epoch, a lower head or another event."""
     path = tmp_path / "log.db"
@@ -54,11 +54,11 @@ def test_a_worker_stops_on_a_restored_log(
     shutil.copy(path, path.with_suffix(".early"))
     append(url, "old-2", "old-3")
     noter = make_noting_handler(tmp_path)
-    assert work(spark, noter, url).done == 3
+    assert workers.run(noter, url).done == 3
     restored(path)
 
     with pytest.raises(LogIdentityChanged, match="restored or replaced"):
-        work(spark, noter, url)
+        workers.run(noter, url)
     assert [note[0] for note in read_notes(tmp_path)] == ["old-1", "old-2", "old-3"]
 
 

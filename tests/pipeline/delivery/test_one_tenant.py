@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 import seriatim
 from seriatim import NewEvent
 from seriatim.pipeline.project.stream_partitions import PartitionedRange
+from tests.pipeline.delivery.conftest import Workers
 from tests.pipeline.delivery.effects import make_noting_handler, read_notes
 from tests.pipeline.delivery.support import create_topic, read_records
 from tests.pipeline.delivery.test_publish import publish
-from tests.pipeline.delivery.test_work import work
 
 EACH = 4
 
@@ -48,9 +48,9 @@ def test_partitioned_range_of_one_tenant(shared_log: str, shares: int) -> None:
     assert [event.event_id for event in found] == event_ids("a")
 
 
-def test_a_worker_of_one_tenant(spark: SparkSession, shared_log: str, tmp_path: Path) -> None:
+def test_a_worker_of_one_tenant(workers: Workers, shared_log: str, tmp_path: Path) -> None:
     """K2: a worker for one tenant handles its events only."""
-    counts = work(spark, make_noting_handler(tmp_path), shared_log, tenant_id="a")
+    counts = workers.run(make_noting_handler(tmp_path), shared_log, tenant_id="a")
 
     assert [note[0] for note in read_notes(tmp_path)] == event_ids("a")
     assert counts.done == EACH

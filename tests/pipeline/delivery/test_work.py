@@ -1,10 +1,9 @@
-"""Workers on Spark, on the log and on Kafka: each effect once, in order."""
+"""Workers on each engine and source: each effect once, in order."""
 
 from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from http.client import HTTPConnection
@@ -33,6 +32,7 @@ from seriatim.pipeline.work.worker import Worker
 from seriatim.telemetry.metrics import JobMetrics, Metrics, MetricsServer
 from tests.fixtures.kafka_broker import KafkaBroker
 from tests.fixtures.postgres_server import PostgresServer
+from tests.pipeline.delivery.conftest import Workers
 from tests.pipeline.delivery.counting_server import CountingServer
 from tests.pipeline.delivery.effects import (
     make_noting_handler,
@@ -65,24 +65,11 @@ def is_in_order(found: list[tuple[str, str, str]]) -> bool:
     return all(stream == sorted(set(stream)) for stream in streams.values())
 
 
-def work_until_settled(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> None:
-    """Run a handler until no event is claimed or waits for a retry."""
-    registry = open_registry(more.get("registry") or registry_url(url or ""))
-    deadline = time.monotonic() + 60
-    with Worker(spark, handler, url=url, **more) as worker:
-        while any(count.status in ("failed", "claimed", "expired") for count in registry.counts()):
-            assert time.monotonic() < deadline, registry.counts()
-            worker.run()
-            time.sleep(0.05)
-        worker.run()
-    registry.close()
-
-
-def test_a_worker_on_the_log(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+def test_a_worker_on_the_log(workers: Workers, log_url: str, tmp_path: Path) -> None:
     """G7: every event has one effect, in order, and a second run has none."""
     count = append_events(log_url)
     noter = make_noting_handler(tmp_path)
-    first, second = work(spark, noter, log_url), work(spark, noter, log_url)
+    first, second = workers.run(noter, log_url), workers.run(noter, log_url)
 
     assert (first.done, second.done) == (count, 0)
     assert sorted(note[0] for note in read_notes(tmp_path)) == sorted(
@@ -91,7 +78,7 @@ def test_a_worker_on_the_log(spark: SparkSession, log_url: str, tmp_path: Path) 
     assert is_in_order(read_notes(tmp_path))
 
 
-def test_a_transactional_worker(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+def test_a_transactional_worker(workers: Workers, log_url: str, tmp_path: Path) -> None:
     """G7: a transactional effect writes one row per event in the registry's database."""
     count = append_events(log_url, each=4)
     place = registry_url(log_url)
@@ -100,7 +87,7 @@ def test_a_transactional_worker(spark: SparkSession, log_url: str, tmp_path: Pat
     with registry.engine.transaction() as session:
         table = "effects" if log_url.startswith("sqlite") else "public.effects"
         session.run(f"create table {table} (event_id text, stream_id text, seq bigint, pid bigint)")
-    work(spark, ledger, log_url)
+    workers.run(ledger, log_url)
     with registry.engine.transaction() as session:
         assert session.run(f"select count(*), count(distinct event_id) from {table}") == [
             (count, count)
@@ -108,14 +95,14 @@ def test_a_transactional_worker(spark: SparkSession, log_url: str, tmp_path: Pat
     registry.close()
 
 
-def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+def test_a_filter_and_a_start(workers: Workers, log_url: str, tmp_path: Path) -> None:
     """G4: a handler with a type filter and a start in mid-log handles its events in order."""
     with seriatim.open(log_url) as log:
         for number in range(40):
             kind = "order.paid" if number % 3 else "order.seen"
             log.append([NewEvent(kind, {"n": number}, stream=("order", f"o-{number % 4}"))])
     noter = make_noting_handler(tmp_path, events=["order.paid"], start=17)
-    work(spark, noter, log_url)
+    workers.run(noter, log_url)
 
     wanted = [
         e for e in read_stored_events(log_url) if e.position > 17 and e.event_type == "order.paid"
@@ -126,25 +113,25 @@ def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path)
     assert is_in_order(read_notes(tmp_path))
 
 
-def test_a_stream_from_zero(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+def test_a_stream_from_zero(workers: Workers, log_url: str, tmp_path: Path) -> None:
     """G4: events of a stream numbered from 0 are handled in order."""
     with seriatim.open(log_url) as log:
         log.declare(seriatim.StreamKind(name="case", first_seq=0))
         for _ in range(3):
             log.append([NewEvent("case.moved", stream=("case", "1"))])
-    work(spark, make_noting_handler(tmp_path), log_url)
+    workers.run(make_noting_handler(tmp_path), log_url)
 
     assert [note[2] for note in read_notes(tmp_path)] == ["0", "1", "2"]
 
 
-def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+def test_poison_and_a_retry(workers: Workers, log_url: str, tmp_path: Path) -> None:
     """G5: a poison event parks its stream; after a retry its stream continues."""
     count = append_events(log_url, each=5)
     bad = next(event for event in read_stored_events(log_url) if event.stream_id == "o-2")
     (tmp_path / "poison").write_text(bad.event_id)
     noter = make_noting_handler(tmp_path)
-    work(spark, noter, log_url)
-    work_until_settled(spark, noter, log_url)
+    workers.run(noter, log_url)
+    workers.run_until_settled(noter, log_url)
     registry = open_registry(registry_url(log_url))
 
     assert len(read_notes(tmp_path)) == count - 5
@@ -157,7 +144,7 @@ def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -
     (tmp_path / "poison").unlink()
     assert registry.retry(EntryFilter(status="dead")) == 1
     registry.close()
-    work_until_settled(spark, noter, log_url)
+    workers.run_until_settled(noter, log_url)
     assert len(read_notes(tmp_path)) == count
     assert is_in_order(read_notes(tmp_path))
 
@@ -208,30 +195,30 @@ def test_a_topic_of_a_restored_log(
     assert len(read_notes(tmp_path)) == 2
 
 
-def test_a_worker_after_a_restore(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_worker_after_a_restore(workers: Workers, tmp_path: Path) -> None:
     """G9: a restored log stops a worker; after a reset it handles new events once."""
     url = f"sqlite:///{tmp_path}/log.db"
     append_events(url, streams=1, each=1)
     shutil.copy(tmp_path / "log.db", tmp_path / "copy.db")
     append_events(url, streams=1, each=1)
-    assert work(spark, make_noting_handler(tmp_path), url).done == 4
+    assert workers.run(make_noting_handler(tmp_path), url).done == 4
     shutil.copy(tmp_path / "copy.db", tmp_path / "log.db")
     with seriatim.open(url) as log:
         log.store.raise_epoch()
     append_events(url, streams=1, each=2)
     with pytest.raises(LogIdentityChanged):
-        work(spark, make_noting_handler(tmp_path), url)
+        workers.run(make_noting_handler(tmp_path), url)
     registry = open_registry(registry_url(url))
     with seriatim.open(url) as log:
         [report] = registry.reset("noter", log, reason="restored")
     registry.close()
 
     assert (report.position, report.forgotten) == (2, {"done": 2})
-    assert work(spark, make_noting_handler(tmp_path), url).done == 4
+    assert workers.run(make_noting_handler(tmp_path), url).done == 4
     assert len(read_notes(tmp_path)) == 8
 
 
-def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) -> None:
+def test_an_effect_that_fails_at_commit(workers: Workers, postgres_url: str) -> None:
     """G10: a deferred constraint that fails at commit fails its event alone."""
     count = append_events(postgres_url, streams=3, each=2)
     registry = open_registry(registry_url(postgres_url))
@@ -242,7 +229,7 @@ def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) 
             "public.known (n) deferrable initially deferred, pid bigint)"
         )
         session.run("insert into public.known values (1)")
-    counts = work(spark, make_transactional_handler(), postgres_url)
+    counts = workers.run(make_transactional_handler(), postgres_url)
     failed = registry.entries(EntryFilter(status=("failed", "dead")))
     registry.close()
 
@@ -277,18 +264,18 @@ def test_foreign_messages_become_dead_letters(
     registry.close()
 
 
-def test_a_keyed_worker_over_http(spark: SparkSession, postgres_url: str) -> None:
+def test_a_keyed_worker_over_http(workers: Workers, postgres_url: str) -> None:
     """G7: a keyed effect reaches its target once per event."""
     count = append_events(postgres_url, each=4)
     with CountingServer(keyed=True) as server:
-        work(spark, make_posting_handler(server.url), postgres_url)
+        workers.run(make_posting_handler(server.url), postgres_url)
 
         assert len(server.counts) == count
         assert set(server.counts.values()) == {1}
 
 
 def test_dead_letters_as_a_topic(
-    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+    workers: Workers, spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """G5: dead letters are sent to a topic, from which a worker can read them."""
     append_events(postgres_url, each=1)
@@ -296,8 +283,8 @@ def test_dead_letters_as_a_topic(
     (tmp_path / "poison").write_text(bad.event_id)
     dead_letters = create_topic(topic_url)
     noter = make_noting_handler(tmp_path, mode="latest_wins")
-    work(spark, noter, postgres_url, dead_letters=dead_letters)
-    work_until_settled(spark, noter, postgres_url, dead_letters=dead_letters)
+    workers.run(noter, postgres_url, dead_letters=dead_letters)
+    workers.run_until_settled(noter, postgres_url, dead_letters=dead_letters)
     [letter] = read_messages(dead_letters)
 
     assert decode_headers(letter)["seriatim-handler"] == "noter"
@@ -312,7 +299,7 @@ def test_dead_letters_as_a_topic(
     assert read_notes(tmp_path)[-1][0] == bad.event_id
 
 
-def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
+def test_stop_on_poison(workers: Workers, postgres_url: str, tmp_path: Path) -> None:
     """G5: with on_poison=stop a poison event stops the worker until an operator intervenes."""
     append_events(postgres_url, each=3)
     (tmp_path / "poison").write_text(read_stored_events(postgres_url)[0].event_id)
@@ -321,7 +308,7 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
     noter = make_noting_handler(tmp_path, on_poison="stop", retry=RetryPolicy(attempts=1))
     for _ in range(2):
         with pytest.raises(Conflict, match="stopped"):
-            work(spark, noter, postgres_url)
+            workers.run(noter, postgres_url)
 
 
 @pytest.mark.parametrize(
@@ -354,32 +341,32 @@ def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_a_worker_with_a_disabled_registry(
-    spark: SparkSession, postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    workers: Workers, postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """G6: with a disabled registry every delivery has its effect, and a warning is logged."""
     count = append_events(postgres_url, each=2)
     settings = RegistrySettings(enabled=False)
     for _ in range(2):
-        work(spark, make_noting_handler(tmp_path), postgres_url, settings=settings)
+        workers.run(make_noting_handler(tmp_path), postgres_url, settings=settings)
 
     assert len(read_notes(tmp_path)) == 2 * count
     assert any("registry is OFF" in record.message for record in caplog.records)
 
 
-def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
+def test_an_outage_fails_fast(workers: Workers, postgres_url: str, tmp_path: Path) -> None:
     """G6: with fail_fast a registry outage is raised, and a later run handles all events."""
     count = append_events(postgres_url, each=1)
     settings = RegistrySettings(on_outage="fail_fast")
     nowhere = postgres_url.replace("127.0.0.1", "127.0.0.1").rsplit("@", 1)
     url = f"{nowhere[0]}@127.0.0.1:1/nothing" if len(nowhere) == 2 else "postgresql://127.0.0.1:1/x"
     with pytest.raises(BackendFailure):
-        work(spark, make_noting_handler(tmp_path), postgres_url, settings=settings, registry=url)
-    assert work(spark, make_noting_handler(tmp_path), postgres_url).done == count
+        workers.run(make_noting_handler(tmp_path), postgres_url, settings=settings, registry=url)
+    assert workers.run(make_noting_handler(tmp_path), postgres_url).done == count
 
 
 @pytest.mark.slow
 def test_metrics_of_an_outage(
-    spark: SparkSession, own_postgres: Callable[..., PostgresServer], tmp_path: Path
+    workers: Workers, own_postgres: Callable[..., PostgresServer], tmp_path: Path
 ) -> None:
     """M2: 003 §6.8: metrics report an outage of the registry, and no event is lost."""
     url = f"sqlite:///{tmp_path}/log.db"
@@ -390,10 +377,9 @@ def test_metrics_of_an_outage(
     shown_at = MetricsServer(metrics, "127.0.0.1:0")
     ended = threading.Event()
     settings = RegistrySettings(lease_s=2.0, heartbeat_s=0.5)
-    with Worker(
-        spark,
+    with workers.open(
         make_noting_handler(tmp_path),
-        url=url,
+        url,
         registry=place,
         settings=settings,
         metrics=JobMetrics(metrics),

@@ -9,8 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged
-from seriatim.core.event import LogIdentity
-from seriatim.delivery.reset import LogCursor
+from seriatim.delivery.log_source import LogSource
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import get_cluster_id, get_offsets, spark_options
 from seriatim.pipeline.kafka.messages import HEADER_PREFIX
@@ -20,7 +19,6 @@ from seriatim.pipeline.project.stream_partitions import (
     run_partitions,
 )
 from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, KafkaTask, LogTask, TaskSpec
-from seriatim.store.log_identity import find_cursor_problem
 from seriatim.store.port import Store
 
 
@@ -65,11 +63,9 @@ class LogFeed:
     ) -> None:
         self._spark = spark
         self._url = url
-        self._store = store
         self._tenant_id = tenant_id
-        self._batch_events = batch_events
-        # A reset finds the cursors of a log by this name: see `seriatim.delivery.reset`.
-        self.name = f"log:{store.identity().log_id}:{'*' if tenant_id is None else tenant_id}"
+        self._source = LogSource(store, tenant_id, batch_events)
+        self.name = self._source.name
 
     def next_batch(self, spec: TaskSpec, cursor: str | None) -> FeedBatch | None:
         """Return the next range of the log.
@@ -78,46 +74,24 @@ class LogFeed:
             LogIdentityChanged: The log was restored or replaced since the cursor was stored.
 
         """
-        after = self._position(spec, cursor)
-        head = self._store.head()
-        identity = self._store.identity()  # of the log whose head was just read
-        until = min(head, after + self._batch_events)
-        if until <= after:
+        new = self._source.next_range(spec.handler, cursor)
+        if new is None:
             return None
         part = PartitionedRange(
             url=self._url,
             tenant_id=self._tenant_id,
-            after=after,
-            until=until,
-            partition_count=choose_partition_count(self._spark, until - after),
+            after=new.after,
+            until=new.until,
+            partition_count=choose_partition_count(self._spark, new.events),
         )
-        last_event_id = self._store.event_id_at(until) or ""
-        next_cursor = LogCursor(identity.log_id, identity.epoch, until, last_event_id)
         job = run_partitions(
             self._spark,
             part.partition_count,
-            LogTask(spec=spec, part=part, log=identity),
+            LogTask(spec=spec, part=part, log=new.log),
             COUNTS_SCHEMA,
         )
-        return FeedBatch(
-            job, msgspec.json.encode(next_cursor).decode(), until - after, head - until
-        )
-
-    def _position(self, spec: TaskSpec, cursor: str | None) -> int:
-        """Return the position of a cursor, or the handler's start if there is none."""
-        if cursor is None:
-            return min(spec.handler.start, self._store.head())
-        stored = msgspec.json.decode(cursor, type=LogCursor)
-        identity = LogIdentity(stored.log_id, stored.epoch)
-        problem = find_cursor_problem(self._store, identity, stored.position, stored.last_event_id)
-        if problem is not None:
-            msg = (
-                f"the cursor of handler {spec.handler.name} {problem}: the log was restored or "
-                "replaced. Compare the handler's effects with the log, then run seriatim registry "
-                f"reset {spec.handler.name} --reason …"
-            )
-            raise LogIdentityChanged(msg, details={"handler": spec.handler.name})
-        return stored.position
+        next_cursor = self._source.make_cursor(new.log, new.until)
+        return FeedBatch(job, next_cursor, new.events, new.head - new.until)
 
 
 class KafkaFeed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -20,6 +19,7 @@ from seriatim.core.patterns import WILDCARD, NameFilter
 from seriatim.delivery.claims import Claim, PassedRange
 from seriatim.delivery.entries import DeadLetterTarget
 from seriatim.delivery.handler_loop import Counts, HandlerLoop
+from seriatim.delivery.handler_spans import trace_handler
 from seriatim.delivery.log_origin import find_ranges_before_start
 from seriatim.delivery.registry import Registry
 from seriatim.delivery.registry_database import OutageRetry
@@ -30,45 +30,7 @@ from seriatim.pipeline.project.stream_partitions import PartitionedRange
 from seriatim.pipeline.scan.options import ScanSpec
 from seriatim.pipeline.source.partition_reader import freeze_imports
 from seriatim.store.port import Store
-from seriatim.telemetry import tracer
 from seriatim.telemetry.span_export import SpanExport, join_span_export
-
-
-def trace_handler(handler: Handler) -> Handler:
-    """Return the handler with a span around each call; unchanged if tracing is off."""
-
-    def run(event: Any, context: Any) -> Any:
-        if inspect.iscoroutinefunction(handler.run):  # the span must include the awaiting
-            return _run_async(handler, event, context)
-        with _span(handler, event):
-            return handler.run(event, context)
-
-    return msgspec.structs.replace(handler, run=run) if tracer.is_active() else handler
-
-
-async def _run_async(handler: Handler, event: Any, context: Any) -> Any:
-    with _span(handler, event):
-        return await handler.run(event, context)
-
-
-def _span(handler: Handler, event: Any) -> tracer.Span:
-    """Create the span of one call; an event that is not a record has no trace to continue."""
-    metadata = getattr(event, "metadata", None)
-    return tracer.span(
-        "seriatim.handle",
-        "consumer",
-        {
-            "seriatim.handler": handler.name,
-            "seriatim.tenant": getattr(event, "tenant_id", None),
-            "seriatim.event_type": getattr(event, "event_type", None),
-            "seriatim.event_id": getattr(event, "event_id", None),
-            "seriatim.stream_type": getattr(event, "stream_type", None),
-            "seriatim.stream_id": getattr(event, "stream_id", None),
-            "seriatim.position": getattr(event, "position", None),
-        },
-        tracer.extract(metadata) if isinstance(metadata, dict) else None,
-    )
-
 
 COUNTS_SCHEMA = ", ".join(f"{name} bigint" for name in Counts.__struct_fields__)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -13,80 +11,31 @@ from pyspark.sql import DataFrame, SparkSession
 
 from seriatim.config import Settings
 from seriatim.config.delivery import RegistrySettings
-from seriatim.core.backoff import Backoff
-from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.core.errors import InvalidArgument
 from seriatim.core.handler import Delivery, Handler
 from seriatim.core.tenants import check_tenant
-from seriatim.delivery.handler_loop import Counts, handler_stopped_error
-from seriatim.delivery.registry import Registry
+from seriatim.delivery.handler_loop import Counts
+from seriatim.delivery.handler_runner import (
+    BatchOutcome,
+    HandlerJob,
+    Stopped,
+    check_outage_options,
+    run_handler,
+)
 from seriatim.factory import absolute_url, open_registry, open_store, registry_url
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.project.stream_partitions import find_zero_based_kinds
 from seriatim.pipeline.spark_errors import translate_spark_errors
-from seriatim.pipeline.work.feeds import Feed, LogFeed
+from seriatim.pipeline.work.feeds import Feed, FeedBatch, LogFeed
 from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, DeferredTask, TaskSpec
-from seriatim.runs.job_loop import JobLoop, ProgressCallback, ProgressReporter
-from seriatim.telemetry import tracer
+from seriatim.runs.job_loop import ProgressCallback
 from seriatim.telemetry.metrics import JobMetrics
 from seriatim.telemetry.span_export import current_span_export
 
-_INTERVAL_S = 2.0
-
-
-@contextmanager
-def report_registry_metrics(
-    registry: Registry, handler: str, metrics: JobMetrics | None
-) -> Iterator[None]:
-    """Report the state of the registry to metrics while a block runs.
-
-    This happens in a thread, so that an outage is reported while tasks wait for the registry.
-    """
-    if metrics is None:
-        yield
-        return
-    ended = threading.Event()
-    thread = threading.Thread(
-        target=_report_state,
-        args=(registry, handler, metrics, ended),
-        name="seriatim-monitor",
-        daemon=True,
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _report_state(
-    registry: Registry, handler: str, metrics: JobMetrics, ended: threading.Event
-) -> None:
-    clone: Registry | None = None
-    while True:
-        try:
-            # A separate connection, as the worker's thread uses the other one.
-            clone = clone or registry.clone(on_outage="fail_fast")
-            counts = {
-                state.status: state.count for state in clone.counts() if state.handler == handler
-            }
-            metrics.set_registry(handler, counts, unavailable=False)
-        except BackendFailure:
-            metrics.set_registry(handler, {}, unavailable=True)
-        if ended.wait(_INTERVAL_S):
-            break
-    if clone is not None:
-        clone.close()
-
-
 BATCH_EVENTS = 50_000
-_DUE_LIMIT = 10_000
-_POLL_S = 0.5
-# Half a second, as most failures are short: a broker that elects a leader, a lost connection.
-_BACKOFF = Backoff(first_s=0.5, cap_s=30.0)
 
 
-class Worker:
+class Worker(HandlerJob[FeedBatch]):
     """Runs one handler; several workers of a handler may run at once, in any processes.
 
     Example:
@@ -137,13 +86,12 @@ class Worker:
             check_tenant(tenant_id)
         _check_options(handler, url, source, registry, settings, dead_letters)
         registry_at = absolute_url(registry or registry_url(url or ""))
+        super().__init__(
+            handler, open_registry(registry_at, settings), on_progress=on_progress, metrics=metrics
+        )
         self._spark = spark
-        self._handler = handler
-        self._progress = ProgressReporter(handler.name, on_progress)
-        self._metrics = metrics
         self._store = None if url is None else open_store(url, Settings(), create=False)
-        self._registry = open_registry(registry_at, settings)
-        self._registry.declare(handler, replace=redeclare)
+        self.registry.declare(handler, replace=redeclare)
         self._spec = TaskSpec(
             handler=handler,
             registry_url=registry_at,
@@ -156,8 +104,7 @@ class Worker:
             span_export=current_span_export(),
         )
         self._feed = self._make_feed(source, tenant_id, batch_events)
-        self._handled_events = 0
-        self.counts = Counts()
+        self.source = self._feed.name
 
     def _make_feed(self, source: Target | None, tenant_id: str | None, batch_events: int) -> Feed:
         if source is not None:
@@ -178,11 +125,11 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._registry.close()
+        self.registry.close()
         if self._store is not None:
             self._store.close()
 
-    def run(self, *, live: bool = False, until: Callable[[], bool] = lambda: False) -> Counts:
+    def run(self, *, live: bool = False, until: Callable[[], bool] | None = None) -> Counts:
         """Handle all events up to the end of the source, or with `live` continue from there.
 
         Args:
@@ -201,55 +148,26 @@ class Worker:
             counts = worker.run()
             print(counts.done, counts.failed, counts.dead)
         """
-        with report_registry_metrics(self._registry, self._handler.name, self._metrics):
-            return self._run(live=live, until=until)
+        return run_handler(self, live=live, until=until)
 
-    def _run(self, *, live: bool, until: Callable[[], bool]) -> Counts:
-        loop = JobLoop("the worker", self._progress, backoff=_BACKOFF, live=live, until=until)
-        loop.run(lambda: self._run_step(loop))
-        return self.counts
+    def next_batch(self, cursor: str | None) -> FeedBatch | None:
+        """Return the next batch of the source."""
+        return self._feed.next_batch(self._spec, cursor)
 
-    def _run_step(self, loop: JobLoop) -> bool:
-        """Run a round, and pause if there was nothing to do; return whether the run is complete."""
-        # The state is read before every round, so that a pause takes effect between two batches.
-        idle = self._is_paused(live=loop.live) or self._run_round()
-        loop.reset_backoff()
-        if idle and loop.live:
-            loop.pause(_POLL_S)
-        return idle and not loop.live
+    def handle_batch(self, batch: FeedBatch, stopped: Stopped) -> BatchOutcome:
+        """Handle a whole batch on Spark."""
+        del stopped  # a Spark job ends with its batch
+        return BatchOutcome(
+            counts=self._run_job(batch.job),
+            cursor=batch.cursor,
+            events=batch.events,
+            lag=batch.lag,
+        )
 
-    def _run_round(self) -> bool:
-        """Handle due deferred events and one batch of new ones; return whether there were none."""
-        # The feed first, as it stops at a restored log: deferred events may no longer be in it.
-        cursor = self._registry.cursor(self._handler, self._feed.name)
-        batch = self._feed.next_batch(self._spec, cursor)
-        due = self._registry.due(self._handler, _DUE_LIMIT)
-        if due:
-            self._run_job(self._build_deferred_job(due))
-        if batch is None:
-            return not due
-        attributes: tracer.Attributes = {
-            "seriatim.handler": self._handler.name,
-            "seriatim.count": batch.events,
-        }
-        with tracer.span("seriatim.work", "consumer", attributes):
-            self._run_job(batch.job)
-        # Last: after a crash before this line the batch is repeated, and its events are duplicates.
-        self._registry.move_cursor(self._handler, self._feed.name, batch.cursor)
-        self._handled_events += batch.events
-        done = self._handled_events
-        self._progress.advance("work", done, done + batch.lag)
-        return False
-
-    def _is_paused(self, *, live: bool) -> bool:
-        """Return whether a live worker must wait; raise `Conflict` if the handler has stopped."""
-        reason = self._registry.inactive_reason(self._handler)
-        if reason is None:
-            return False
-        if live and reason.startswith("paused"):
-            self._progress.report_wait(reason)
-            return True
-        raise handler_stopped_error(self._handler, reason)
+    def handle_due(self, due: list[Delivery], stopped: Stopped) -> Counts:
+        """Handle deferred events on Spark."""
+        del stopped
+        return self._run_job(self._build_deferred_job(due))
 
     def _build_deferred_job(self, due: list[Delivery]) -> DataFrame:
         """Return the job that handles deferred events, those of a stream in one task, in order."""
@@ -267,14 +185,14 @@ class Worker:
         spread = frame.repartition(parts, "stream").sortWithinPartitions("nth")
         return spread.select("delivery").mapInArrow(DeferredTask(spec=self._spec), COUNTS_SCHEMA)
 
-    def _run_job(self, job: DataFrame) -> None:
-        """Run a job, and add its counts."""
+    def _run_job(self, job: DataFrame) -> Counts:
+        """Run a job, and return its counts."""
         with translate_spark_errors():
             rows = job.collect()
+        counts = Counts()
         for row in rows:
-            self.counts += Counts(**row.asDict())
-        if self._metrics is not None:
-            self._metrics.set_outcomes(self._handler.name, msgspec.structs.asdict(self.counts))
+            counts += Counts(**row.asDict())
+        return counts
 
 
 def _check_options(
@@ -296,18 +214,7 @@ def _check_options(
             "the log to look up earlier sequence numbers: name the log, start at 0, or use the "
             "mode latest_wins",
         )
-    if not settings.enabled and handler.effect == "transactional":
-        raise _invalid(
-            "enabled",
-            f"the transactional handler {handler.name} writes in the registry's transaction, so "
-            "the registry must be enabled",
-        )
-    if settings.on_outage == "dlq" and dead_letters is None:
-        raise _invalid(
-            "on_outage",
-            "dlq needs a dead-letter topic, outside the registry's database: name one "
-            "(--dead-letters)",
-        )
+    check_outage_options(handler, settings, has_dead_letter_target=dead_letters is not None)
 
 
 def _invalid(argument: str, problem: str) -> InvalidArgument:

@@ -1,0 +1,1 @@
+"""A shop on Django: its read model and its effects follow the log in a process of their own."""

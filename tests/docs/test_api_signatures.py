@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from seriatim import Log
+from seriatim.delivery.handlers import Handlers
 from seriatim.log.projections import Projections
 from seriatim.profiles.aggregates import Aggregates
 from seriatim.profiles.facts import Facts
@@ -16,6 +17,7 @@ from tests.docs.pages import read, rows, section
 SECTIONS: dict[str, type] = {
     "`Log`": Log,
     "`Log.projections`": Projections,
+    "`Log.handlers`": Handlers,
     "`Log.traces`": Traces,
     "`Log.facts`": Facts,
     "`Log.aggregates`": Aggregates,
@@ -50,10 +52,10 @@ def test_signatures_equal_the_code(name: str) -> None:
     defaults: dict[str, ast.expr | None] = dict(
         zip(positional, [*[None] * required, *arguments.defaults], strict=True)
     )
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        defaults[argument.arg] = default
     if arguments.vararg is not None:
         defaults[arguments.vararg.arg] = None
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        defaults[argument.arg] = default
 
     assert list(defaults) == list(signature.parameters)
     for parameter in signature.parameters.values():

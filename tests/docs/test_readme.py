@@ -14,6 +14,7 @@ SNIPPETS = [block for block in blocks(read("README.md")) if block.language == "p
 TIMEOUT_S = 300  # an example on Spark starts a JVM, on a machine that may be busy
 
 
+@pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: f"line-{block.line}")
 def test_examples_run_alone_and_again(
     block: Block, tmp_path: Path, request: pytest.FixtureRequest

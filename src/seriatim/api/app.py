@@ -444,7 +444,8 @@ class App:
         service = self.service
         if route.params is not None:
             params = request.params(route.params)
-            return _make_response(route, await route.handler(service, request, params))
+            result = await route.handler(service, request, params)
+            return result if isinstance(result, HttpStream) else _make_response(route, result)
         raw = await self._read_body(route, request)
         if not _is_json(request.headers.get(b"content-type", b"")):
             msg = "the body must be JSON: send Content-Type: application/json"
@@ -459,9 +460,7 @@ class App:
             return stream
 
         async def run() -> HttpResponse:
-            result = _make_response(route, await route.handler(service, request, body))
-            assert isinstance(result, HttpResponse)  # noqa: S101 - streams were returned above
-            return result
+            return _make_response(route, await route.handler(service, request, body))
 
         if route.writes and b"idempotency-key" in request.headers:
             return await run_once(service, request, raw, run)
@@ -720,8 +719,8 @@ class BodyAccounting:
             self.charge(-not_received)
 
 
-def _make_response(route: Route, result: Any) -> HttpResponse | HttpStream:
-    if isinstance(result, HttpResponse | HttpStream):
+def _make_response(route: Route, result: Any) -> HttpResponse:
+    if isinstance(result, HttpResponse):
         return result
     return HttpResponse(route.status, _encode(result))
 

@@ -8,7 +8,7 @@ values. For details, see `help(seriatim.Log)`, `help(seriatim.Log.read)` and so 
     tail, subscribe              follow the log
     declare, catalogue           declare stream kinds, event types and their classes
     aio                          the same calls for asyncio
-    traces, facts, aggregates    profiles with names and rules of their own
+    traces, facts, aggregates    profiles with names and rules of their own (`Aggregate`)
     projections                  run and follow read models (`projection`), wait for them
 
 `handler` and `open_registry` process each event once. All errors are subclasses of
@@ -70,10 +70,12 @@ from seriatim.log.catalogue import Catalogue
 from seriatim.log.export_format import ExportFooter, export_log
 from seriatim.log.importer import ImportReport, import_events
 from seriatim.log.verification import VerificationReport, verify
+from seriatim.profiles.aggregate_class import Aggregate
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "AppendResult",
     "BackendFailure",
     "Catalogue",

@@ -52,8 +52,9 @@ def test_signatures_equal_the_code(name: str) -> None:
     )
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         defaults[argument.arg] = default
-    if arguments.vararg is not None:
-        defaults[arguments.vararg.arg] = None
+    for variable in (arguments.vararg, arguments.kwarg):
+        if variable is not None:
+            defaults[variable.arg] = None
 
     assert list(defaults) == list(signature.parameters)
     for parameter in signature.parameters.values():

@@ -42,6 +42,7 @@ CLASSES: tuple[type, ...] = (
     AsyncFacts,
     Aggregates,
     AsyncAggregates,
+    seriatim.Aggregate,
     seriatim.Catalogue,
     seriatim.Registry,
     seriatim.server.AccessStore,
@@ -67,7 +68,7 @@ INTERNAL = {
     *("authenticate", "authenticate_id", "find_ended_tokens", "has_tokens", "mark_used"),
     *("open_jobs", "purge_responses", "release_reservation", "reserve", "secret"),
     *("store_response", "tokens_after"),
-    *("append_draft", "draft", "read_page", "iterate_batches"),
+    *("append_draft", "draft", "read_page", "iterate_batches", "finish_save"),
     *("make_owner", "remember_owner", "check_position", "get_progress", "emit", "record"),
 }
 NAMES: dict[str, Any] = {

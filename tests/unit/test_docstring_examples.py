@@ -17,7 +17,7 @@ import pytest
 
 import seriatim
 import seriatim.server
-from seriatim import telemetry
+from seriatim import telemetry, testing
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.projections import Projections
@@ -52,6 +52,7 @@ CLASSES: tuple[type, ...] = (
     AsyncProjections,
     Follower,
     AsyncFollower,
+    testing.HandlerRunner,
     telemetry.JobMetrics,
     telemetry.LogMetrics,
     telemetry.Metrics,
@@ -69,6 +70,7 @@ INTERNAL = {
     *("open_jobs", "purge_responses", "release_reservation", "reserve", "secret"),
     *("store_response", "tokens_after"),
     *("append_draft", "draft", "read_page", "iterate_batches", "finish_save"),
+    "take_fault",
     *("make_owner", "remember_owner", "check_position", "get_progress", "emit", "record"),
 }
 NAMES: dict[str, Any] = {
@@ -123,6 +125,7 @@ DOCUMENTED: dict[str, object] = {
         )
     },
     **{name: getattr(seriatim.server, name) for name in seriatim.server.__all__},
+    **{name: getattr(testing, name) for name in ("check_batches", "fold", "given")},
 }
 EXAMPLES = {name: code for name, one in DOCUMENTED.items() if (code := find_example(one))}
 ENDLESS = {"serve"}  # it serves until the process is interrupted
@@ -221,7 +224,12 @@ def open_access(opened: ExitStack, _: seriatim.Log) -> seriatim.server.AccessSto
     return opened.enter_context(closing(seriatim.server.open_access("sqlite:///access.db")))
 
 
-PARTS = {"registry": open_registry, "access": open_access}
+def open_runner(opened: ExitStack, _: seriatim.Log) -> testing.HandlerRunner:
+    """Return a runner of a handler."""
+    return opened.enter_context(testing.HandlerRunner(receipts))
+
+
+PARTS = {"registry": open_registry, "access": open_access, "runner": open_runner}
 
 
 def run(code: CodeType, namespace: dict[str, Any]) -> None:

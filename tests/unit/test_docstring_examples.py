@@ -69,7 +69,7 @@ INTERNAL = {
     *("authenticate", "authenticate_id", "find_ended_tokens", "has_tokens", "mark_used"),
     *("open_jobs", "purge_responses", "release_reservation", "reserve", "secret"),
     *("store_response", "tokens_after"),
-    *("append_draft", "draft", "read_page", "iterate_batches", "finish_save"),
+    *("append_draft", "draft", "read_page", "iterate_batches"),
     "take_fault",
     *("make_owner", "remember_owner", "check_position", "get_progress", "emit", "record"),
 }

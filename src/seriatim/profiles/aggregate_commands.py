@@ -50,7 +50,7 @@ def _check_and_number(log: BaseLog, aggregate: Aggregate[Any]) -> None:
         aggregate.new_events[index] = replace(event, event_id=event_id, stream_seq=seq)
 
 
-def mark_saved(aggregate: Aggregate[Any], result: AggregateAppendResult) -> None:
+def _mark_saved(aggregate: Aggregate[Any], result: AggregateAppendResult) -> None:
     """Move the new events of an aggregate to its past, after they were stored."""
     saved_ids = [event.event_id for event in aggregate.new_events]
     if result.replayed and result.event_ids != saved_ids:
@@ -93,6 +93,21 @@ def plan_save(
     )
     finish, names = AggregateAppendResult, EVENT_NAMES
     return PlannedAppend(log, draft, finish, names, timeout=timeout, connection=connection)
+
+
+def finish_save(
+    scope: AggregateScope,
+    aggregate: Aggregate[Any],
+    result: AggregateAppendResult,
+    connection: Any,
+) -> None:
+    """Mark the new events of an aggregate as stored; take a snapshot if one is due."""
+    before = aggregate.aggregate_seq
+    _mark_saved(aggregate, result)
+    # The transaction of a caller may still be rolled back.
+    if connection is None and aggregate.snapshot_every is not None:
+        log = scope.find_log(aggregate.stream_type, aggregate.org_id)
+        scope.find_snapshots(log).update(aggregate, before)
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,14 +16,31 @@ from seriatim.profiles.aggregate_values import (
     check_request_fields,
     event_error,
 )
+from seriatim.profiles.snapshots import Snapshots
 
 
 class AggregateScope:
-    """The log of a caller, and the fields of the request that its calls share."""
+    """The log of a caller, the fields of the request that its calls share, and its snapshots."""
 
-    def __init__(self, log: BaseLog, fields: RequestFields) -> None:
+    def __init__(
+        self, log: BaseLog, fields: RequestFields, snapshots_url: str | None = None
+    ) -> None:
         self._log = log
         self._fields = fields
+        self._snapshots_url = snapshots_url
+
+    def with_fields(self, fields: RequestFields) -> AggregateScope:
+        """Return a scope with further fields."""
+        check_request_fields(fields)
+        return AggregateScope(self._log, {**self._fields, **fields}, self._snapshots_url)
+
+    def with_snapshots(self, url: str) -> AggregateScope:
+        """Return a scope with another place for snapshots."""
+        return AggregateScope(self._log, self._fields, url)
+
+    def find_snapshots(self, log: BaseLog) -> Snapshots:
+        """Return the snapshots of a tenant's log."""
+        return Snapshots(log, self._snapshots_url)
 
     def find_log(self, aggregate_type: str, org_id: str | None) -> BaseLog:
         """Return the log of the organisation of an aggregate, or that of infrastructure."""

@@ -20,8 +20,8 @@ from seriatim.profiles.aggregate_commands import (
     CONFLICTS,
     AggregateCommand,
     AsyncAggregateCommand,
+    finish_save,
     make_execution,
-    mark_saved,
     plan_save,
 )
 from seriatim.profiles.aggregate_scope import AggregateScope
@@ -35,12 +35,11 @@ from seriatim.profiles.aggregate_values import (
     AggregatePage,
     ExpectedSeqs,
     RequestFields,
-    check_request_fields,
     to_conditions,
     to_new_events,
 )
 from seriatim.profiles.base import AsyncProfile, PlannedAppend, Profile, append_method
-from seriatim.profiles.snapshots import SnapshotProof, Snapshots, verify_snapshot
+from seriatim.profiles.snapshots import SnapshotProof, verify_snapshot
 
 __all__ = [
     "AggregateAppendResult",
@@ -59,13 +58,9 @@ class Aggregates(Profile):
     subclasses of `seriatim.Aggregate`, too.
     """
 
-    def __init__(
-        self, log: BaseLog, fields: RequestFields | None = None, snapshots_url: str | None = None
-    ) -> None:
+    def __init__(self, log: BaseLog, scope: AggregateScope | None = None) -> None:
         super().__init__(log)
-        self._fields: RequestFields = fields or {}
-        self.scope = AggregateScope(log, self._fields)
-        self._snapshots_url = snapshots_url
+        self.scope = scope or AggregateScope(log, {})
 
     def for_request(self, **fields: Unpack[RequestFields]) -> Aggregates:
         """Return this profile with the fields of a request, which its calls then need not repeat.
@@ -79,8 +74,7 @@ class Aggregates(Profile):
             orders.append([NewEvent("order.placed", {"total": 12}, stream=("order", "8"))])
             print(orders.load("order", "8").aggregate_seq)
         """
-        check_request_fields(fields)
-        return Aggregates(self._log, {**self._fields, **fields}, self._snapshots_url)
+        return Aggregates(self._log, self.scope.with_fields(fields))
 
     def snapshots_at(self, url: str) -> Aggregates:
         """Return this profile with its snapshots in the read model at a URL.
@@ -93,7 +87,7 @@ class Aggregates(Profile):
         Example:
             aggregates = log.aggregates.snapshots_at("sqlite:///snapshots.db")
         """
-        return Aggregates(self._log, self._fields, url)
+        return Aggregates(self._log, self.scope.with_snapshots(url))
 
     @append_method
     def append(
@@ -229,7 +223,7 @@ class Aggregates(Profile):
         infrastructure = log.tenant_id == INFRASTRUCTURE_TENANT
         aggregate.org_id = self.scope.find_org(org_id, infrastructure)
         with READ_FIELD_NAMES.translate_errors():
-            return Snapshots(log, self._snapshots_url).load(aggregate)
+            return self.scope.find_snapshots(log).load(aggregate)
 
     def save(
         self,
@@ -275,19 +269,8 @@ class Aggregates(Profile):
         if plan is None:
             return None
         result = plan.run()
-        self.finish_save(aggregate, result, connection)
+        finish_save(self.scope, aggregate, result, connection)
         return result
-
-    def finish_save(
-        self, aggregate: Aggregate[Any], result: AggregateAppendResult, connection: Any
-    ) -> None:
-        """Mark the new events of an aggregate as stored; take a snapshot if one is due."""
-        before = aggregate.aggregate_seq
-        mark_saved(aggregate, result)
-        # The transaction of a caller may still be rolled back.
-        if connection is None and aggregate.snapshot_every is not None:
-            log = self.scope.find_log(aggregate.stream_type, aggregate.org_id)
-            Snapshots(log, self._snapshots_url).update(aggregate, before)
 
     def execute(
         self,
@@ -387,7 +370,7 @@ class Aggregates(Profile):
         check_aggregate_class(aggregate_class)
         aggregate = aggregate_class(check_name("aggregate_id", aggregate_id))
         log = self.scope.find_log(aggregate_class.stream_type, org_id)
-        snapshot = Snapshots(log, self._snapshots_url).find(aggregate)
+        snapshot = self.scope.find_snapshots(log).find(aggregate)
         return verify_snapshot(log, aggregate_class, snapshot, aggregate_id)
 
     def read(
@@ -625,7 +608,7 @@ class AsyncAggregates(AsyncProfile[Aggregates]):
         if plan is None:
             return None
         result = await plan.run_async()
-        await asyncio.to_thread(self._profile.finish_save, aggregate, result, connection)
+        await asyncio.to_thread(finish_save, self._profile.scope, aggregate, result, connection)
         return result
 
     async def execute(

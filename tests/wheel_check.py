@@ -27,6 +27,8 @@ def main() -> None:
     assert "site-packages" in package.parts, f"not the installed wheel: {package}"
     assert (package / "py.typed").exists()
     assert list(package.rglob("*.sql")), "the SQL files are not in the wheel"
+    [plugin] = importlib.metadata.entry_points(group="pytest11")
+    assert (package.parent / f"{plugin.value}.py").exists(), "the pytest plugin is not in the wheel"
     names = sorted(dist.metadata["Name"] for dist in importlib.metadata.distributions())
     assert names == ["msgspec", "seriatim"], names
     check("memory:")

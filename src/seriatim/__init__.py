@@ -8,7 +8,7 @@ values. For details, see `help(seriatim.Log)`, `help(seriatim.Log.read)` and so 
     tail, subscribe              follow the log
     declare, catalogue           declare stream kinds, event types and their classes
     aio                          the same calls for asyncio
-    traces, facts, aggregates    profiles with names and rules of their own
+    traces, facts, aggregates    profiles with names and rules of their own (`Aggregate`)
     projections                  run and follow read models (`projection`), wait for them
     handlers                     run and follow functions whose effects happen once (`handler`)
 
@@ -71,11 +71,13 @@ from seriatim.log.catalogue import Catalogue
 from seriatim.log.export_format import ExportFooter, export_log
 from seriatim.log.importer import ImportReport, import_events
 from seriatim.log.verification import VerificationReport, verify
+from seriatim.profiles.aggregate_class import Aggregate
 from seriatim.runs.follower import AsyncFollower, Follower, RunHealth
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "AppendResult",
     "AsyncFollower",
     "BackendFailure",

@@ -114,9 +114,9 @@ def test_every_contract_runs() -> None:
     assert run >= set(testing.CONTRACTS)
     assert sorted(testing.__all__) == sorted(
         [
-            "CONTRACTS",
-            "MemoryStore",
-            "Store",
+            *("CONTRACTS", "MemoryStore", "Store"),
+            *("Decided", "FoldedRows", "HandledEvent", "HandlerRunner"),
+            *("check_batches", "fold", "given"),
             *(contract.__name__ for contract in testing.CONTRACTS),
         ]
     )

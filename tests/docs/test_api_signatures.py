@@ -56,6 +56,8 @@ def test_signatures_equal_the_code(name: str) -> None:
         defaults[arguments.vararg.arg] = None
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         defaults[argument.arg] = default
+    if arguments.kwarg is not None:
+        defaults[arguments.kwarg.arg] = None
 
     assert list(defaults) == list(signature.parameters)
     for parameter in signature.parameters.values():

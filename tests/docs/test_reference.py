@@ -338,8 +338,8 @@ def test_tables_and_indexes_are_documented(backend: str, heading: str) -> None:
 
 def test_tables_of_read_models_are_documented() -> None:
     """The page lists exactly the tables that every read model has."""
-    folder = ROOT / "src" / "seriatim" / "store" / "readmodel"
-    source = (folder / "statements.sql").read_text("utf-8")
+    files = ("store/readmodel/statements.sql", "profiles/snapshots.sql")
+    source = "\n".join((ROOT / "src/seriatim" / file).read_text("utf-8") for file in files)
     tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
 
     assert tables == list_documented("reference/schema.md", "Read models")

@@ -34,7 +34,17 @@ ALLOWED_IMPORTS = {
         "wire",
         "config",
     },
-    "testing": {"core", "store", "log", "factory", "profiles", "telemetry", "config", "__init__"},
+    "testing": {
+        "core",
+        "store",
+        "log",
+        "factory",
+        "profiles",
+        "delivery",
+        "telemetry",
+        "config",
+        "__init__",
+    },
     "api": {
         "core",
         "store",

@@ -17,7 +17,7 @@ import pytest
 
 import seriatim
 import seriatim.server
-from seriatim import telemetry
+from seriatim import telemetry, testing
 from seriatim.delivery.async_handlers import AsyncHandlers
 from seriatim.delivery.handlers import Handlers
 from seriatim.factory import AsyncLog
@@ -44,6 +44,7 @@ CLASSES: tuple[type, ...] = (
     AsyncFacts,
     Aggregates,
     AsyncAggregates,
+    seriatim.Aggregate,
     seriatim.Catalogue,
     seriatim.Registry,
     seriatim.server.AccessStore,
@@ -55,6 +56,7 @@ CLASSES: tuple[type, ...] = (
     AsyncHandlers,
     Follower,
     AsyncFollower,
+    testing.HandlerRunner,
     telemetry.JobMetrics,
     telemetry.LogMetrics,
     telemetry.Metrics,
@@ -73,6 +75,7 @@ INTERNAL = {
     *("store_response", "tokens_after"),
     *("append_draft", "draft", "read_page", "iterate_batches"),
     *("make_runs", "run_once"),
+    "take_fault",
     *("make_owner", "remember_owner", "check_position", "get_progress", "emit", "record"),
 }
 NAMES: dict[str, Any] = {
@@ -128,6 +131,7 @@ DOCUMENTED: dict[str, object] = {
         )
     },
     **{name: getattr(seriatim.server, name) for name in seriatim.server.__all__},
+    **{name: getattr(testing, name) for name in ("check_batches", "fold", "given")},
 }
 EXAMPLES = {name: code for name, one in DOCUMENTED.items() if (code := find_example(one))}
 ENDLESS = {"serve"}  # it serves until the process is interrupted
@@ -226,7 +230,12 @@ def open_access(opened: ExitStack, _: seriatim.Log) -> seriatim.server.AccessSto
     return opened.enter_context(closing(seriatim.server.open_access("sqlite:///access.db")))
 
 
-PARTS = {"registry": open_registry, "access": open_access}
+def open_runner(opened: ExitStack, _: seriatim.Log) -> testing.HandlerRunner:
+    """Return a runner of a handler."""
+    return opened.enter_context(testing.HandlerRunner(receipts))
+
+
+PARTS = {"registry": open_registry, "access": open_access, "runner": open_runner}
 
 
 def run(code: CodeType, namespace: dict[str, Any]) -> None:

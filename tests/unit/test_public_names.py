@@ -19,7 +19,13 @@ import seriatim.testing
 from seriatim.core import errors
 from seriatim.factory import AsyncLog
 
-PUBLIC_MODULES = (seriatim.guards, seriatim.server, seriatim.spark, seriatim.telemetry)
+PUBLIC_MODULES = (
+    seriatim.guards,
+    seriatim.server,
+    seriatim.spark,
+    seriatim.telemetry,
+    seriatim.testing,
+)
 CONTRACT_CODES = """
 empty_append, invalid_argument, invalid_event, schema_violation, invalid_query,
 pii_policy_violation, idempotency_conflict, event_sequence_invalid, conditional_append_conflict,
@@ -67,7 +73,7 @@ def test_names_of_public_modules(module: ModuleType) -> None:
             assert getattr(value, "__module__", "seriatim.").startswith("seriatim."), name
 
 
-@pytest.mark.parametrize("module", [seriatim.spark, seriatim.server])
+@pytest.mark.parametrize("module", [seriatim.spark, seriatim.server, seriatim.testing])
 def test_an_unknown_name_is_an_attribute_error(module: ModuleType) -> None:
     """F1: an unknown name of a lazy module is an AttributeError."""
     with pytest.raises(AttributeError, match="has no attribute 'missing'"):

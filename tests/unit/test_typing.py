@@ -36,7 +36,13 @@ from seriatim import EventRecord, Filter, NewEvent, Query
 
 
 class OrderPlaced(msgspec.Struct):
-    total: int
+    total: int = 0
+
+
+class Order(seriatim.Aggregate[OrderPlaced], stream_type="order"):
+    def place(self, total: int) -> None:
+        self.state.total = total
+        self.record("order.placed", tag="x")  # Unexpected keyword argument "tag" for "record"
 
 
 def call(log: seriatim.Log, record: EventRecord, receipts: seriatim.Handler) -> None:
@@ -71,6 +77,14 @@ def call(log: seriatim.Log, record: EventRecord, receipts: seriatim.Handler) -> 
     log.handlers.follow(receipts, "mailer")  # Argument 2 to "follow"
     log.aggregates.append([NewEvent("x")], org_id="acme", actor_id="u-1")
     log.aggregates.append([NewEvent("x")], actor=1)  # Unexpected keyword argument "actor"
+    log.aggregates.for_request(actor="u-1")  # Unexpected keyword argument "actor"
+    total: int = log.aggregates.load(Order, "7").state.total
+    log.aggregates.load(Order, "7").state.totals  # "OrderPlaced" has no attribute "totals"
+    log.aggregates.load(Order, "7", after_aggregate_seq=1)  # No overload variant of "load"
+    log.aggregates.execute(Order, "7", lambda order: order.place(1), org_id="acme")
+    log.aggregates.execute(Order, "7", lambda order: order.pay(1))  # has no attribute "pay"
+    log.aggregates.execute(Order, "7", Order.place)  # Argument 3 to "execute"
+    log.aggregates.save(Order("7"), actor="u-1")  # Unexpected keyword argument "actor"
     seriatim.open("memory:", tennant_id="x")  # Unexpected keyword argument "tennant_id"
 
 
@@ -95,7 +109,7 @@ async def call_async(log: seriatim.Log, receipts: seriatim.Handler) -> None:
     text: str = await log.traces.aio.get_next_trace_seq("t-1")  # Incompatible types
     async for events in log.traces.aio.iter_event_batches(batch_size=10):
         print(events[0].log_seq + head)
-    await log.aggregates.aio.load("order", "7", org="acme")  # Unexpected keyword argument "org"
+    await log.aggregates.aio.load("order", "7", org="acme")  # No overload variant of "load"
 """
 
 

@@ -210,14 +210,14 @@ class Catalogue:
     # -- read
 
     @overload
-    def decode(self, record: EventRecord) -> Any: ...
+    def decode(self, record: EventRecord | NewEvent) -> Any: ...
     @overload
-    def decode(self, record: EventRecord, cls: type[T]) -> T: ...
-    def decode(self, record: EventRecord, cls: type[T] | None = None) -> Any:
+    def decode(self, record: EventRecord | NewEvent, cls: type[T]) -> T: ...
+    def decode(self, record: EventRecord | NewEvent, cls: type[T] | None = None) -> Any:
         """Return a record as an instance of the class that is bound to its event type.
 
         Args:
-            record: The record.
+            record: The record, or an event that is not stored yet.
             cls: The class of the result, which type checkers then know; by default the one bound
                 to the newest version. Older records are upcast to the version of the class.
 
@@ -243,7 +243,7 @@ class Catalogue:
             problem = f"it does not fit {binding.cls.__name__}: {error.message}"
             raise _decode_error(record, version, problem) from error
 
-    def _find_binding(self, record: EventRecord, cls: type | None) -> ClassBinding:
+    def _find_binding(self, record: EventRecord | NewEvent, cls: type | None) -> ClassBinding:
         """Return the binding of a class, by default of the newest version of the record's type."""
         versions = self._bindings.get(record.event_type, {})
         if cls is None:
@@ -267,7 +267,7 @@ class Catalogue:
             raise InvalidArgument(msg, details={"argument": argument})
         return entry
 
-    def upcast(self, record: EventRecord, to_version: int | None = None) -> Any:
+    def upcast(self, record: EventRecord | NewEvent, to_version: int | None = None) -> Any:
         """Return a record's payload in a version, by default the newest known.
 
         Raises:
@@ -286,6 +286,15 @@ class Catalogue:
             payload = self._upcast_once(record, version, payload)
         return payload
 
+    def find_class(self, event_type: str) -> type | None:
+        """Return the class that is bound to the newest version of an event type, or None.
+
+        Example:
+            payload_class = log.catalogue.find_class("order.placed")
+        """
+        versions = self._bindings.get(event_type)
+        return versions[max(versions)].cls if versions else None
+
     def newest(self, event_type: str) -> int | None:
         """Return the newest version that is bound or produced by an upcaster, or None.
 
@@ -297,7 +306,7 @@ class Catalogue:
         return max(versions, default=None)
 
     def _upcast_once(
-        self, record: EventRecord, version: int, payload: dict[str, Any]
+        self, record: EventRecord | NewEvent, version: int, payload: dict[str, Any]
     ) -> dict[str, Any]:
         upcast = self._upcasters.get((record.event_type, version))
         if upcast is None:
@@ -326,14 +335,18 @@ def _already_bound_error(class_name: str, entry: EventType) -> Conflict:
     return Conflict(f"{class_name} is bound to {name} already", details={"name": name})
 
 
-def _decode_error(record: EventRecord, to_version: int | None, problem: str) -> SchemaViolation:
+def _decode_error(
+    record: EventRecord | NewEvent, to_version: int | None, problem: str
+) -> SchemaViolation:
     target = "" if to_version is None else f" as version {to_version}"
+    position = record.position if isinstance(record, EventRecord) else None
+    place = "the new event" if position is None else f"the event at position {position}"
     msg = (
-        f"the event at position {record.position} ({record.event_type!r} "
-        f"version {record.event_version}) cannot be decoded{target}: {problem}"
+        f"{place} ({record.event_type!r} version {record.event_version}) cannot be decoded"
+        f"{target}: {problem}"
     )
     details = {
-        "position": record.position,
+        "position": position,
         "event_type": record.event_type,
         "event_version": record.event_version,
         "to_version": to_version,

@@ -119,7 +119,7 @@ def decide_and_append(log: BaseLog, decision: Decision, decider: Decider) -> App
                 return receipt
             if decision.is_over(attempt, error):
                 raise
-            time.sleep(_backoff_s(attempt))
+            time.sleep(conflict_pause_s(attempt))
         else:
             # A concurrent duplicate may have appended more events than this one decided on.
             receipt = decision.find(log) if result.replayed else None
@@ -151,14 +151,15 @@ async def decide_and_append_async(
                 return receipt
             if decision.is_over(attempt, error):
                 raise
-            await asyncio.sleep(_backoff_s(attempt))
+            await asyncio.sleep(conflict_pause_s(attempt))
         else:
             receipt = await aio.call(decision.find, log) if result.replayed else None
             return receipt or result
     return None
 
 
-def _backoff_s(attempt: int) -> float:
+def conflict_pause_s(attempt: int) -> float:
+    """Return the pause after an attempt, counted from 0, that met a conflict."""
     return _BACKOFF.delay_s(attempt + 1, random.random())  # noqa: S311 - jitter
 
 

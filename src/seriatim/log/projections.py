@@ -81,6 +81,11 @@ class ReadModelConnections:
         # Keyed by process: connections inherited by a fork may be neither used nor closed.
         self._open: dict[tuple[int, str], ReadModel] = {}
 
+    @property
+    def has_default(self) -> bool:
+        """Whether the log has a default read model."""
+        return self._default_url is not None
+
     def default_url(self, tenant_id: str) -> str:
         """Return the default URL of a tenant's read model.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from types import EllipsisType
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -16,10 +17,15 @@ from seriatim.core.event import (
     AppendResult,
     EventRecord,
     NewEvent,
+    StreamRef,
 )
 from seriatim.core.ids import id_problem
 from seriatim.core.kinds import PROFILE_KINDS
 from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules, register_profile
+from seriatim.core.request import ExpectedSeq
+from seriatim.log.arguments import invalid_argument
+from seriatim.log.base import Events
+from seriatim.profiles.base import FieldNames
 
 AGGREGATES_PROFILE = register_profile(
     ProfileRules(
@@ -31,6 +37,56 @@ AGGREGATES_PROFILE = register_profile(
         keys_are_unique=False,
     )
 )
+
+
+EVENT_NAMES = FieldNames(
+    {
+        "event_id": "record_id",
+        "stream": "aggregate_id",
+        "stream_id": "aggregate_id",
+        "stream_seq": "aggregate_seq",
+        "stream_type": "aggregate_type",
+        "tenant_id": "org_id",
+        "condition.seq": "expected_seq",
+    }
+)
+_READ_NAMES = {
+    "after": "after_event_id",
+    "until": "until_event_id",
+    "stream": "aggregate_id",
+    "since_seq": "after_aggregate_seq",
+    "types": "event_type",
+    "tenant_id": "org_id",
+    "occurred_after": "since",
+    "occurred_until": "until",
+    "recorded_after": "since",
+    "recorded_until": "until",
+}
+READ_FIELD_NAMES = FieldNames(_READ_NAMES)
+
+ExpectedSeqs = int | None | EllipsisType | Mapping[StreamRef, int | None]
+
+
+class RequestFields(TypedDict, total=False):
+    """The fields that the events of one request share."""
+
+    org_id: str | None
+    actor_type: str | None
+    actor_id: str | None
+    request_id: str | None
+    app_id: str | None
+    env_id: str | None
+    correlation_id: str | None
+    causation_id: str | None
+
+
+def check_request_fields(fields: RequestFields) -> dict[str, Any]:
+    """Return the fields that are set; raise `TypeError` for one that does not exist."""
+    if unknown := fields.keys() - RequestFields.__annotations__.keys():
+        names = ", ".join(RequestFields.__annotations__)
+        msg = f"a request has no field {min(unknown)!r}; its fields are {names}"
+        raise TypeError(msg)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 class AggregateEvent(msgspec.Struct, frozen=True):
@@ -94,7 +150,7 @@ class AggregateEvent(msgspec.Struct, frozen=True):
         )
 
 
-class Aggregate(msgspec.Struct, frozen=True):
+class AggregateHistory(msgspec.Struct, frozen=True):
     """The history of one aggregate; `aggregate_seq` is its last number, None without events."""
 
     aggregate_type: str
@@ -120,6 +176,11 @@ class AggregateAppendResult:
         self.replayed = receipt.replayed
         self.response = receipt.response
         self._receipt = receipt
+
+    @property
+    def event_ids(self) -> list[str]:
+        """The record ids of the stored events."""
+        return [record.event_id for record in self._receipt.records]
 
     @cached_property
     def events(self) -> list[AggregateEvent]:
@@ -202,3 +263,27 @@ def to_new_event(fields: Mapping[str, Any], index: int) -> NewEvent:
 def event_error(field: str, problem: str, index: int) -> Exception:
     """Build the error for an invalid event."""
     return AGGREGATES_PROFILE.error(ValidationError("envelope", field, problem), index)
+
+
+def to_new_events(events: Events, common: Mapping[str, Any]) -> Any:
+    """Build the log's events; the append itself rejects an argument that is not a list."""
+    if isinstance(events, NewEvent | Mapping | str) or not isinstance(events, Iterable):
+        return events
+    return [
+        to_new_event({**common, **event_fields(event, index)}, index)
+        for index, event in enumerate(events)
+    ]
+
+
+def to_conditions(expected: ExpectedSeqs, events: Any) -> list[ExpectedSeq] | None:
+    """Return the conditions that streams have the expected numbers, or None for any."""
+    if isinstance(expected, EllipsisType) or not isinstance(events, list):
+        return None
+    if isinstance(expected, Mapping):
+        return [ExpectedSeq(stream, seq) for stream, seq in expected.items()]
+    streams = {event.stream for event in events}
+    if len(streams) > 1:
+        raise invalid_argument(
+            "expected_seq", "must map (type, id) to numbers for several aggregates"
+        )
+    return [ExpectedSeq(stream, expected) for stream in streams]

@@ -13,7 +13,7 @@ import pytest
 from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import LeaseLost
 from seriatim.core.handler import Handler
-from seriatim.delivery.claims import CANDIDATE_TYPES, encode_candidates
+from seriatim.delivery.claims import CANDIDATE_TYPES, Claim, encode_candidates
 from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.handler_loop import HandlerLoop
 from seriatim.delivery.registry import Registry
@@ -105,6 +105,34 @@ def test_an_interrupt_is_not_hidden_by_a_lost_claim(
 
     with pytest.raises(KeyboardInterrupt):
         hold()
+
+
+class TakenOverRegistry(Registry):
+    """A registry whose claims end at once and are taken by another consumer, before any effect."""
+
+    def claim_all(self, handler: Handler, deliveries: Any, passing: Any = ()) -> list[Claim]:
+        """Claim events, and lose the claims."""
+        claims = super().claim_all(handler, deliveries, passing)
+        with self.engine.transaction() as session:
+            session.run(f"update {self.engine.schema_prefix}seriatim_handled set due_us = 0")
+        other = self.clone()
+        assert verdicts_of(other.claim_all(handler, deliveries)) == ["claimed"] * len(deliveries)
+        other.close()
+        return claims
+
+
+def test_events_of_lost_claims_are_stored_for_their_owner(registry: Registry) -> None:
+    """G2, G10: each event of a lost batch is stored, so that it is due if its new owner dies."""
+    by = make_handler(effect="transactional")
+    registry.declare(by)
+    taken_over = TakenOverRegistry(registry.engine, registry.settings)
+    counts = HandlerLoop(taken_over, by).handle([make_event(1), make_event(2), make_event(3)])
+
+    assert (counts.done, counts.kept) == (0, 3)
+    entries = registry.entries(EntryFilter(handler=by.name))
+    assert [(entry.status, entry.event) for entry in entries] == [
+        ("claimed", {"n": seq}) for seq in (1, 2, 3)
+    ]
 
 
 def waits_for_a_lock(url: str) -> bool:

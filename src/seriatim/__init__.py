@@ -49,6 +49,7 @@ from seriatim.core.errors import (
     ProjectionTimeout,
     SchemaViolation,
     SeriatimError,
+    SubscriptionParked,
     TimedOut,
     Unauthorized,
 )
@@ -123,6 +124,7 @@ __all__ = [
     "SeriatimError",
     "Settings",
     "StreamKind",
+    "SubscriptionParked",
     "Table",
     "TimedOut",
     "Unauthorized",

@@ -31,6 +31,7 @@ _MODULES = (
     "declarations",
     "explanations",
     "factories",
+    "failure_policies",
     "idempotency",
     "identity",
     "limits",
@@ -60,6 +61,7 @@ from seriatim.testing.cursors import CursorContract
 from seriatim.testing.decisions import DecisionContract
 from seriatim.testing.declarations import DeclarationContract
 from seriatim.testing.explanations import ExplanationContract
+from seriatim.testing.failure_policies import FailurePolicyContract
 from seriatim.testing.idempotency import IdempotencyContract
 from seriatim.testing.identity import IdentityContract
 from seriatim.testing.limits import LimitContract
@@ -84,6 +86,7 @@ CONTRACTS: tuple[type, ...] = (
     DecisionContract,
     DeclarationContract,
     ExplanationContract,
+    FailurePolicyContract,
     GuardContract,
     IdempotencyContract,
     IdentityContract,
@@ -113,6 +116,7 @@ __all__ = [
     "DecisionContract",
     "DeclarationContract",
     "ExplanationContract",
+    "FailurePolicyContract",
     "GuardContract",
     "IdempotencyContract",
     "IdentityContract",

@@ -64,7 +64,7 @@ where tgrelid = to_regclass({schema_text} || '.events') and tgname in ('check_gr
 -- Tables with rows of tenants on which row-level security is off, or not forced for the owner.
 select c.relname from pg_class c
 where c.relnamespace = {schema_text}::regnamespace
-  and c.relname in ('events', 'event_tags', 'commands', 'cursors', 'leases')
+  and c.relname in ('events', 'event_tags', 'commands', 'cursors', 'leases', 'skipped_batches')
   and not (c.relrowsecurity and c.relforcerowsecurity and exists (
       select from pg_policy p
       where p.polrelid = c.oid and p.polname = 'one_tenant' and not p.polpermissive))

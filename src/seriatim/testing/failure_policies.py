@@ -71,7 +71,7 @@ def park(log: Log, name: str = "s", query: Query | None = None) -> SubscriptionS
 
 
 class FailingMoveStore(SharedStore):
-    """A store that refuses to move a cursor, as often as it is told."""
+    """A store that refuses to move a cursor, a number of times."""
 
     def __init__(self, store: Store, times: int) -> None:
         super().__init__(store)

@@ -79,7 +79,10 @@ select has_table_privilege({schema_text} || '.events', 'select'),
        has_table_privilege({schema_text} || '.events', 'update')
            or has_table_privilege({schema_text} || '.events', 'delete')
            or has_table_privilege({schema_text} || '.events', 'truncate'),
-       has_table_privilege({schema_text} || '.cursors', 'update'),
+       has_table_privilege({schema_text} || '.cursors', 'update')
+           -- Null in a schema without this table.
+           and coalesce(has_table_privilege(to_regclass({schema_text} || '.skipped_batches'),
+                                            'insert'), true),
        has_table_privilege({schema_text} || '.leases', 'update'),
        has_table_privilege({schema_text} || '.commands', 'insert'),
        current_user;

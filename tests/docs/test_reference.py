@@ -52,6 +52,7 @@ from seriatim.delivery.claims import Status
 from seriatim.log.async_log import AsyncLog
 from seriatim.log.projections import Projections
 from seriatim.log.query_execution import QueryResult
+from seriatim.log.subscriptions import Subscriptions
 from seriatim.pipeline.builtin_projections import BUILTIN_PROJECTIONS
 from seriatim.pipeline.columns import EVENT_COLUMNS
 from seriatim.pipeline.scan.options import SOURCE_OPTIONS
@@ -234,6 +235,7 @@ def test_every_method_is_documented() -> None:
         ("Log.aio", AsyncLog),
         ("Log.projections", Projections),
         ("Projector", Projector),
+        ("Log.subscriptions", Subscriptions),
         ("Registry", Registry),
     ]
     for name in ("traces", "facts", "aggregates"):

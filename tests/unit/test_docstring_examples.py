@@ -22,6 +22,7 @@ from seriatim.log.async_log import AsyncLog
 from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.projections import Projections
 from seriatim.log.subscription import Subscription, Tail
+from seriatim.log.subscriptions import AsyncSubscriptions, Subscriptions
 from seriatim.profiles.aggregates import Aggregates, AsyncAggregates
 from seriatim.profiles.facts import AsyncFacts, Facts
 from seriatim.profiles.traces import (
@@ -47,6 +48,8 @@ CLASSES: tuple[type, ...] = (
     seriatim.server.AccessStore,
     Subscription,
     Tail,
+    Subscriptions,
+    AsyncSubscriptions,
     Projections,
     AsyncProjections,
     Follower,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -61,8 +62,16 @@ def test_an_older_program_moves_a_parked_cursor_on(url: str, run_sql: RunSql) ->
         log.subscribe("s", **BOUNDED).run(fail)
         assert log.subscriptions.get("s").status == "parked"
 
-        tip = log.store.event_id_at(1)
-        run_sql(f"update cursors set position = 1, tip = '{tip}', failures = 0 where name = 's'")
+        cursor = log.store.cursor("default", "subscription", "s")
+        assert cursor is not None
+        moved = {"position": 1, "last_event_id": log.store.event_id_at(1)}
+        after = msgspec.structs.replace(cursor, **moved)
+        log.store.put_cursor(after, lease=None, reset=False)
+        # As the older program leaves the columns that it does not know.
+        run_sql(
+            "update cursors set attempts = 1, attempt_after = 0, attempt_first = 1,"
+            " attempt_last = 1, parked_us = 1 where name = 's'"
+        )
 
         status = log.subscriptions.get("s")
         assert (status.status, status.attempt, status.position) == ("ready", None, 1)

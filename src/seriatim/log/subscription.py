@@ -23,7 +23,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Literal
 
 import msgspec
@@ -147,6 +147,26 @@ def _event_id_at(store: Store, position: int) -> str:
     return store.event_id_at(position) or "" if position else ""
 
 
+class _Delivery:
+    """A batch in delivery: the lease of its owner, the attempts, and why it is given up, if it is.
+
+    A subscription may be run by several threads, one of which has lost its lease.
+    """
+
+    def __init__(self, batch: Batch, lease: Lease) -> None:
+        self.batch = batch
+        self.lease = lease
+        self.attempt = BatchAttempt(
+            first_position=batch[0].position, last_position=batch[-1].position, attempts=0
+        )
+        self.poison: Exception | None = None
+
+    @property
+    def position(self) -> int:
+        """The first position of the batch."""
+        return self.attempt.first_position
+
+
 class UnfinishedAttempt(Exception):  # noqa: N818 - the reason of a failure, never raised
     """The last attempt at a batch neither succeeded nor reported an error."""
 
@@ -211,8 +231,6 @@ class Subscription:
         self._poll_s = poll_s
         self._idle_timeout = idle_timeout
         self._policy = policy or FailurePolicy()
-        self._attempt = BatchAttempt(first_position=0, last_position=0, attempts=0)
-        self._poison: Exception | None = None  # why the delivered batch is given up
         self._handled = 0  # the first position of the last batch that was handled
         self._stopped = threading.Event()
         self._tail: Tail | None = None
@@ -278,6 +296,12 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches; requesting the next one confirms that the last was processed."""
+        with closing(self._iterate_deliveries()) as deliveries:
+            for delivery in deliveries:
+                yield delivery.batch
+
+    def _iterate_deliveries(self) -> Generator[_Delivery, None, None]:
+        """Yield batches; requesting the next one confirms the last, or gives it up."""
         while True:
             with self._hold_lease() as lease_and_keeper:
                 if lease_and_keeper is None:
@@ -287,7 +311,7 @@ class Subscription:
             if not parked or not self._wait_while_parked():
                 return
 
-    def _deliver(self, lease: Lease, keeper: LeaseKeeper) -> Generator[Batch, None, bool]:
+    def _deliver(self, lease: Lease, keeper: LeaseKeeper) -> Generator[_Delivery, None, bool]:
         """Yield batches until the end of the tail; return True if the subscription is parked."""
         self._lease = lease
         # Another owner may have advanced the cursor while this one waited for the lease.
@@ -295,19 +319,20 @@ class Subscription:
         if self._cursor.parked:
             self._report_parked()
             return True
-        self._tail = self._make_tail(lease)
-        for batch in self._tail:
-            self._poison = self._begin_delivery(batch, lease)
-            if self._poison is None:
-                yield batch
+        tail = self._tail = self._make_tail(lease)
+        for batch in tail:
+            delivery = _Delivery(batch, lease)
+            self._begin_delivery(delivery)
+            if delivery.poison is None:
+                yield delivery
                 keeper.check()  # the consumer may have forked: the lease is not the child's
-            if self._poison is None:
-                self._handled = batch[0].position
+            if delivery.poison is None:
+                self._handled = delivery.position
                 self._store_cursor(batch[-1].position, batch[-1].event_id, lease)
-            elif not self._give_up(batch, lease, self._poison):
+            elif not self._give_up(delivery, delivery.poison):
                 return True
         # At the end even a short skip is worth a write: no later one will include it.
-        self._skip_to(self._tail.position, lease, min_skip=1)
+        self._skip_to(tail.position, lease, min_skip=1)
         return False
 
     def _wait_while_parked(self) -> bool:
@@ -384,21 +409,22 @@ class Subscription:
 
     # -- attempts
 
-    def _begin_delivery(self, batch: Batch, lease: Lease) -> Exception | None:
-        """Count the first attempt of this owner at a batch, or return why it is given up."""
+    def _begin_delivery(self, delivery: _Delivery) -> None:
+        """Count the first attempt of this owner at a batch, or give the batch up."""
         stored = self._cursor.attempt
-        if stored is None or stored.first_position != batch[0].position:
-            stored = None
-        attempts = 0 if stored is None else stored.attempts
-        if stored is not None and self._handled == batch[0].position:
+        if stored is None or stored.first_position != delivery.position:
+            self._begin_attempt(delivery)
+            return
+        delivery.attempt = stored
+        if self._handled == delivery.position:
             # The handler has succeeded, but the cursor could not be moved: that is no failure.
-            attempts -= 1
-        elif stored is not None and self._is_exhausted(stored):
-            self._attempt = stored
-            msg = f"attempt {attempts} had no result: its process ended, or its loop was left"
-            return UnfinishedAttempt(msg)
-        self._begin_attempt(batch, lease, attempts + 1)
-        return None
+            delivery.attempt = msgspec.structs.replace(stored, attempts=stored.attempts - 1)
+        elif self._is_exhausted(stored):
+            count = stored.attempts
+            msg = f"attempt {count} had no result: its process ended, or its loop was left"
+            delivery.poison = UnfinishedAttempt(msg)
+            return
+        self._begin_attempt(delivery)
 
     def _is_exhausted(self, stored: BatchAttempt) -> bool:
         """Return whether the last allowed attempt has begun, and ended without a result.
@@ -408,37 +434,41 @@ class Subscription:
         """
         return not self._policy.allows(stored.attempts + 1) and stored.failures < stored.attempts
 
-    def _begin_attempt(self, batch: Batch, lease: Lease, attempts: int) -> None:
-        self._attempt = BatchAttempt(
-            first_position=batch[0].position,
-            last_position=batch[-1].position,
-            attempts=attempts,
-            failures=attempts - 1,
+    def _begin_attempt(self, delivery: _Delivery) -> None:
+        earlier = delivery.attempt.attempts
+        delivery.attempt = msgspec.structs.replace(
+            delivery.attempt, attempts=earlier + 1, failures=earlier
         )
-        self.failures = attempts - 1
+        self.failures = earlier
         self._handled = 0
-        if self._policy.retry is not None or attempts > 1:
+        if self._policy.retry is not None or earlier:
             # Fenced: an operator may have skipped the batch, or reset the cursor, since.
-            self._store.put_attempt(lease, self.name, self._attempt)
+            self._store.put_attempt(delivery.lease, self.name, delivery.attempt)
 
-    def _give_up(self, batch: Batch, lease: Lease, error: Exception) -> bool:
+    def _fail_attempt(self, delivery: _Delivery) -> BatchAttempt:
+        """Count the current attempt as failed, and return it."""
+        self.failures = delivery.attempt.attempts
+        delivery.attempt = msgspec.structs.replace(delivery.attempt, failures=self.failures)
+        return delivery.attempt
+
+    def _give_up(self, delivery: _Delivery, error: Exception) -> bool:
         """Skip a batch by the policy and return True, or park the subscription."""
-        attempt = self._fail_attempt()
+        attempt = self._fail_attempt(delivery)
         reason = summarize_error(error)
-        if self._policy.on_poison == "skip" and self._skip_batch(batch, lease, attempt, reason):
-            self._report(error, "skipped", batch[0].position)
+        if self._policy.on_poison == "skip" and self._skip_batch(delivery, reason):
+            self._report(error, "skipped", delivery.position)
             self._emit_decision("subscription.skip", attempt)
             return True
-        self._store.put_attempt(lease, self.name, attempt, error=reason, park=True)
-        self._report(error, "parked", batch[0].position)
+        self._store.put_attempt(delivery.lease, self.name, attempt, error=reason, park=True)
+        self._report(error, "parked", delivery.position)
         self._emit_decision("subscription.park", attempt)
         if self._policy.on_poison == "stop":
             raise self._make_parked_error(attempt) from error
         return False
 
-    def _skip_batch(self, batch: Batch, lease: Lease, attempt: BatchAttempt, reason: str) -> bool:
+    def _skip_batch(self, delivery: _Delivery, reason: str) -> bool:
         """Move the cursor past a batch and record it; return False if too many were skipped."""
-        last = batch[-1]
+        last, attempt = delivery.batch[-1], delivery.attempt
         cursor = self._move_cursor(last.position, last.event_id)
         skipped = SkippedBatch(
             first_position=attempt.first_position,
@@ -446,19 +476,15 @@ class Subscription:
             attempts=attempt.attempts,
             error=reason,
         )
+        after = self._cursor.position
         try:
-            self._store.skip_batch(cursor, skipped, after=self._cursor.position, lease=lease)
+            self._store.skip_batch(cursor, skipped, after=after, lease=delivery.lease)
         except LimitExceeded as error:
             if error.details.get("limit") != "skipped_batches":
                 raise
             return False
         self._cursor = cursor
         return True
-
-    def _fail_attempt(self) -> BatchAttempt:
-        """Count the current attempt as failed, and return it."""
-        self.failures = self._attempt.attempts
-        return msgspec.structs.replace(self._attempt, failures=self.failures)
 
     def _make_parked_error(self, attempt: BatchAttempt) -> SubscriptionParked:
         msg = (
@@ -539,22 +565,17 @@ class Subscription:
                     return None
 
     def _run_once(self, handler: Callable[[Batch], object]) -> None:
-        for batch in self:
-            # The lease is renewed in the background, so that the batch stays with this owner.
-            while (error := self._call_handler(handler, batch)) is not None:
-                if self._policy.gives_up(self._attempt.attempts, error):
-                    self._poison = error  # the iteration skips the batch, or parks
-                    break
-                if not self._wait_for_attempt(batch, error):
-                    return  # without requesting the next batch, which would confirm this one
-            else:
-                self.failures = 0
-
-    @property
-    def _held_lease(self) -> Lease:
-        if self._lease is None:
-            raise LeaseLost
-        return self._lease
+        with closing(self._iterate_deliveries()) as deliveries:
+            for delivery in deliveries:
+                # The lease is renewed in the background, so that the batch stays with this owner.
+                while (error := self._call_handler(handler, delivery.batch)) is not None:
+                    if self._policy.gives_up(delivery.attempt.attempts, error):
+                        delivery.poison = error
+                        break
+                    if not self._wait_for_attempt(delivery, error):
+                        return  # without requesting the next batch, which would confirm this one
+                else:
+                    self.failures = 0
 
     def _call_handler(self, handler: Callable[[Batch], object], batch: Batch) -> Exception | None:
         try:
@@ -565,15 +586,15 @@ class Subscription:
             return error
         return None
 
-    def _wait_for_attempt(self, batch: Batch, error: Exception) -> bool:
+    def _wait_for_attempt(self, delivery: _Delivery, error: Exception) -> bool:
         """Record a failed attempt and wait for the next one; return False if stopped."""
-        lease, attempt = self._held_lease, self._fail_attempt()
+        attempt = self._fail_attempt(delivery)
         delay = self._policy.delay_s(attempt.attempts)
-        self._report(error, _describe_delay(delay), batch[0].position, delay)
-        self._store_attempt(lease, attempt, error)
+        self._report(error, _describe_delay(delay), delivery.position, delay)
+        self._store_failed_attempt(delivery, error)
         if self._stopped.wait(delay):
             return False
-        self._begin_attempt(batch, lease, attempt.attempts + 1)
+        self._begin_attempt(delivery)
         return True
 
     # -- report failures
@@ -613,9 +634,10 @@ class Subscription:
             }
             self._telemetry.emit(name, {"attempts": float(attempt.attempts)}, metadata)
 
-    def _store_attempt(self, lease: Lease, attempt: BatchAttempt, error: Exception) -> None:
+    def _store_failed_attempt(self, delivery: _Delivery, error: Exception) -> None:
+        lease, attempt, reason = delivery.lease, delivery.attempt, summarize_error(error)
         try:
-            self._store.put_attempt(lease, self.name, attempt, error=summarize_error(error))
+            self._store.put_attempt(lease, self.name, attempt, error=reason)
         except LeaseLost:
             raise  # no further attempt: the batch belongs to another owner, or to nobody
         except Exception as failure:  # noqa: BLE001 - the failed attempt itself was logged

@@ -50,6 +50,7 @@ from seriatim.core.errors import (
     ProjectionTimeout,
     SchemaViolation,
     SeriatimError,
+    SubscriptionParked,
     TimedOut,
     Unauthorized,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "SeriatimError",
     "Settings",
     "StreamKind",
+    "SubscriptionParked",
     "Table",
     "TimedOut",
     "Unauthorized",

@@ -24,6 +24,8 @@ def test_an_operator_sees_the_log_and_its_consumers(console_anywhere: ConsoleSer
     for text in (identity.log_id, "seats", "projection", "acme-cursor", "mailer", "schema"):
         assert text in page.text
     assert re.search(r"[\d.,]+ [KMG]iB size of the log", page.text)
+    assert "acme-parked" in page.text
+    assert "parked after 1 attempt" in page.text
     assert "dead letters: 1" in page.text
     assert "projection failures: 1" in page.text
 

@@ -43,6 +43,10 @@ class TestExplanation(testing.ExplanationContract):
     """B1, C2, D5: explanations of appends."""
 
 
+class TestFailurePolicy(testing.FailurePolicyContract):
+    """E5: retry policies of subscriptions, and their operators."""
+
+
 class TestGuard(testing.GuardContract):
     """K1."""
 

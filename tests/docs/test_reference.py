@@ -53,6 +53,7 @@ from seriatim.delivery.handlers import Handlers
 from seriatim.factory import AsyncLog
 from seriatim.log.projections import Projections
 from seriatim.log.query_execution import QueryResult
+from seriatim.log.subscriptions import Subscriptions
 from seriatim.pipeline.builtin_projections import BUILTIN_PROJECTIONS
 from seriatim.pipeline.columns import EVENT_COLUMNS
 from seriatim.pipeline.scan.options import SOURCE_OPTIONS
@@ -236,6 +237,7 @@ def test_every_method_is_documented() -> None:
         ("Log.projections", Projections),
         ("Log.handlers", Handlers),
         ("Projector", Projector),
+        ("Log.subscriptions", Subscriptions),
         ("Registry", Registry),
     ]
     for name in ("traces", "facts", "aggregates"):

@@ -28,6 +28,7 @@ from seriatim import (
     NewEvent,
     PayloadIndex,
     Query,
+    RetryPolicy,
     Settings,
     StreamKind,
 )
@@ -266,6 +267,27 @@ def follow(arguments: dict[str, Any]) -> None:
             print_line([record.position for record in batch])
 
 
+# -- consume: a durable subscription with a retry policy
+
+
+def consume(arguments: dict[str, Any]) -> None:
+    """Run a subscription and print each batch; refuse or hang at the given positions."""
+    policy = RetryPolicy(attempts=arguments["attempts"], base_s=arguments.get("base_s", 0.001))
+
+    def handler(batch: list[seriatim.EventRecord]) -> None:
+        position = batch[0].position
+        print_line(position)
+        if position in arguments.get("hang", ()):
+            threading.Event().wait()
+        if position in arguments.get("refuse", ()):
+            raise ValueError("refused")
+
+    with seriatim.open(arguments["url"]) as log:
+        print_line("ready")
+        on_poison = arguments.get("on_poison", "park")
+        log.subscribe("s", retry=policy, on_poison=on_poison, lease_s=1.0, poll_s=0.05).run(handler)
+
+
 # -- hold: a writer that stops itself while it holds the lock
 
 
@@ -463,6 +485,7 @@ PAUSED: dict[str, Callable[[str, Settings], Callable[[], Any]]] = {
 COMMANDS = {
     "load": load,
     "follow": follow,
+    "consume": consume,
     "hold": hold_append,
     "fork": fork,
     "pause": pause_at_statement,

@@ -27,6 +27,7 @@ from seriatim import (
     Log,
     NewEvent,
     Query,
+    RetryPolicy,
     SeriatimError,
 )
 from seriatim.core.decide import StaleRules
@@ -39,7 +40,7 @@ from seriatim.profiles.aggregate_values import AGGREGATES_PROFILE
 from seriatim.profiles.facts import FACTS_PROFILE
 from seriatim.profiles.trace_rules import TRACES_PROFILE
 from seriatim.store.memory import MemoryStore
-from seriatim.store.port import Cursor, Lease
+from seriatim.store.port import BatchAttempt, Cursor, Lease, SkippedBatch
 from seriatim.testing.factories import TRACE_PAYLOADS
 from tests.property import strategies
 from tests.property.logs import EXAMPLES, SUBJECTS, Opener, open_memory, opener
@@ -71,7 +72,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, StaleRules):
         return "stale rules"
     if isinstance(value, Cursor):
-        return msgspec.structs.replace(value, log_id="", epoch=0, last_event_id="", updated_at="")
+        cleared = {"log_id": "", "epoch": 0, "last_event_id": "", "updated_at": ""}
+        return msgspec.structs.replace(value, **cleared, attempt=plain(value.attempt))
+    if isinstance(value, BatchAttempt):
+        return msgspec.structs.replace(value, parked_at="now" if value.parked_at else None)
+    if isinstance(value, SkippedBatch):
+        return msgspec.structs.replace(value, skipped_at="")
     if isinstance(value, Page | QueryResult):
         return tuple(plain(getattr(value, name)) for name in value.__struct_fields__)
     if isinstance(value, list | tuple):
@@ -366,6 +372,58 @@ class Machine(RuleBasedStateMachine):
         self.both(tenant, act)
 
     @rule(
+        tenant=strategies.tenants,
+        name=st.sampled_from(["s-1", "s-2"]),
+        attempts=st.integers(1, 3),
+        on_poison=st.sampled_from(["park", "skip", "stop"]),
+        refused=st.integers(0, 3),
+        stop_after=st.integers(1, 4),
+    )
+    def consume(
+        self, tenant: str, name: str, attempts: int, on_poison: Any, refused: int, stop_after: int
+    ) -> None:
+        """Run a subscription whose handler refuses some batches, and stop it after some calls."""
+
+        def act(log: Log) -> list[Any]:
+            policy = RetryPolicy(attempts=attempts, base_s=0.0)
+            subscription = log.subscribe(name, retry=policy, on_poison=on_poison, idle_timeout=0.0)
+            calls: list[int] = []
+
+            def handler(batch: list[EventRecord]) -> None:
+                calls.append(batch[0].position)
+                if len(calls) == stop_after:
+                    subscription.stop()
+                if batch[0].position % 4 == refused:
+                    raise ValueError("refused")
+
+            subscription.run(handler)
+            return calls
+
+        self.both(tenant, act)
+        self.both(tenant, partial(_describe_subscription, name))
+
+    @rule(
+        tenant=strategies.tenants,
+        name=st.sampled_from(["s-1", "s-2"]),
+        act=st.sampled_from(["retry", "skip", "skip elsewhere", "reset"]),
+        position=strategies.positions,
+    )
+    def operate_subscription(self, tenant: str, name: str, act: str, position: int) -> None:
+        """Retry, skip or reset a subscription, in any state."""
+
+        def operate(log: Log) -> bool:
+            if act == "retry":
+                return log.subscriptions.retry(name)
+            if act == "reset":
+                return log.subscriptions.reset(name, position)
+            attempt = log.subscriptions.get(name).attempt
+            at = position if attempt is None or act != "skip" else attempt.first_position
+            return log.subscriptions.skip(name, at, reason="refused")
+
+        self.both(tenant, operate)
+        self.both(tenant, partial(_describe_subscription, name))
+
+    @rule(
         target=leases,
         name=st.sampled_from(["l-1", "l-2"]),
         owner=st.sampled_from(["me", "you"]),
@@ -413,6 +471,12 @@ class Machine(RuleBasedStateMachine):
     def heads_are_equal(self) -> None:
         """B3: both logs have the same head."""
         assert self.subject.head() == self.oracle.head()
+
+
+def _describe_subscription(name: str, log: Log) -> list[Any]:
+    status = log.subscriptions.get(name)
+    shown = status.status, status.position, status.failures, status.last_error, status.skipped
+    return [shown, status.lag_events, status.attempt, log.subscriptions.skipped(name)]
 
 
 def _cursors(purpose: str, log: Log) -> list[Cursor]:

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from seriatim.core.event import NewEvent
-from seriatim.core.handler import Delivery, Handler, handler
+from seriatim.core.handler import Delivery, Handler, RetryPolicy, handler
 from seriatim.core.request import Command
 from seriatim.delivery.registry import Registry
-from seriatim.factory import open_read_model, open_registry, read_model_url, registry_url
+from seriatim.factory import Log, open_read_model, open_registry, read_model_url, registry_url
 from seriatim.store.port import Cursor
 from tests.fixtures.service import RunningService
 from tests.integration.readmodel_support import make_failure, make_step, seat_rows, seats
@@ -95,6 +95,42 @@ def _fill(service: RunningService, tenant: str) -> None:
     )
     store.put_cursor(cursor, lease=None, reset=False)
     store.claim_lease(tenant, f"{tenant}-lease", _of(tenant), 3600.0)
+    _park(log, f"{tenant}-parked", _of(tenant))
+
+
+def _park(log: Log, name: str, word: str) -> None:
+    """Let a subscription skip an append by its policy, and park at the next one."""
+
+    def refuse(_: object) -> None:
+        skipping.stop()
+        raise ValueError(word)
+
+    policy: dict[str, Any] = {"retry": RetryPolicy(attempts=1), "idle_timeout": 0.0}
+    skipping = log.subscribe(name, on_poison="skip", **policy)
+    skipping.run(refuse)
+    log.subscribe(name, **policy).run(refuse)
+
+
+def _parked(service: RunningService, whose: str, **more: object) -> RequestParts:
+    """Name a subscription, which is parked if it is ours."""
+    name = f"{whose}-parked"
+    subscriptions = service.service.view(OURS).subscriptions
+    if whose == OURS and subscriptions.get(name).status != "parked":
+        subscriptions.reset(name, 0)
+        _park(service.service.view(OURS), name, OURS)
+    return RequestParts(body={"name": name, **more})
+
+
+def _attempted(service: RunningService, whose: str) -> RequestParts:
+    """Store an attempt under the lease of a subscription, which is held if it is ours."""
+    name = f"subscription:{whose}-cursor"
+    lease = _lease(whose) | {"name": name}
+    if whose == OURS:
+        held = service.service.log.store.claim_lease(OURS, name, "me", 3600.0)
+        assert held is not None
+        lease["token"] = held.token
+    batch = {"first_position": 1, "last_position": 1, "attempts": 1}
+    return RequestParts(body={"name": f"{whose}-cursor", "lease": lease, **batch})
 
 
 def _project(service: RunningService, url: str, tenant: str) -> None:
@@ -206,6 +242,14 @@ REQUESTS: dict[str, RequestFactory] = {
     "GET /v1/subscriptions": lambda _, whose: RequestParts(
         {"after": f"{whose}-cursos", "limit": 1}
     ),
+    "GET /v1/subscriptions/one": lambda _, whose: RequestParts({"name": f"{whose}-parked"}),
+    "GET /v1/subscriptions/skipped": lambda _, whose: RequestParts({"name": f"{whose}-parked"}),
+    "POST /v1/subscriptions/retry": _parked,
+    "POST /v1/subscriptions/skip": lambda service, whose: _parked(
+        service, whose, position=2, reason="malformed"
+    ),
+    "POST /v1/subscriptions/reset": lambda service, whose: _parked(service, whose, position=1),
+    "POST /v1/subscriptions/attempt": _attempted,
     "POST /v1/subscriptions/failure": lambda _, whose: RequestParts(
         body={
             "name": f"{whose}-cursor",

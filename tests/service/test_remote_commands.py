@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from typer.testing import CliRunner
 import seriatim
 from seriatim.cli.app import app
 from seriatim.core.event import NewEvent
-from seriatim.core.handler import Delivery, handler
+from seriatim.core.handler import Delivery, RetryPolicy, handler
 from seriatim.delivery.claim_context import record_failure
 from seriatim.delivery.entries import EntryFilter
 from seriatim.factory import open_read_model, open_registry, read_model_url, registry_url
+from seriatim.log.operator_journal import read_journal
 from seriatim.store.readmodel import operations
 from tests.fixtures.service import RunningService, run_service
 from tests.integration.readmodel_support import seats
@@ -132,6 +134,51 @@ def test_projections_and_subscriptions_are_listed(
     assert (code, one["name"], one["lag_events"] > 0) == (0, "mailer", True)
     assert run_command(service, monkeypatch, "subscriptions", tenant_id=THEIRS) == (0, [])
     assert run_command(service, monkeypatch, "subscriptions", rights=["read"])[0] == 3
+
+
+def test_subscriptions_are_operated(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E5, N4, K2: an operator shows, retries, skips and resets; others get 404 or 403."""
+
+    def refuse(_: object) -> None:
+        raise ValueError("no mail server")
+
+    def park() -> None:
+        log = service.service.view(OURS)
+        log.subscribe("mailer", retry=RetryPolicy(attempts=1), idle_timeout=0.0).run(refuse)
+
+    run = partial(run_command, service, monkeypatch, "subscriptions")
+    park()
+    code, [shown] = run("show", "mailer")
+    assert (code, shown["status"], shown["last_error"]) == (
+        0,
+        "parked",
+        "ValueError: no mail server",
+    )
+    first = shown["attempt"]["first_position"]
+    assert run("show", "mailer", tenant_id=THEIRS)[0] == 3
+    assert run("skip", "mailer", str(first), "--reason", "x", tenant_id=THEIRS)[0] == 3
+    for act in (("retry",), ("skip", str(first), "--reason", "x")):
+        assert run(act[0], "mailer", *act[1:], rights=["read"])[0] == 3
+    assert run("retry", "mailer", "--reason", "try again")[0] == 0
+    park()
+    assert run("skip", "mailer", str(first + 1), "--reason", "wrong")[0] == 5
+    assert run("skip", "mailer", str(first), "--reason", "malformed")[0] == 0
+    code, [shown] = run("show", "mailer")
+    [skipped] = shown["skipped_batches"]
+    assert (shown["status"], skipped["reason"]) == ("ready", "malformed")
+    assert run("reset", "mailer", "--position", "0", "--yes", "--reason", "again")[0] == 0
+    assert run("show", "mailer")[1][0]["skipped_batches"] == []
+
+    entries = read_journal(service.service.log, tenant_id=OURS)
+    acts = [(entry.action, entry.interface, entry.reason) for entry in reversed(entries)]
+    assert acts == [
+        ("subscription_retried", "http", "try again"),
+        ("subscription_batch_skipped", "http", "malformed"),
+        ("subscription_reset", "http", "again"),
+    ]
+    assert {entry.actor_id for entry in entries} == {skipped["skipped_by"]}
 
 
 def test_the_status_contains_the_end_of_a_hold(

@@ -24,6 +24,7 @@ from seriatim.factory import AsyncLog
 from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.projections import Projections
 from seriatim.log.subscription import Subscription, Tail
+from seriatim.log.subscriptions import AsyncSubscriptions, Subscriptions
 from seriatim.profiles.aggregates import Aggregates, AsyncAggregates
 from seriatim.profiles.facts import AsyncFacts, Facts
 from seriatim.profiles.traces import (
@@ -50,6 +51,8 @@ CLASSES: tuple[type, ...] = (
     seriatim.server.AccessStore,
     Subscription,
     Tail,
+    Subscriptions,
+    AsyncSubscriptions,
     Projections,
     AsyncProjections,
     Handlers,

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import seriatim
-from seriatim import Log, NewEvent
+from seriatim import Log, NewEvent, RetryPolicy
 from seriatim.core.errors import BackendFailure, EventSequenceInvalid, InvalidArgument
 from seriatim.core.request import ExpectedSeq
 from seriatim.telemetry import metrics as metrics_module
@@ -91,6 +91,31 @@ def test_head_and_lag_metrics(log: Log) -> None:
     stop()
     assert ("seriatim_log_up",) not in samples(metrics)
     assert not log.telemetry.active
+
+
+def test_failing_subscriptions_are_measured(log: Log) -> None:
+    """M2, E5: parked subscriptions and attempts are gauges, batches skipped by policy a counter."""
+    metrics = Metrics()
+    LogMetrics(metrics).observe(log, cache_s=0)
+    for _ in range(2):
+        log.append([NewEvent("a")])
+
+    def refuse(_: object) -> None:
+        raise ValueError("refused")
+
+    policy = RetryPolicy(attempts=2, base_s=0.0)
+    log.subscribe("parking", retry=policy, idle_timeout=0.0).run(refuse)
+    log.subscribe("skipping", retry=policy, on_poison="skip", idle_timeout=0.0).run(refuse)
+
+    seen = samples(metrics)
+    assert seen["seriatim_subscription_parked", "parking", "default"] == 1
+    assert seen["seriatim_subscription_attempts", "parking", "default"] == 2
+    assert seen["seriatim_subscription_parked", "skipping", "default"] == 0
+    assert seen["seriatim_subscription_attempts", "skipping", "default"] == 0
+    assert seen["seriatim_subscription_skips_total", "skipping", "default"] == 2
+    assert seen["seriatim_subscription_failures_total", "skipping", "default"] == 4
+    log.subscriptions.skip("parking", 1, reason="refused")
+    assert samples(metrics)["seriatim_subscription_parked", "parking", "default"] == 0
 
 
 def test_unreachable_log_is_reported_as_down(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,14 +16,23 @@ from seriatim.core.error_summary import sanitize_reason
 from seriatim.core.errors import Conflict, Forbidden, LogIdentityChanged, NotFound
 from seriatim.core.limits import limit_error
 from seriatim.core.operation import Operator
+from seriatim.core.query import Query
 from seriatim.core.tenants import ALL_TENANTS
 from seriatim.log.arguments import check_name, check_position, invalid_argument
 from seriatim.log.operator_journal import check_reason
 from seriatim.log.projections import Projections
-from seriatim.log.subscription import read_subscription_statuses
-from seriatim.store.port import Cursor, Lease, make_lease_name
+from seriatim.log.subscriptions import read_statuses
+from seriatim.store.port import (
+    BatchAttempt,
+    Cursor,
+    Lease,
+    SkippedBatch,
+    SubscriptionStatus,
+    make_lease_name,
+)
 from seriatim.store.readmodel.port import Progress, ProjectionStanding
 from seriatim.wire.messages import (
+    AttemptBody,
     CountResponse,
     CursorBody,
     CursorResponse,
@@ -39,6 +49,11 @@ from seriatim.wire.messages import (
     ReleaseBody,
     RenewBody,
     RenewResponse,
+    SkippedBatchesResponse,
+    SkippedBody,
+    SubscriptionResetBody,
+    SubscriptionRetryBody,
+    SubscriptionSkipBody,
     SubscriptionsResponse,
 )
 
@@ -100,6 +115,9 @@ async def put_cursor(service: Service, request: HttpRequest, body: CursorBody) -
             raise limit_error("tenant_cursors", at_most, at_most + 1)
         if body.only_new:
             cursor = store.add_cursor(cursor)
+        elif body.skipped is not None:
+            skipped = _make_skipped_batch(body, body.skipped)
+            store.skip_batch(cursor, skipped, after=body.skipped.after, lease=lease)
         else:
             store.put_cursor(cursor, lease=lease, reset=body.reset)
         return _redact(service, request, cursor)
@@ -121,6 +139,42 @@ def _check_cursor(body: CursorBody, query_bytes: int) -> None:
         raise limit_error("cursor_query_bytes", query_bytes, size)
     if not body.query.isprintable():
         raise invalid_argument("query", "must be printable text")
+    if body.skipped is not None:
+        _check_owner(body.lease, body.name)
+        _check_batch(body.skipped.first_position, body.position)
+        _check_attempts(body.skipped.attempts, 0)
+        check_position("skipped.after", body.skipped.after)
+        if body.purpose != "subscription" or body.reset or body.only_new:
+            problem = "is for the cursor of a subscription that moves on"
+            raise invalid_argument("skipped", problem)
+
+
+def _check_owner(lease: Lease | None, name: str) -> None:
+    """Check that a lease is the one of a subscription."""
+    if lease is None or lease.name != make_lease_name(name):
+        raise invalid_argument("lease", "is not the lease of this subscription")
+
+
+def _check_batch(first: int, last: int) -> None:
+    check_position("first_position", first)
+    if not 1 <= first <= check_position("last_position", last):
+        raise invalid_argument("first_position", "must be from 1 to the last position")
+
+
+def _check_attempts(attempts: int, failures: int) -> None:
+    if not 1 <= attempts <= _EPOCH_MAX:
+        raise invalid_argument("attempts", "must be a whole number from 1")
+    if not 0 <= failures <= attempts:
+        raise invalid_argument("failures", "must be from 0 to the number of attempts")
+
+
+def _make_skipped_batch(body: CursorBody, skipped: SkippedBody) -> SkippedBatch:
+    return SkippedBatch(
+        first_position=skipped.first_position,
+        last_position=body.position,
+        attempts=skipped.attempts,
+        error=sanitize_reason(skipped.error),
+    )
 
 
 def _resolve_event_id(service: Service, request: HttpRequest, body: CursorBody) -> str:
@@ -187,9 +241,113 @@ async def list_subscriptions(
     store, tenant_id = service.store, request.tenant_id
     return SubscriptionsResponse(
         await service.run_for_tenant(
-            tenant_id, read_subscription_statuses, store, tenant_id, after, params.limit
+            tenant_id, read_statuses, store, tenant_id, after, params.limit
         )
     )
+
+
+class SubscriptionNameParams(msgspec.Struct, frozen=True):
+    """One subscription."""
+
+    name: str
+
+
+class SkippedBatchParams(msgspec.Struct, frozen=True):
+    """Batches that a subscription has skipped after a position, at most `limit`."""
+
+    name: str
+    after: int = 0
+    limit: Annotated[int, page_bound(_PAGE)] = _PAGE
+
+
+async def get_subscription(
+    service: Service, request: HttpRequest, params: SubscriptionNameParams
+) -> SubscriptionStatus:
+    """Return one durable subscription: status, owner, cursor, attempts, lag and last error."""
+    get = service.view(request.tenant_id).subscriptions.get
+    return await service.run_for_tenant(request.tenant_id, get, params.name)
+
+
+async def list_skipped_batches(
+    service: Service, request: HttpRequest, params: SkippedBatchParams
+) -> SkippedBatchesResponse:
+    """List batches that a subscription has passed without handling them.
+
+    They are in order of position; the next page has `after` = the last `first_position`.
+    """
+    if not 1 <= params.limit <= _PAGE:
+        raise invalid_argument("limit", f"must be from 1 to {_PAGE}")
+    check_position("after", params.after)
+    list_page = service.view(request.tenant_id).subscriptions.list_skipped
+    page = partial(list_page, params.name, after=params.after, limit=params.limit)
+    return SkippedBatchesResponse(await service.run_for_tenant(request.tenant_id, page))
+
+
+async def put_attempt(service: Service, request: HttpRequest, body: AttemptBody) -> DoneResponse:
+    """Store the attempts at the next batch of a subscription whose lease the caller holds."""
+    check_name("name", body.name)
+    lease = _check_lease(request, body.lease)
+    _check_owner(lease, body.name)
+    _check_batch(body.first_position, body.last_position)
+    _check_attempts(body.attempts, body.failures)
+    attempt = BatchAttempt(
+        first_position=body.first_position,
+        last_position=body.last_position,
+        attempts=body.attempts,
+        failures=body.failures,
+    )
+    error = None if body.error is None else sanitize_reason(body.error)
+    put = partial(service.store.put_attempt, error=error, park=body.park)
+    await service.run_for_tenant(request.tenant_id, put, lease, body.name, attempt)
+    return DoneResponse()
+
+
+async def retry_subscription(
+    service: Service, request: HttpRequest, body: SubscriptionRetryBody
+) -> CountResponse:
+    """Let a parked subscription attempt its batch again, with as many attempts as before."""
+    retry = service.view(request.tenant_id).subscriptions.retry
+    act = partial(retry, reason=body.reason, operator=make_operator(request))
+    return CountResponse(1, await service.run_for_tenant(request.tenant_id, act, body.name))
+
+
+async def skip_subscription_batch(
+    service: Service, request: HttpRequest, body: SubscriptionSkipBody
+) -> CountResponse:
+    """Move the cursor of a subscription past its failing batch, which is recorded as skipped.
+
+    `position` is the first position of that batch. The request is refused with `conflict` if the
+    subscription fails at another batch, or at none. Its owner loses the lease.
+    """
+    skip = service.view(request.tenant_id).subscriptions.skip
+    act = partial(skip, reason=body.reason, operator=make_operator(request))
+    run = service.run_for_tenant(request.tenant_id, act, body.name, body.position)
+    return CountResponse(1, await run)
+
+
+async def reset_subscription(
+    service: Service, request: HttpRequest, body: SubscriptionResetBody
+) -> CountResponse:
+    """Set the cursor of a subscription to any position up to the head; its owner continues there.
+
+    Without a `query`, the subscription keeps its own. A subscription that does not exist is created
+    if a `query` is given.
+    """
+    at_most = service.settings.tenant_cursors
+    store, tenant_id = service.store, request.tenant_id
+    query = None if body.query is None else Query.from_mapping(body.query)
+    subscriptions, operator = service.view(tenant_id).subscriptions, make_operator(request)
+
+    def reset() -> CountResponse:
+        check_name("name", body.name)
+        if not store.can_add_cursor(tenant_id, "subscription", body.name, at_most):
+            raise limit_error("tenant_cursors", at_most, at_most + 1)
+        recorded = subscriptions.reset(
+            body.name, body.position, query, reason=body.reason, operator=operator
+        )
+        return CountResponse(1, recorded)
+
+    return await service.run_for_tenant(tenant_id, reset)
 
 
 async def record_failure(service: Service, request: HttpRequest, body: FailureBody) -> DoneResponse:
@@ -198,8 +356,7 @@ async def record_failure(service: Service, request: HttpRequest, body: FailureBo
     if not 1 <= body.failures <= _EPOCH_MAX:
         raise invalid_argument("failures", "must be a whole number from 1")
     lease = _check_lease(request, body.lease)
-    if lease.name != make_lease_name(body.name):
-        raise invalid_argument("lease", "is not the lease of this subscription")
+    _check_owner(lease, body.name)
     record, error = service.store.record_failure, sanitize_reason(body.error)
     await service.run_for_tenant(request.tenant_id, record, lease, body.name, body.failures, error)
     return DoneResponse()

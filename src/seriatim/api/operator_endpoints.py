@@ -35,7 +35,7 @@ from seriatim.log.operator_journal import (
     read_journal,
     record_action,
 )
-from seriatim.log.subscription import measure_lag
+from seriatim.log.subscriptions import measure_lag
 from seriatim.wire.messages import (
     CountResponse,
     DeclarationsResponse,

@@ -14,7 +14,16 @@ import typer
 from rich.console import Console
 
 import seriatim
-from seriatim.cli import archive, exit_codes, lake, project, registry, tokens, trace
+from seriatim.cli import (
+    archive,
+    exit_codes,
+    lake,
+    project,
+    registry,
+    subscriptions,
+    tokens,
+    trace,
+)
 from seriatim.cli.append import append, receipt
 from seriatim.cli.command_session import (
     CommandSession,
@@ -29,7 +38,7 @@ from seriatim.cli.maintenance import audit, doctor, init, verify
 from seriatim.cli.operations import operations
 from seriatim.cli.output import Terminal, write_json
 from seriatim.cli.publish import publish, reconcile
-from seriatim.cli.read import query, read, streams, subscriptions, tail, types
+from seriatim.cli.read import query, read, streams, tail, types
 from seriatim.cli.serve import serve
 from seriatim.cli.transfer import export, import_
 from seriatim.cli.work import work
@@ -116,7 +125,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "tail": tail,
     "streams": streams,
     "types": types,
-    "subscriptions": subscriptions,
     "operations": operations,
     "query": query,
     "import": import_,
@@ -136,6 +144,7 @@ for name, function in _COMMANDS.items():
     app.command(name, help=_HELP.get(name), epilog=exit_codes.format_exit_codes())(function)
 
 app.add_typer(trace.app, name="trace")
+app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(project.app, name="project")
 app.add_typer(registry.app, name="registry")
 app.add_typer(registry.dlq_app, name="dlq")

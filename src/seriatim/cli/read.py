@@ -38,7 +38,6 @@ from seriatim.store.port import (
     EVENT_TYPES_MAX,
     EventTypeCount,
     StreamSummary,
-    SubscriptionStatus,
 )
 
 Types = Annotated[
@@ -397,43 +396,6 @@ def _print_batch(command: CommandSession, lines: EventLines, batch: Batch) -> No
             write_line(encode_record_line(record), flush=True)
         else:
             lines.print_event(record)
-
-
-def subscriptions(
-    ctx: typer.Context, url: LogUrl = None, tenant: TenantOption = None, as_json: JsonOutput = False
-) -> None:
-    """List durable subscriptions with owner, cursor, lag and last error."""
-    with (
-        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
-        command.open() as log,
-    ):
-        statuses = log.subscriptions()
-        if command.as_json:
-            for status in statuses:
-                write_json(msgspec.structs.asdict(status))
-        else:
-            _print_subscriptions(command, statuses)
-
-
-def _print_subscriptions(command: CommandSession, statuses: list[SubscriptionStatus]) -> None:
-    if not statuses:
-        command.notice("no subscriptions")
-        return
-    columns = ("name", "owner", "position", "lag", "seconds", "failures", "failed at", "error")
-    right = ("position", "lag", "seconds", "failures")
-    rows = make_table(*columns, right=right)
-    for status in statuses:
-        rows.add_row(
-            escape_unprintable(status.name),
-            escape_unprintable(status.owner or "–"),
-            f"{status.position:,}",
-            f"{status.lag_events:,}",
-            f"{status.lag_seconds:,.1f}",
-            str(status.failures),
-            (status.last_error_at or "–")[:19],
-            escape_unprintable(status.last_error or "–"),
-        )
-    command.stdout.print(rows)
 
 
 def streams(

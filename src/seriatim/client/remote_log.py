@@ -22,6 +22,7 @@ from seriatim.log.batches import Batch, Page
 from seriatim.log.projections import Projections
 from seriatim.log.query_execution import QueryRange, QueryResult
 from seriatim.log.subscription import Tail
+from seriatim.log.subscriptions import Subscriptions
 from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
 from seriatim.wire import messages
 from seriatim.wire.problems import Problem, error_from_problem
@@ -29,7 +30,7 @@ from seriatim.wire.records import WireRecord, from_wire_records
 
 if TYPE_CHECKING:
     from seriatim.core.event import EventRecord
-    from seriatim.store.port import ReadSpec, SubscriptionStatus
+    from seriatim.store.port import ReadSpec, SkippedBatch, SubscriptionStatus
 
 _DEAD_S = 20.0  # a keep-alive line overdue for so long means that the connection is broken
 _LONGEST_KEEP_ALIVE_S = 15.0
@@ -263,6 +264,68 @@ class RemoteProjections(Projections):
         return self._store.decode(raw, kind)
 
 
+class RemoteSubscriptions(Subscriptions):
+    """The durable subscriptions of a service's log."""
+
+    def __init__(self, log: BaseLog, store: HttpStore) -> None:
+        super().__init__(log)
+        self._service = store
+
+    def __call__(self) -> list[SubscriptionStatus]:
+        """List the tenant's durable subscriptions, with the lag that the service reports."""
+        return list(self._service.subscription_statuses(self._log.tenant_id))
+
+    def get(self, name: str) -> SubscriptionStatus:
+        """Return the status of one subscription; see `Subscriptions.get`."""
+        return self._service.subscription_status(self._log.tenant_id, check_name("name", name))
+
+    def skipped(self, name: str) -> list[SkippedBatch]:
+        """Return the batches that a subscription has skipped; see `Subscriptions.skipped`."""
+        return list(self._service.skipped_batches(self._log.tenant_id, check_name("name", name)))
+
+    def retry(self, name: str, *, reason: str = "", operator: Operator | None = None) -> bool:
+        """Let a parked subscription attempt its batch again; see `Subscriptions.retry`."""
+        return self._operate("retry", {"name": name, "reason": reason}, operator)
+
+    def skip(
+        self, name: str, position: int, *, reason: str, operator: Operator | None = None
+    ) -> bool:
+        """Move the cursor past the failing batch; see `Subscriptions.skip`."""
+        body = {"name": name, "position": position, "reason": reason}
+        return self._operate("skip", body, operator)
+
+    def reset(
+        self,
+        name: str,
+        position: int,
+        query: Query | None = None,
+        *,
+        reason: str = "",
+        operator: Operator | None = None,
+    ) -> bool:
+        """Set the cursor of a subscription to any position; see `Subscriptions.reset`."""
+        check_name("name", name)
+        check_position("position", position)
+        if query is not None:
+            check_query(query, self._log.settings.limits)
+        body = {
+            "name": name,
+            "position": position,
+            "query": None if query is None else query.as_dict(),
+            "reason": reason,
+        }
+        return self._operate("reset", body, operator)
+
+    def _operate(self, action: str, body: dict[str, Any], operator: Operator | None) -> bool:
+        """Act on a subscription; the service records the subject of the token as the operator."""
+        if operator is not None:
+            raise invalid_argument("operator", "cannot be given to a service: it is the token's")
+        path, tenant_id = f"/v1/subscriptions/{action}", self._log.tenant_id
+        raw = self._service.http.post(path, body, tenant_id=tenant_id)
+        result: messages.CountResponse = self._service.decode(raw, messages.CountResponse)
+        return result.recorded
+
+
 class RemoteBaseLog(BaseLog):
     """Run reads, queries and status calls as one request to the service each."""
 
@@ -280,9 +343,10 @@ class RemoteBaseLog(BaseLog):
         """The projections of the service's log."""
         return RemoteProjections(self, self._service)
 
-    def subscriptions(self) -> list[SubscriptionStatus]:
-        """List the tenant's durable subscriptions, with the lag that the service reports."""
-        return list(self._service.subscription_statuses(self.tenant_id))
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The durable subscriptions of the service's log: call it to list them."""
+        return RemoteSubscriptions(self, self._service)
 
     def _scan_page(self, spec: ReadSpec) -> Page:
         return Page(*self._service.read_page(spec))

@@ -35,6 +35,7 @@ from seriatim.core.times import format_us
 from seriatim.log.query_execution import QueryRange
 from seriatim.store.common import is_page_full
 from seriatim.store.port import (
+    BatchAttempt,
     Cursor,
     EventTypeCount,
     EventTypeRange,
@@ -43,6 +44,7 @@ from seriatim.store.port import (
     Outcome,
     ReadSpec,
     RestoredEvent,
+    SkippedBatch,
     StoredAppend,
     StreamPage,
     SubscriptionStatus,
@@ -490,6 +492,7 @@ class HttpStore:
         lease: Lease | None = None,
         reset: bool = False,
         only_new: bool = False,
+        skipped: messages.SkippedBody | None = None,
     ) -> Cursor:
         body = messages.CursorBody(
             purpose=cursor.purpose,
@@ -502,10 +505,38 @@ class HttpStore:
             lease=lease,
             reset=reset,
             only_new=only_new,
+            skipped=skipped,
         )
         raw = self.http.post("/v1/cursors", body, tenant_id=cursor.tenant_id)
         stored_cursor: Cursor = self.decode(raw, messages.CursorResponse).cursor
         return stored_cursor
+
+    def skip_batch(
+        self, cursor: Cursor, skipped: SkippedBatch, *, after: int, lease: Lease | None
+    ) -> None:
+        body = messages.SkippedBody(after, skipped.first_position, skipped.attempts, skipped.error)
+        self._put_cursor(cursor, lease=lease, skipped=body)
+
+    def put_attempt(
+        self,
+        lease: Lease,
+        name: str,
+        attempt: BatchAttempt,
+        *,
+        error: str | None = None,
+        park: bool = False,
+    ) -> None:
+        body = messages.AttemptBody(
+            name=name,
+            lease=lease,
+            first_position=attempt.first_position,
+            last_position=attempt.last_position,
+            attempts=attempt.attempts,
+            failures=attempt.failures,
+            error=error,
+            park=park,
+        )
+        self.http.post("/v1/subscriptions/attempt", body, tenant_id=lease.tenant_id)
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
         body = messages.FailureBody(name, lease, failures, error)
@@ -522,6 +553,24 @@ class HttpStore:
             if len(page) < _CURSORS_PER_PAGE:
                 return
             after = page[-1].name
+
+    def subscription_status(self, tenant_id: str, name: str) -> SubscriptionStatus:
+        """Return the status of one subscription, as the service reports it."""
+        raw = self.http.get("/v1/subscriptions/one", {"name": name}, tenant_id=tenant_id)
+        status: SubscriptionStatus = self.decode(raw, SubscriptionStatus)
+        return status
+
+    def skipped_batches(self, tenant_id: str, name: str) -> Iterator[SkippedBatch]:
+        """Yield the batches that a subscription has skipped."""
+        after: int | None = None
+        while True:
+            params = {"name": name, "after": after, "limit": _CURSORS_PER_PAGE}
+            raw = self.http.get("/v1/subscriptions/skipped", params, tenant_id=tenant_id)
+            page = self.decode(raw, messages.SkippedBatchesResponse).batches
+            yield from page
+            if len(page) < _CURSORS_PER_PAGE:
+                return
+            after = page[-1].first_position
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
         body = messages.LeaseBody(name, owner, seconds)

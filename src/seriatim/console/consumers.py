@@ -149,11 +149,19 @@ def _make_subscription_row(page: ConsolePage, status: dict[str, Any]) -> Consume
 def _describe_subscription(
     status: dict[str, Any], samples: list[ConsumerSample]
 ) -> tuple[str, MarkColor]:
+    if status["status"] == "parked":
+        return f"parked after {_count_attempts(status)}", "bad"
     if status["failures"]:
-        return "failing", "bad"
+        return f"failing, {_count_attempts(status)}", "bad"
     if is_stalled(samples):
         return "stalled", "bad"
     return ("running", "good") if status["owner"] else ("not running", "warn")
+
+
+def _count_attempts(status: dict[str, Any]) -> str:
+    attempt = status["attempt"]
+    count = status["failures"] if attempt is None else attempt["attempts"]
+    return "1 attempt" if count == 1 else f"{count} attempts"
 
 
 class HandlerRow(ConsumerRow, kw_only=True):

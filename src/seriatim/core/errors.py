@@ -11,7 +11,8 @@
     ├── EventSequenceInvalid        event_sequence_invalid
     ├── ConditionalAppendConflict   conditional_append_conflict
     ├── Conflict                    conflict
-    │   └── EventNotSettled         conflict                    (retryable: deliver it again)
+    │   ├── EventNotSettled         conflict                    (retryable: deliver it again)
+    │   └── SubscriptionParked      conflict
     ├── NotFound                    not_found
     ├── ProjectionOutOfDate         projection_out_of_date      (retryable)
     ├── ProjectionTimeout           projection_timeout          (retryable)
@@ -168,6 +169,14 @@ class EventNotSettled(Conflict):
     """
 
     retryable_by_default = True
+
+
+class SubscriptionParked(Conflict):
+    """A subscription stopped at a batch that its handler could not process.
+
+    It continues when an operator retries, skips or resets it. `details` has the name, the positions
+    `first_position` and `last_position` of the batch, and the number of `attempts`.
+    """
 
 
 class NotFound(SeriatimError):

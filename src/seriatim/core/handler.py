@@ -20,7 +20,7 @@ OnPoison = Literal["park", "skip", "stop"]
 
 _EFFECTS = ("transactional", "keyed", "unsafe")
 _MODES = ("strict", "latest_wins")
-_ON_POISON = ("park", "skip", "stop")
+ON_POISON = ("park", "skip", "stop")
 _DELAY_MAX_S = 366 * 86_400.0
 
 
@@ -250,7 +250,7 @@ def check_handler(declared: Handler) -> Handler:
     for field, value, allowed in (
         ("effect", declared.effect, _EFFECTS),
         ("mode", declared.mode, _MODES),
-        ("on_poison", declared.on_poison, _ON_POISON),
+        ("on_poison", declared.on_poison, ON_POISON),
     ):
         if value not in allowed:
             raise _declaration_error(declared.name, f"{field} must be one of {', '.join(allowed)}")
@@ -270,14 +270,15 @@ def check_handler(declared: Handler) -> Handler:
         raise _declaration_error(
             declared.name, "retry_unknown is for unsafe effects only: others are always retried"
         )
-    _check_policy(declared)
+    if problem := find_policy_problem(declared.retry):
+        raise _declaration_error(declared.name, problem)
     return declared
 
 
-def _check_policy(declared: Handler) -> None:
-    policy = declared.retry
+def find_policy_problem(policy: RetryPolicy) -> str | None:
+    """Return what is wrong with a retry policy; None if it is valid."""
     if type(policy.attempts) is not int or policy.attempts < 1:
-        raise _declaration_error(declared.name, "attempts must be a whole number from 1")
+        return "attempts must be a whole number from 1"
     bounds: dict[str, tuple[Any, float, float]] = {
         "base_s": (policy.base_s, 0.0, _DELAY_MAX_S),
         "factor": (policy.factor, 1.0, 1_000.0),
@@ -286,12 +287,11 @@ def _check_policy(declared: Handler) -> None:
     }
     for field, (value, minimum, maximum) in bounds.items():
         if type(value) not in (int, float) or not minimum <= value <= maximum:
-            raise _declaration_error(
-                declared.name, f"{field} must be a number from {minimum:g} to {maximum:g}"
-            )
+            return f"{field} must be a number from {minimum:g} to {maximum:g}"
     final: Any = policy.final
     if not all(isinstance(item, type) and issubclass(item, BaseException) for item in final):
-        raise _declaration_error(declared.name, "final must be a list of exception classes")
+        return "final must be a list of exception classes"
+    return None
 
 
 def _are_texts(value: Any) -> bool:

@@ -11,6 +11,7 @@ from seriatim.core.decide import StaleRules
 from seriatim.core.errors import SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.explanation import Explanation
+from seriatim.core.handler import OnPoison, RetryPolicy
 from seriatim.core.kinds import Declaration
 from seriatim.core.prepare import Scan, scan_events
 from seriatim.core.profile_rules import LOG_PROFILE
@@ -37,12 +38,14 @@ from seriatim.log.async_projections import AsyncProjections
 from seriatim.log.base import BaseLog, Events
 from seriatim.log.batches import Batch, Page
 from seriatim.log.decision import AsyncDecider, Decision, decide_and_append_async
+from seriatim.log.failure_policy import BACKOFF_CAP_S, BACKOFF_S
+from seriatim.log.subscriptions import AsyncSubscriptions
 from seriatim.store.cancellation import Cancellation, cancellable
 from seriatim.store.port import EVENT_TYPES_MAX
 
 if TYPE_CHECKING:
     from seriatim.log.query_execution import QueryResult
-    from seriatim.store.port import EventTypeCount, StreamSummary, SubscriptionStatus
+    from seriatim.store.port import EventTypeCount, StreamSummary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -446,15 +449,20 @@ class BaseAsyncLog:
         lease_s: float = 10.0,
         poll_s: float = 1.0,
         idle_timeout: float | None = None,
-        backoff_s: float = 0.2,
-        backoff_cap_s: float = 30.0,
+        backoff_s: float = BACKOFF_S,
+        backoff_cap_s: float = BACKOFF_CAP_S,
+        retry: RetryPolicy | None = None,
+        on_poison: OnPoison = "park",
     ) -> AsyncGenerator[Batch, None]:
         """Open a durable subscription; see `Log.subscribe`.
+
+        With a retry policy, a loop that is left during a batch counts as a failed attempt at it.
 
         Raises:
             Conflict: The subscription exists with another query.
             LogIdentityChanged: The log was restored or replaced since the cursor was stored.
             LimitExceeded: The process has too many open subscriptions and tails.
+            SubscriptionParked: It stops at a failed batch; raised while iterating.
 
         Example:
             async for batch in log.aio.subscribe("mailer", idle_timeout=0.1):
@@ -469,17 +477,15 @@ class BaseAsyncLog:
             idle_timeout=idle_timeout,
             backoff_s=backoff_s,
             backoff_cap_s=backoff_cap_s,
+            retry=retry,
+            on_poison=on_poison,
         )
         return iterate_in_own_thread(iter(subscription), subscription.stop)
 
-    async def subscriptions(self) -> list[SubscriptionStatus]:
-        """List durable subscriptions; see `Log.subscriptions`.
-
-        Example:
-            for status in await log.aio.subscriptions():
-                print(status.name, status.lag_events)
-        """
-        return await self._execute(self._log.subscriptions)
+    @property
+    def subscriptions(self) -> AsyncSubscriptions:
+        """The durable subscriptions of this tenant; see `Log.subscriptions`."""
+        return AsyncSubscriptions(self._log.subscriptions, self._execute)
 
     async def reset_subscription(self, name: str, position: int, query: Query = MATCH_ALL) -> None:
         """Set the cursor of a subscription to any position; see `Log.reset_subscription`.

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, Self, Unpack, cast
+from typing import Any, Literal, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from seriatim.core.event import (
 )
 from seriatim.core.explanation import Explanation
 from seriatim.core.guard import DEFAULT_GUARD, Guard
+from seriatim.core.handler import OnPoison, RetryPolicy
 from seriatim.core.kinds import Declaration
 from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
 from seriatim.core.query import MATCH_ALL, Query, check_query
@@ -45,22 +46,21 @@ from seriatim.log.arguments import (
 )
 from seriatim.log.batches import Page, limit_batches
 from seriatim.log.catalogue import Catalogue
-from seriatim.log.cursors import reset_subscription
 from seriatim.log.explanation import explain_draft
+from seriatim.log.failure_policy import BACKOFF_CAP_S, BACKOFF_S, make_failure_policy
 from seriatim.log.lookup import find_stored_by_command, find_stored_by_key, make_receipt
 from seriatim.log.projections import Projections, ReadModelConnections
 from seriatim.log.query_execution import QueryRange, QueryResult, run_query
 from seriatim.log.span_attributes import query_attributes, read_attributes
-from seriatim.log.subscription import Subscription, Tail, iterate_subscription_statuses
+from seriatim.log.subscription import Subscription, Tail
+from seriatim.log.subscriptions import Subscriptions
 from seriatim.store.common import is_page_full
 from seriatim.store.port import (
     EVENT_TYPES_MAX,
     EventTypeCount,
     ReadSpec,
-    ServiceStore,
     Store,
     StreamSummary,
-    SubscriptionStatus,
 )
 from seriatim.telemetry import tracer
 from seriatim.telemetry.event_bus import Telemetry
@@ -571,8 +571,10 @@ class BaseLog:
         lease_s: float = 10.0,
         poll_s: float = 1.0,
         idle_timeout: float | None = None,
-        backoff_s: float = 0.2,
-        backoff_cap_s: float = 30.0,
+        backoff_s: float = BACKOFF_S,
+        backoff_cap_s: float = BACKOFF_CAP_S,
+        retry: RetryPolicy | None = None,
+        on_poison: OnPoison = "park",
     ) -> Subscription:
         """Open a durable subscription: it catches up with the log, then follows it live.
 
@@ -585,19 +587,26 @@ class BaseLog:
             idle_timeout: Seconds without an event after which the iteration ends; None: never.
             backoff_s: The delay after the first failure of a handler; it doubles each time.
             backoff_cap_s: The longest such delay.
+            retry: How often a batch is attempted and with which delays, instead of `backoff_s`;
+                None repeats it until it succeeds. Attempts are counted across restarts and owners.
+            on_poison: What the last failed attempt does: `park` the subscription until an operator
+                acts, `skip` the batch and record it, or `stop`: park it and raise an error.
 
         Raises:
             Conflict: The subscription exists with another query.
             LogIdentityChanged: The log was restored or replaced since the cursor was stored.
             LimitExceeded: The process has too many open subscriptions and tails.
+            SubscriptionParked: It stops at a failed batch; raised while iterating.
 
         Example:
             paid = Query([Filter(types=["order.paid"])])
-            for batch in log.subscribe("mailer", paid, idle_timeout=0.1):
+            retry = RetryPolicy(attempts=5)
+            for batch in log.subscribe("mailer", paid, idle_timeout=0.1, retry=retry):
                 print("send", len(batch), "mails")
         """
         check_query(query, self.settings.limits)
         check_name("name", name)
+        policy = make_failure_policy(backoff_s, backoff_cap_s, retry, on_poison)
         self._check_follower_limit()
         subscription = Subscription(
             self.store,
@@ -610,23 +619,18 @@ class BaseLog:
             lease_s=lease_s,
             poll_s=poll_s,
             idle_timeout=idle_timeout,
-            backoff_s=backoff_s,
-            backoff_cap_s=backoff_cap_s,
+            policy=policy,
         )
         self._followers.add(subscription)
         return subscription
 
-    def subscriptions(self) -> list[SubscriptionStatus]:
-        """List this tenant's durable subscriptions: owner, cursor, lag and last error.
-
-        Example:
-            for status in log.subscriptions():
-                print(status.name, status.owner, status.lag_events, status.last_error)
-        """
-        return list(iterate_subscription_statuses(cast("ServiceStore", self.store), self.tenant_id))
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The durable subscriptions of this tenant: call it to list them."""
+        return Subscriptions(self)
 
     def reset_subscription(self, name: str, position: int, query: Query = MATCH_ALL) -> None:
-        """Set the cursor of a subscription to any position.
+        """Set the cursor of a subscription to any position; see `Subscriptions.reset`.
 
         This also works after a restore, when the subscription cannot be opened.
 
@@ -641,8 +645,7 @@ class BaseLog:
         Example:
             log.reset_subscription("mailer", 0)
         """
-        check_query(query, self.settings.limits)
-        reset_subscription(self.store, self.tenant_id, check_name("name", name), position, query)
+        self.subscriptions.reset(name, position, query)
 
     def tail(
         self,

@@ -41,7 +41,10 @@ def make_cursor(
 def reset_subscription(
     store: Store, tenant_id: str, name: str, position: int, query: Query
 ) -> None:
-    """Set the cursor of a subscription to any position and accept the log's current identity."""
+    """Set the cursor of a subscription to any position and accept the log's current identity.
+
+    Its owner loses the lease, so that it continues there.
+    """
     text = canonical_text(query.as_dict())
     cursor = make_cursor(store, tenant_id, "subscription", name, position, text)
     store.put_cursor(cursor, lease=None, reset=True)

@@ -13,10 +13,12 @@ from msgspec import UNSET, UnsetType
 
 from seriatim.core.errors import ConditionalAppendConflict, InvalidEvent, ValidationError
 from seriatim.core.event import COMMITTED_FIELDS, AppendResult, EventRecord, NewEvent, StreamRef
+from seriatim.core.handler import OnPoison, RetryPolicy
 from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules, register_profile
 from seriatim.core.query import MATCH_ALL, Query
 from seriatim.core.request import ExpectedContext
 from seriatim.log.base import Events
+from seriatim.log.failure_policy import BACKOFF_CAP_S, BACKOFF_S
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.profiles.base import (
     AsyncProfile,
@@ -316,8 +318,10 @@ class Facts(Profile):
         lease_s: float = 10.0,
         poll_s: float = 1.0,
         idle_timeout: float | None = None,
-        backoff_s: float = 0.2,
-        backoff_cap_s: float = 30.0,
+        backoff_s: float = BACKOFF_S,
+        backoff_cap_s: float = BACKOFF_CAP_S,
+        retry: RetryPolicy | None = None,
+        on_poison: OnPoison = "park",
     ) -> DurableFactStream:
         """Follow a query under a durable name: catch up, then live.
 
@@ -330,6 +334,10 @@ class Facts(Profile):
             idle_timeout: Seconds without an event after which the iteration ends; None: never.
             backoff_s: The delay after the first failure of a handler; it doubles each time.
             backoff_cap_s: The longest such delay.
+            retry: How often a batch is attempted and with which delays, instead of `backoff_s`;
+                None repeats it until it succeeds.
+            on_poison: What the last failed attempt does: `park` the subscription until an operator
+                acts, `skip` the batch and record it, or `stop`: park it and raise an error.
 
         Raises:
             Conflict: The subscription exists with another query.
@@ -349,6 +357,8 @@ class Facts(Profile):
             idle_timeout=idle_timeout,
             backoff_s=backoff_s,
             backoff_cap_s=backoff_cap_s,
+            retry=retry,
+            on_poison=on_poison,
         )
         return DurableFactStream(subscription)
 
@@ -469,8 +479,10 @@ class AsyncFacts(AsyncProfile[Facts]):
         lease_s: float = 10.0,
         poll_s: float = 1.0,
         idle_timeout: float | None = None,
-        backoff_s: float = 0.2,
-        backoff_cap_s: float = 30.0,
+        backoff_s: float = BACKOFF_S,
+        backoff_cap_s: float = BACKOFF_CAP_S,
+        retry: RetryPolicy | None = None,
+        on_poison: OnPoison = "park",
     ) -> AsyncGenerator[list[FactRecord], None]:
         """Follow a query under a durable name; see `Facts.subscribe`.
 
@@ -488,6 +500,8 @@ class AsyncFacts(AsyncProfile[Facts]):
             idle_timeout=idle_timeout,
             backoff_s=backoff_s,
             backoff_cap_s=backoff_cap_s,
+            retry=retry,
+            on_poison=on_poison,
         )
 
 

@@ -15,15 +15,19 @@ from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import idempotency_index_key, key_problem
 from seriatim.core.kinds import Rules
+from seriatim.core.limits import limit_error
 from seriatim.core.patterns import NameFilter
 from seriatim.core.query_plan import AccessPath
 from seriatim.core.request import StoredCommand
 from seriatim.core.times import format_us, parse_us
 from seriatim.store.port import (
+    SKIPPED_BATCHES_MAX,
     STREAM_SCAN_MAX,
+    BatchAttempt,
     Cursor,
     Finding,
     ReadSpec,
+    SkippedBatch,
     StoredAppend,
     StreamPage,
     StreamSummary,
@@ -220,7 +224,7 @@ def summarize_stream(first: EventRecord, last: EventRecord) -> StreamSummary:
 
 def decode_cursor(row: tuple[Any, ...]) -> Cursor:
     """Build a cursor from a row of the statement `find_cursor`."""
-    tenant_id, purpose, name, position, log_id, epoch, last_event_id, query, updated_us = row
+    tenant_id, purpose, name, position, log_id, epoch, last_event_id, query, updated_us = row[:9]
     return Cursor(
         tenant_id=tenant_id,
         purpose=purpose,
@@ -231,12 +235,31 @@ def decode_cursor(row: tuple[Any, ...]) -> Cursor:
         last_event_id=last_event_id,
         query=query,
         updated_at=format_us(updated_us),
+        attempt=_decode_attempt(position, row[9:]),
+    )
+
+
+def _decode_attempt(position: int, columns: tuple[Any, ...]) -> BatchAttempt | None:
+    """Build the attempts at the next batch, None if there are none.
+
+    Attempts belong to the position of the cursor at which they were made. A program that does not
+    know them moves the cursor and leaves them behind.
+    """
+    attempts, failures, after, first, last, parked_us = columns
+    if after != position:
+        return None
+    return BatchAttempt(
+        first_position=first,
+        last_position=last,
+        attempts=attempts,
+        failures=failures,
+        parked_at=None if parked_us is None else format_us(parked_us),
     )
 
 
 def decode_subscription(row: tuple[Any, ...]) -> SubscriptionState:
     """Build the state from a row of the statement `list_subscriptions`."""
-    tenant_id, name, position, query, updated_us, owner, failures, error, failed_us = row
+    tenant_id, name, position, query, updated_us, owner, error, failed_us, skipped = row[:9]
     return SubscriptionState(
         tenant_id=tenant_id,
         name=name,
@@ -244,9 +267,25 @@ def decode_subscription(row: tuple[Any, ...]) -> SubscriptionState:
         query=query,
         updated_at=format_us(updated_us),
         owner=owner,
-        failures=failures,
+        failures=row[10],
         last_error=error,
         last_error_at=None if failed_us is None else format_us(failed_us),
+        attempt=_decode_attempt(position, row[9:]),
+        skipped=skipped,
+    )
+
+
+def decode_skipped_batch(row: tuple[Any, ...]) -> SkippedBatch:
+    """Build a skipped batch from a row of the statement `list_skipped_batches`."""
+    first, last, attempts, error, skipped_us, skipped_by, reason = row
+    return SkippedBatch(
+        first_position=first,
+        last_position=last,
+        attempts=attempts,
+        error=error,
+        skipped_at=format_us(skipped_us),
+        skipped_by=skipped_by,
+        reason=reason,
     )
 
 
@@ -290,3 +329,30 @@ def check_cursor_move(stored: Cursor | None, requested: Cursor, *, reset: bool) 
         )
         details = {"argument": "position", "stored": stored.position, "given": requested.position}
         raise InvalidArgument(msg, details=details)
+
+
+def check_skip(stored: Cursor | None, requested: Cursor, after: int) -> None:
+    """Check that the cursor of a subscription is still before the batch to skip.
+
+    Raises:
+        Conflict: It is not.
+
+    """
+    if stored is None or stored.position != after or stored.query != requested.query:
+        msg = (
+            f"the cursor of {requested.name!r} is no longer at {after}: show the subscription, and "
+            "skip the batch that it reports"
+        )
+        position = None if stored is None else stored.position
+        raise Conflict(msg, details={"name": requested.name, "position": position})
+
+
+def check_skipped_count(count: int) -> None:
+    """Check that a subscription may skip one more batch by its policy.
+
+    Raises:
+        LimitExceeded: It has skipped too many.
+
+    """
+    if count >= SKIPPED_BATCHES_MAX:
+        raise limit_error("skipped_batches", SKIPPED_BATCHES_MAX, count + 1)

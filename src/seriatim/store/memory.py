@@ -30,6 +30,8 @@ from seriatim.store.append_group import PlacedAppend, build_outcomes, decide_gro
 from seriatim.store.cancellation import ReadBudget
 from seriatim.store.common import (
     check_cursor_move,
+    check_skip,
+    check_skipped_count,
     find_append_by_command,
     find_append_by_key,
     matches_spec,
@@ -44,6 +46,7 @@ from seriatim.store.contexts import (
     collect_evaluated_contexts,
 )
 from seriatim.store.port import (
+    BatchAttempt,
     Cursor,
     EventTypeCount,
     EventTypeRange,
@@ -53,6 +56,7 @@ from seriatim.store.port import (
     Outcome,
     ReadSpec,
     RestoredEvent,
+    SkippedBatch,
     StoredAppend,
     StreamPage,
     StreamSummary,
@@ -98,8 +102,10 @@ class MemoryStore:
         self._indexes: list[StoredIndex] = []
         self._rules = NO_RULES
         self._cursors: dict[_CursorKey, Cursor] = {}
-        self._failures: dict[_CursorKey, tuple[int, str, int]] = {}  # count, error, time
+        # Count, error and time.
+        self._failures: dict[_CursorKey, tuple[int, str | None, int | None]] = {}
         self._leases: dict[tuple[str, str], _StoredLease] = {}
+        self._skipped: dict[tuple[str, str], dict[int, SkippedBatch]] = {}  # by tenant and name
 
     # -- identity and appends
 
@@ -415,10 +421,73 @@ class MemoryStore:
                 raise LeaseLost
             key = cursor.tenant_id, cursor.purpose, cursor.name
             check_cursor_move(self._cursors.get(key), cursor, reset=reset)
+            if reset and lease is None and cursor.purpose == "subscription":
+                self._void_lease(cursor)
+                skipped = self._skipped.get((cursor.tenant_id, cursor.name), {})
+                for position in [first for first in skipped if first > cursor.position]:
+                    del skipped[position]
+            self._store_cursor(key, cursor)
+
+    def _store_cursor(self, key: _CursorKey, cursor: Cursor) -> None:
+        now = format_us(time.time_ns() // 1000)
+        self._cursors[key] = msgspec.structs.replace(cursor, updated_at=now, attempt=None)
+        if key in self._failures:
+            self._failures[key] = (0, *self._failures[key][1:])
+
+    def _void_lease(self, cursor: Cursor) -> None:
+        key = cursor.tenant_id, make_lease_name(cursor.name)
+        if key in self._leases:
+            stored = self._leases[key]
+            voided = Lease(cursor.tenant_id, key[1], stored.lease.token + 1)
+            self._leases[key] = _StoredLease(voided, stored.owner, 0.0)
+
+    def skip_batch(
+        self, cursor: Cursor, skipped: SkippedBatch, *, after: int, lease: Lease | None
+    ) -> None:
+        with self._changed:
+            if lease is not None and not self._is_held(lease):
+                raise LeaseLost
+            key = cursor.tenant_id, cursor.purpose, cursor.name
+            batches = self._skipped.setdefault((cursor.tenant_id, cursor.name), {})
+            if lease is not None:
+                check_skipped_count(sum(batch.skipped_by is None for batch in batches.values()))
+            check_skip(self._cursors.get(key), cursor, after)
+            if lease is None:
+                self._void_lease(cursor)
             now = format_us(time.time_ns() // 1000)
-            self._cursors[key] = msgspec.structs.replace(cursor, updated_at=now)
-            if key in self._failures:
-                self._failures[key] = (0, *self._failures[key][1:])
+            batches[skipped.first_position] = msgspec.structs.replace(skipped, skipped_at=now)
+            self._store_cursor(key, cursor)
+
+    def put_attempt(
+        self,
+        lease: Lease,
+        name: str,
+        attempt: BatchAttempt,
+        *,
+        error: str | None = None,
+        park: bool = False,
+    ) -> None:
+        with self._changed:
+            key = lease.tenant_id, "subscription", name
+            if not self._is_held(lease) or key not in self._cursors:
+                raise LeaseLost
+            now = time.time_ns() // 1000
+            stored = msgspec.structs.replace(attempt, parked_at=format_us(now) if park else None)
+            self._cursors[key] = msgspec.structs.replace(self._cursors[key], attempt=stored)
+            _, last_error, failed_us = self._failures.get(key, (0, None, None))
+            if error is not None:
+                last_error, failed_us = error, now
+            self._failures[key] = attempt.failures, last_error, failed_us
+
+    def resume_attempts(self, tenant_id: str, name: str, position: int) -> bool:
+        with self._changed:
+            key = tenant_id, "subscription", name
+            cursor = self._cursors.get(key)
+            if cursor is None or not cursor.parked or cursor.position != position:
+                return False
+            self._cursors[key] = msgspec.structs.replace(cursor, attempt=None)
+            self._failures[key] = (0, *self._failures[key][1:])
+            return True
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
         with self._changed:
@@ -426,10 +495,22 @@ class MemoryStore:
                 key = lease.tenant_id, "subscription", name
                 self._failures[key] = failures, error, time.time_ns() // 1000
 
-    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
+    def subscriptions(
+        self, tenant_id: str, after: str, limit: int, *, name: str | None = None
+    ) -> list[SubscriptionState]:
         with self._changed:
             cursors = self.cursors_after(tenant_id, "subscription", after, limit)
+            if name is not None:
+                cursor = self._cursors.get((tenant_id, "subscription", name))
+                cursors = [] if cursor is None or name <= after else [cursor]
             return [self._subscription_state(cursor) for cursor in cursors]
+
+    def skipped_batches(
+        self, tenant_id: str, name: str, after: int, limit: int
+    ) -> list[SkippedBatch]:
+        with self._changed:
+            batches = self._skipped.get((tenant_id, name), {})
+            return [batches[first] for first in sorted(batches) if first > after][:limit]
 
     def _subscription_state(self, cursor: Cursor) -> SubscriptionState:
         stored = self._leases.get((cursor.tenant_id, make_lease_name(cursor.name)))
@@ -446,6 +527,8 @@ class MemoryStore:
             failures=failures,
             last_error=error,
             last_error_at=None if failed_us is None else format_us(failed_us),
+            attempt=cursor.attempt,
+            skipped=len(self._skipped.get((cursor.tenant_id, cursor.name), ())),
         )
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:

@@ -261,10 +261,56 @@ def make_type_counts(rows: Iterable[tuple[str, int, int]]) -> list[EventTypeCoun
     ]
 
 
+class BatchAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts to handle the batch after the cursor of a subscription.
+
+    Attributes:
+        first_position: The position of the first event of the batch.
+        last_position: The position of its last event.
+        attempts: The number of attempts that have begun.
+        failures: The number of attempts that are known to have failed. It is lower than `attempts`
+            while an attempt runs, and after the process of one has ended.
+        parked_at: When the subscription was parked at this batch; None if it is not.
+    """
+
+    first_position: int
+    last_position: int
+    attempts: int
+    failures: int = 0
+    parked_at: str | None = None
+
+
+class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that a subscription has passed without handling it.
+
+    Attributes:
+        first_position: The position of the first event of the batch.
+        last_position: The position of its last event.
+        attempts: The number of attempts to handle it.
+        error: The error of the last attempt.
+        skipped_at: When it was skipped.
+        skipped_by: The operator who skipped it; None if the subscription did, by its policy.
+        reason: Why, in the operator's words.
+    """
+
+    first_position: int
+    last_position: int
+    attempts: int
+    error: str
+    skipped_at: str = ""
+    skipped_by: str | None = None
+    reason: str = ""
+
+
+SKIPPED_BATCHES_MAX = 1_000  # of one subscription, by its policy; then it is parked instead
+
+
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """The position up to which a consumer has processed the log, and the identity of that log.
 
     `last_event_id` is the id of the event at `position`; it reveals that a log was replaced.
+    `attempt` is set while the batch of a subscription after `position` is attempted and not
+    handled; a store ignores it when it stores a cursor.
     """
 
     tenant_id: str
@@ -276,6 +322,12 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     last_event_id: str = ""
     query: str = ""
     updated_at: str = ""
+    attempt: BatchAttempt | None = None
+
+    @property
+    def parked(self) -> bool:
+        """Whether the subscription waits for an operator."""
+        return self.attempt is not None and self.attempt.parked_at is not None
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -290,7 +342,9 @@ class SubscriptionState(msgspec.Struct, frozen=True, kw_only=True):
     """The stored state of a durable subscription.
 
     `owner` is None while no process holds its lease. `failures` counts failed attempts since the
-    cursor last moved. `last_error` is kept after the cursor has moved on.
+    cursor last moved. `last_error` is kept after the cursor has moved on. `attempt` describes the
+    batch after the cursor if it was attempted and not handled. `skipped` is the number of batches
+    that were skipped.
     """
 
     tenant_id: str
@@ -302,10 +356,15 @@ class SubscriptionState(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     last_error: str | None = None
     last_error_at: str | None = None
+    attempt: BatchAttempt | None = None
+    skipped: int = 0
 
 
 class SubscriptionStatus(SubscriptionState, frozen=True, kw_only=True):
-    """A durable subscription and its lag.
+    """A durable subscription, its status and its lag.
+
+    `status` is `parked` while it waits for an operator, `retrying` while its next batch has failed
+    and is attempted again, otherwise `ready`.
 
     `lag_events` counts the positions from the oldest pending event (one that matches and was not
     handled) to the head, so it is at least the number of pending events. `lag_seconds` is the age
@@ -315,6 +374,12 @@ class SubscriptionStatus(SubscriptionState, frozen=True, kw_only=True):
     head: int
     lag_events: int
     lag_seconds: float
+    status: Literal["ready", "retrying", "parked"] = "ready"
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts to handle the next batch; 0 if it was not attempted."""
+        return 0 if self.attempt is None else self.attempt.attempts
 
 
 def make_lease_name(subscription: str) -> str:
@@ -537,7 +602,10 @@ class Store(GroupWriter, Protocol):
         ...
 
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
-        """Store a cursor.
+        """Store a cursor, and forget the attempts at the batch after the old one.
+
+        A reset of a subscription voids the lease of its owner, which would otherwise move the
+        cursor on, and forgets the skipped batches after the new position.
 
         Args:
             cursor: The new cursor.
@@ -548,6 +616,49 @@ class Store(GroupWriter, Protocol):
             LeaseLost: Another owner has claimed the lease.
             InvalidArgument: The position is lower and `reset` is False.
             Conflict: The query differs and `reset` is False.
+
+        """
+        ...
+
+    def skip_batch(
+        self, cursor: Cursor, skipped: SkippedBatch, *, after: int, lease: Lease | None
+    ) -> None:
+        """Move the cursor of a subscription past a batch, and record that it was skipped.
+
+        Args:
+            cursor: The cursor after the batch.
+            skipped: The batch.
+            after: The position of the cursor before the batch.
+            lease: The lease of the owner that skips; None for an operator, who voids the lease.
+
+        Raises:
+            LeaseLost: Another owner has claimed the lease.
+            Conflict: The cursor is not at `after`.
+            LimitExceeded: The owner has skipped `SKIPPED_BATCHES_MAX` batches.
+
+        """
+        ...
+
+    def put_attempt(
+        self,
+        lease: Lease,
+        name: str,
+        attempt: BatchAttempt,
+        *,
+        error: str | None = None,
+        park: bool = False,
+    ) -> None:
+        """Store the attempts at the batch after a subscription's cursor.
+
+        Args:
+            lease: The lease of its owner.
+            name: The subscription.
+            attempt: The attempts; `parked_at` is ignored.
+            error: The error of the last attempt; None if it has only begun.
+            park: Whether the subscription stops at this batch.
+
+        Raises:
+            LeaseLost: Another owner has claimed the lease.
 
         """
         ...
@@ -628,8 +739,28 @@ class ServiceStore(Store, Protocol):
         """Return a page of cursors whose names are greater than `after`, ordered by name."""
         ...
 
-    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
-        """Return a page of subscriptions whose names are greater than `after`, ordered by name."""
+    def subscriptions(
+        self, tenant_id: str, after: str, limit: int, *, name: str | None = None
+    ) -> list[SubscriptionState]:
+        """Return a page of subscriptions whose names are greater than `after`, ordered by name.
+
+        With `name`, return only the subscription of this name.
+        """
+        ...
+
+    def skipped_batches(
+        self, tenant_id: str, name: str, after: int, limit: int
+    ) -> list[SkippedBatch]:
+        """Return skipped batches that begin after a position, ordered by position."""
+        ...
+
+    def resume_attempts(self, tenant_id: str, name: str, position: int) -> bool:
+        """Let a parked subscription attempt its batch again, counting from 0.
+
+        Returns:
+            Whether it was parked and its cursor is at `position`.
+
+        """
         ...
 
     def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:

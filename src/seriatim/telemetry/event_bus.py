@@ -1,7 +1,8 @@
 """In-process telemetry events of a log.
 
 Names: `store.append.stop`, `store.append.exception`, `store.idempotency.reuse`,
-`store.read_batch.stop`, `subscription.exception`. Metadata never holds payloads.
+`store.read_batch.stop`, `subscription.exception`, `subscription.park`, `subscription.skip`.
+Metadata never holds payloads.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ EventName = Literal[
     "store.idempotency.reuse",
     "store.read_batch.stop",
     "subscription.exception",
+    "subscription.park",
+    "subscription.skip",
 ]
 
 

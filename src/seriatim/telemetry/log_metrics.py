@@ -106,7 +106,11 @@ class LogGauges:
     def _consumers(self, view: ObservedLog, tenant: str, head: int) -> Iterator[GaugeReading]:
         for cursor in view.store.cursors(tenant, "subscription"):
             lag = max(0, head - cursor.position)
-            yield GaugeReading(metric_families.CONSUMER_LAG, (tenant, cursor.name), lag)
+            labels = tenant, cursor.name
+            attempts = cursor.attempt.attempts if cursor.attempt else 0
+            yield GaugeReading(metric_families.CONSUMER_LAG, labels, lag)
+            yield GaugeReading(metric_families.SUBSCRIPTION_PARKED, labels, int(cursor.parked))
+            yield GaugeReading(metric_families.SUBSCRIPTION_ATTEMPTS, labels, attempts)
 
 
 ListTenants = Callable[[], Iterable[str]]
@@ -133,6 +137,7 @@ class LogMetrics:
         self._batches = metrics.create(metric_families.READ_BATCHES)
         self._records = metrics.create(metric_families.READ_RECORDS)
         self._failures = metrics.create(metric_families.SUBSCRIPTION_FAILURES)
+        self._skips = metrics.create(metric_families.SUBSCRIPTION_SKIPS)
         self._read_seconds = metrics.create(metric_families.READ_SECONDS)
 
     def observe(
@@ -178,10 +183,10 @@ class LogMetrics:
         elif event.name == "store.idempotency.reuse":
             self._reuses.labels(tenant).inc()
         elif event.name == "subscription.exception":
-            name = event.metadata["subscription"]
-            accepted = self._consumers.admit(tenant, name)
-            self._failures.labels(tenant, name if accepted else OTHER_LABEL).inc()
-        else:
+            self._failures.labels(tenant, self._consumer_label(tenant, event)).inc()
+        elif event.name == "subscription.skip":
+            self._skips.labels(tenant, self._consumer_label(tenant, event)).inc()
+        elif event.name == "store.read_batch.stop":
             self._batches.labels(tenant).inc()
             self._records.labels(tenant).inc(event.measurements["count"])
             self._read_seconds.observe(event.measurements["duration_s"])
@@ -189,6 +194,10 @@ class LogMetrics:
     def _count_append(self, tenant: str, outcome: str, event: TelemetryEvent) -> None:
         self._appends.labels(tenant, outcome).inc()
         self._append_seconds.labels(outcome).observe(event.measurements["duration_s"])
+
+    def _consumer_label(self, tenant: str, event: TelemetryEvent) -> str:
+        name: str = event.metadata["subscription"]
+        return name if self._consumers.admit(tenant, name) else OTHER_LABEL
 
     def _type_label(self, tenant: str, event_type: str) -> str:
         """Return the label of an event type; the pairs of tenant and type are bounded."""

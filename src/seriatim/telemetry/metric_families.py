@@ -68,6 +68,12 @@ SUBSCRIPTION_FAILURES = MetricFamily(
     "Failed attempts of durable subscriptions.",
     ("tenant", "consumer"),
 )
+SUBSCRIPTION_SKIPS = MetricFamily(
+    "seriatim_subscription_skips_total",
+    "counter",
+    "Batches that durable subscriptions skipped by their policy.",
+    ("tenant", "consumer"),
+)
 READ_SECONDS = MetricFamily(
     "seriatim_read_seconds", "histogram", "Duration of reading a page or batch."
 )
@@ -103,6 +109,18 @@ CONSUMER_LAG = MetricFamily(
     "seriatim_consumer_lag_events",
     "gauge",
     "Positions between a subscription's cursor and the head.",
+    ("tenant", "consumer"),
+)
+SUBSCRIPTION_PARKED = MetricFamily(
+    "seriatim_subscription_parked",
+    "gauge",
+    "1 while a subscription waits for an operator.",
+    ("tenant", "consumer"),
+)
+SUBSCRIPTION_ATTEMPTS = MetricFamily(
+    "seriatim_subscription_attempts",
+    "gauge",
+    "Attempts at the batch after a subscription's cursor.",
     ("tenant", "consumer"),
 )
 

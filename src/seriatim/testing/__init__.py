@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from seriatim.testing.decisions import DecisionContract
     from seriatim.testing.declarations import DeclarationContract
     from seriatim.testing.explanations import ExplanationContract
+    from seriatim.testing.failure_policies import FailurePolicyContract
     from seriatim.testing.handler_runner import HandledEvent, HandlerRunner
     from seriatim.testing.idempotency import IdempotencyContract
     from seriatim.testing.identity import IdentityContract
@@ -75,6 +76,7 @@ _CONTRACT_MODULES = (
     "declarations",
     "explanations",
     "factories",
+    "failure_policies",
     "idempotency",
     "identity",
     "limits",
@@ -107,6 +109,7 @@ _MODULES = {
     "DecisionContract": "seriatim.testing.decisions",
     "DeclarationContract": "seriatim.testing.declarations",
     "ExplanationContract": "seriatim.testing.explanations",
+    "FailurePolicyContract": "seriatim.testing.failure_policies",
     "FoldedRows": "seriatim.testing.projection_rows",
     "GuardContract": "seriatim.testing.safety",
     "HandledEvent": "seriatim.testing.handler_runner",
@@ -145,6 +148,7 @@ __all__ = [
     "DecisionContract",
     "DeclarationContract",
     "ExplanationContract",
+    "FailurePolicyContract",
     "FoldedRows",
     "GuardContract",
     "HandledEvent",

@@ -11,6 +11,7 @@ from seriatim.testing.cursors import CursorContract
 from seriatim.testing.decisions import DecisionContract
 from seriatim.testing.declarations import DeclarationContract
 from seriatim.testing.explanations import ExplanationContract
+from seriatim.testing.failure_policies import FailurePolicyContract
 from seriatim.testing.idempotency import IdempotencyContract
 from seriatim.testing.identity import IdentityContract
 from seriatim.testing.limits import LimitContract
@@ -35,6 +36,7 @@ CONTRACTS: tuple[type, ...] = (
     DecisionContract,
     DeclarationContract,
     ExplanationContract,
+    FailurePolicyContract,
     GuardContract,
     IdempotencyContract,
     IdentityContract,

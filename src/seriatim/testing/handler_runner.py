@@ -114,10 +114,12 @@ class SimulatedEngine(SqliteEngine):
         return SimulatedEngine(self.path, self.database)
 
     @contextmanager
-    def transaction(self, *, write: bool = True) -> Iterator[SqliteSession]:
+    def transaction(
+        self, *, write: bool = True, pipelined: bool = False
+    ) -> Iterator[SqliteSession]:
         """Run the block in a transaction, unless the database cannot be reached."""
         self.database.check()
-        with super().transaction(write=write) as session:
+        with super().transaction(write=write, pipelined=pipelined) as session:
             yield session
 
 

@@ -17,6 +17,7 @@ from seriatim.store.port import (
     EventTypeCount,
     Finding,
     Lease,
+    SkippedBatch,
     StreamSummary,
     SubscriptionStatus,
 )
@@ -327,8 +328,23 @@ class CursorsResponse(msgspec.Struct, frozen=True):
     cursors: list[Cursor]
 
 
+class SkippedBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A batch that the owner of a subscription passes by its policy.
+
+    `after` is the position of the cursor before the batch, which ends at its new position.
+    """
+
+    after: int
+    first_position: int
+    attempts: int
+    error: str
+
+
 class CursorBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A cursor to store; `only_new` does not change an existing one."""
+    """A cursor to store; `only_new` does not change an existing one.
+
+    With `skipped` and a lease, it passes a batch that was not handled, which is recorded.
+    """
 
     purpose: Literal["subscription", "projection"]
     name: str
@@ -340,6 +356,7 @@ class CursorBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     lease: Lease | None = None
     reset: bool = False
     only_new: bool = False
+    skipped: SkippedBody | None = None
 
 
 class CursorResponse(msgspec.Struct, frozen=True):
@@ -352,6 +369,53 @@ class SubscriptionsResponse(msgspec.Struct, frozen=True):
     """Durable subscriptions by name: owner, cursor, lag and last error."""
 
     subscriptions: list[SubscriptionStatus]
+
+
+class SkippedBatchesResponse(msgspec.Struct, frozen=True):
+    """Batches that a subscription has passed without handling them, by position."""
+
+    batches: list[SkippedBatch]
+
+
+class AttemptBody(msgspec.Struct, forbid_unknown_fields=True):
+    """An attempt at the batch after a subscription's cursor, by the owner of its lease.
+
+    `error` is that of a failed attempt, null for one that begins. `park` stops the subscription at
+    this batch until an operator acts.
+    """
+
+    name: str
+    lease: Lease
+    first_position: int
+    last_position: int
+    attempts: int
+    failures: int = 0
+    error: str | None = None
+    park: bool = False
+
+
+class SubscriptionRetryBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A parked subscription that attempts its batch again, and why."""
+
+    name: str
+    reason: str = ""
+
+
+class SubscriptionSkipBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The first position of the failing batch of a subscription, and why it is skipped."""
+
+    name: str
+    position: int
+    reason: str
+
+
+class SubscriptionResetBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The position after which a subscription continues, its new query if it changes, and why."""
+
+    name: str
+    position: int
+    query: dict[str, Any] | None = None
+    reason: str = ""
 
 
 class FailureBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from seriatim import (
     Filter,
     NewEvent,
     Query,
+    RetryPolicy,
     StreamKind,
 )
 from seriatim.log.verification import verify
@@ -30,6 +32,10 @@ MakeRole = Callable[..., str]
 def findings_of(log: seriatim.Log, check: str) -> list[Finding]:
     """Return the findings of one check."""
     return [finding for finding in log.store.doctor() if finding.check == check]
+
+
+def _refuse(_: object) -> None:
+    raise ValueError("refused")
 
 
 def use_everything(url: str) -> None:
@@ -56,6 +62,14 @@ def use_everything(url: str) -> None:
         subscription = log.subscribe("all", idle_timeout=0.1, poll_s=0.05)
         assert sum(len(batch) for batch in subscription) == 66
         subscription.reset(10)
+        policy: dict[str, Any] = {"retry": RetryPolicy(attempts=1), "idle_timeout": 0.0}
+        log.subscribe("skipping", on_poison="skip", **policy).run(_refuse)
+        assert log.subscriptions.skipped("skipping")
+        log.subscribe("parking", **policy).run(_refuse)
+        log.subscriptions.retry("parking")
+        log.subscribe("parking", **policy).run(_refuse)
+        log.subscriptions.skip("parking", 1, reason="refused")
+        log.subscriptions.reset("parking", 0)
         log.traces.put_projection_cursor("graph", 5)
         assert verify(log.store).ok
 
@@ -83,6 +97,37 @@ def test_application_role_holds_only_insert_and_select(app_url: str, postgres_ur
     assert sorted(row[0] for row in rows) == ["INSERT", "SELECT"]
 
 
+def test_an_upgrade_needs_no_new_grant(empty_postgres_url: str, make_role: MakeRole) -> None:
+    """F3, F9: a role that could move cursors before the upgrade can skip batches after it."""
+    role, reader = make_role(), make_role()
+    migrate(empty_postgres_url, target=7)
+    with psycopg.connect(empty_postgres_url) as connection:
+        for statement in (
+            f"grant usage on schema seriatim to {role}, {reader}",
+            f"grant select on all tables in schema seriatim to {role}, {reader}",
+            f"grant insert on seriatim.events, seriatim.event_tags to {role}",
+            f"grant insert, update on seriatim.cursors, seriatim.leases to {role}",
+            f"grant execute on all functions in schema seriatim to {role}",
+        ):
+            connection.execute(statement.encode())
+    migrate(empty_postgres_url)
+
+    with seriatim.open(as_role(empty_postgres_url, role)) as log:
+        log.append([NewEvent("a", {})])
+        policy = RetryPolicy(attempts=1)
+        log.subscribe("s", retry=policy, on_poison="skip", idle_timeout=0.0).run(_refuse)
+        assert len(log.subscriptions.skipped("s")) == 1
+        log.subscriptions.reset("s", 0)
+        assert log.subscriptions.skipped("s") == []
+    with psycopg.connect(empty_postgres_url) as connection:
+        rows = connection.execute(
+            "select privilege_type from information_schema.role_table_grants"
+            " where grantee = %s and table_name = 'skipped_batches'",
+            (reader,),
+        ).fetchall()
+    assert rows == [("SELECT",)]
+
+
 def test_role_without_grants_is_refused_with_the_command_to_run(
     postgres_url: str, make_role: MakeRole
 ) -> None:
@@ -97,7 +142,12 @@ def test_role_without_grants_is_refused_with_the_command_to_run(
 
 @pytest.mark.parametrize(
     "missing",
-    ["insert on seriatim.events", "update on seriatim.leases", "insert on seriatim.commands"],
+    [
+        "insert on seriatim.events",
+        "update on seriatim.leases",
+        "insert on seriatim.commands",
+        "insert on seriatim.skipped_batches",
+    ],
 )
 def test_doctor_reports_missing_grants(postgres_url: str, app_url: str, missing: str) -> None:
     """F9: doctor names the role that lacks a grant and the command to run."""
@@ -132,7 +182,7 @@ def test_owner_need_not_be_superuser(postgres_server: PostgresServer, make_role:
     use_everything(url)
     with seriatim.open(as_role(admin_url, app)) as log:
         log.append([NewEvent("app", {})])
-        assert log.head() == 67
+        assert log.head() == 70  # with three acts of operators
     with seriatim.open(url) as log:
         levels = {finding.check: finding.level for finding in log.store.doctor()}
     postgres_server.drop_database(f"owned_by_{owner}")

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,9 @@ def any_store(request: pytest.FixtureRequest) -> Store:
     return store
 
 
-def cursor(position: int, **changes: str) -> Cursor:
+def cursor(position: int, **changes: Any) -> Cursor:
     """Make a cursor of the mailer."""
-    known = {"tenant_id": "default", "name": "mailer", "query": "q"} | changes
+    known: dict[str, Any] = {"tenant_id": "default", "name": "mailer", "query": "q"} | changes
     return Cursor(purpose="subscription", position=position, log_id="l", epoch=1, **known)
 
 

@@ -120,8 +120,12 @@ def test_a_compatible_newer_schema_is_accepted(store: SqliteStore, path: str) ->
 def test_a_too_new_schema_is_refused(store: SqliteStore, path: str) -> None:
     """F3: a schema that is too new is refused: upgrade seriatim."""
     store.close()
+    works_from = migrate.SCHEMA_VERSION + 1
+    newer = works_from + 1
     run_statements(
-        path, "pragma user_version = 6", "update seriatim_schema set version = 6, works_from = 5"
+        path,
+        f"pragma user_version = {newer}",
+        f"update seriatim_schema set version = {newer}, works_from = {works_from}",
     )
     with pytest.raises(BackendFailure, match="upgrade the package") as refusal:
         SqliteStore(path)

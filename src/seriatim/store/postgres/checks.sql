@@ -64,7 +64,7 @@ where tgrelid = to_regclass({schema_text} || '.events') and tgname in ('check_gr
 -- Tables with rows of tenants on which row-level security is off, or not forced for the owner.
 select c.relname from pg_class c
 where c.relnamespace = {schema_text}::regnamespace
-  and c.relname in ('events', 'event_tags', 'commands', 'cursors', 'leases')
+  and c.relname in ('events', 'event_tags', 'commands', 'cursors', 'leases', 'skipped_batches')
   and not (c.relrowsecurity and c.relforcerowsecurity and exists (
       select from pg_policy p
       where p.polrelid = c.oid and p.polname = 'one_tenant' and not p.polpermissive))
@@ -79,7 +79,10 @@ select has_table_privilege({schema_text} || '.events', 'select'),
        has_table_privilege({schema_text} || '.events', 'update')
            or has_table_privilege({schema_text} || '.events', 'delete')
            or has_table_privilege({schema_text} || '.events', 'truncate'),
-       has_table_privilege({schema_text} || '.cursors', 'update'),
+       has_table_privilege({schema_text} || '.cursors', 'update')
+           -- Null in a schema without this table.
+           and coalesce(has_table_privilege(to_regclass({schema_text} || '.skipped_batches'),
+                                            'insert'), true),
        has_table_privilege({schema_text} || '.leases', 'update'),
        has_table_privilege({schema_text} || '.commands', 'insert'),
        current_user;

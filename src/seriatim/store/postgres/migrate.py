@@ -41,9 +41,9 @@ from seriatim.store.postgres.statements import (
     render_sql,
 )
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 # The oldest program, by the schema version it was made for, that works after each migration.
-OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1}
+OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1, 9: 1}
 _DDL_ATTEMPTS_MAX = 50
 _LOCK_POLL_S = 0.1
 _INDEX = re.compile(r"create index (?:if not exists) (\w+)\b[^;]*;")
@@ -75,6 +75,7 @@ grant insert on {schema}.events, {schema}.event_tags, {schema}.declarations,
                 {schema}.stream_kinds, {schema}.kind_types to {role};
 grant insert, delete on {schema}.commands to {role};
 grant insert, update on {schema}.cursors, {schema}.leases to {role};
+grant insert, update, delete on {schema}.skipped_batches to {role};
 grant execute on all functions in schema {schema} to {role};
 """
 

@@ -285,15 +285,18 @@ values (%s, %s, %s, %s, %s);
 insert into {schema}.kind_types (kind, event_type) values (%s, %s) on conflict do nothing;
 
 -- name: find_cursor
-select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
+select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us,
+       attempts, failures, attempt_after, attempt_first, attempt_last, parked_us
 from {schema}.cursors where tenant_id = %s and purpose = %s and name = %s;
 
 -- name: list_cursors
-select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
+select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us,
+       attempts, failures, attempt_after, attempt_first, attempt_last, parked_us
 from {schema}.cursors where tenant_id = %s and purpose = %s order by name;
 
 -- name: list_cursors_after
-select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
+select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us,
+       attempts, failures, attempt_after, attempt_first, attempt_last, parked_us
 from {schema}.cursors where tenant_id = %s and purpose = %s and name > %s order by name limit %s;
 
 -- name: check_cursor_limit
@@ -315,7 +318,51 @@ insert into {schema}.cursors
 values (%s, %s, %s, %s, %s, %s, %s, %s, {schema}.now_us())
 on conflict (tenant_id, purpose, name) do update
 set position = excluded.position, log_id = excluded.log_id, epoch = excluded.epoch,
-    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us, failures = 0;
+    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us, failures = 0,
+    attempts = 0, attempt_after = null, parked_us = null;
+
+-- name: put_attempt
+-- The lease is locked before the cursor, as in every transaction that moves the cursor.
+with held as materialized (
+    select 1 from {schema}.leases
+    where tenant_id = %(tenant_id)s and name = %(lease)s and token = %(token)s for update
+)
+update {schema}.cursors
+set attempts = %(attempts)s, failures = %(failures)s, attempt_after = position,
+    attempt_first = %(first)s, attempt_last = %(last)s,
+    parked_us = case when %(park)s then {schema}.now_us() end,
+    last_error = coalesce(%(error)s, last_error),
+    failed_us = case when %(error)s::text is null then failed_us else {schema}.now_us() end
+where tenant_id = %(tenant_id)s and purpose = 'subscription' and name = %(name)s
+  and exists (select from held);
+
+-- name: resume_attempts
+update {schema}.cursors set attempts = 0, failures = 0, attempt_after = null, parked_us = null
+where tenant_id = %(tenant_id)s and purpose = 'subscription' and name = %(name)s
+  and position = %(position)s and attempt_after = position and parked_us is not null;
+
+-- name: count_policy_skips
+select count(*) from (
+    select 1 from {schema}.skipped_batches
+    where tenant_id = %(tenant_id)s and name = %(name)s and skipped_by is null limit %(limit)s
+) s;
+
+-- name: insert_skipped_batch
+insert into {schema}.skipped_batches (tenant_id, name, first_position, last_position, attempts, error,
+                                      skipped_us, skipped_by, reason)
+values (%(tenant_id)s, %(name)s, %(first)s, %(last)s, %(attempts)s, %(error)s, {schema}.now_us(),
+        %(skipped_by)s, %(reason)s)
+on conflict (tenant_id, name, first_position) do update
+set last_position = excluded.last_position, attempts = excluded.attempts, error = excluded.error,
+    skipped_us = excluded.skipped_us, skipped_by = excluded.skipped_by, reason = excluded.reason;
+
+-- name: delete_skipped_batches
+delete from {schema}.skipped_batches where tenant_id = %s and name = %s and first_position > %s;
+
+-- name: list_skipped_batches
+select first_position, last_position, attempts, error, skipped_us, skipped_by, reason
+from {schema}.skipped_batches
+where tenant_id = %s and name = %s and first_position > %s order by first_position limit %s;
 
 -- name: record_failure
 update {schema}.cursors set failures = %(failures)s, last_error = %(error)s,
@@ -325,12 +372,16 @@ where tenant_id = %(tenant_id)s and purpose = 'subscription' and name = %(name)s
     where l.tenant_id = %(tenant_id)s and l.name = %(lease)s and l.token = %(token)s);
 
 -- name: list_subscriptions
-select c.tenant_id, c.name, c.position, c.query, c.updated_us, l.owner, c.failures, c.last_error,
-       c.failed_us
+select c.tenant_id, c.name, c.position, c.query, c.updated_us, l.owner, c.last_error, c.failed_us,
+       (select count(*) from {schema}.skipped_batches s
+        where s.tenant_id = c.tenant_id and s.name = c.name),
+       c.attempts, c.failures, c.attempt_after, c.attempt_first, c.attempt_last, c.parked_us
 from {schema}.cursors c
 left join {schema}.leases l on l.tenant_id = c.tenant_id and l.name = 'subscription:' || c.name
     and l.expires_at > clock_timestamp()
-where c.tenant_id = %s and c.purpose = 'subscription' and c.name > %s order by c.name limit %s;
+where c.tenant_id = %(tenant_id)s and c.purpose = 'subscription' and c.name > %(after)s
+  and (%(name)s::text is null or c.name = %(name)s)
+order by c.name limit %(limit)s;
 
 -- name: lock_lease
 select token from {schema}.leases where tenant_id = %s and name = %s for update;
@@ -366,6 +417,11 @@ returning token;
 -- name: renew_lease
 update {schema}.leases set expires_at = clock_timestamp() + %s * interval '1 second'
 where tenant_id = %s and name = %s and token = %s;
+
+-- name: void_lease
+-- Its owner may neither renew it nor write under it, and anybody may claim it.
+update {schema}.leases set token = token + 1, expires_at = '-infinity'
+where tenant_id = %s and name = %s;
 
 -- name: release_lease
 update {schema}.leases set expires_at = '-infinity'

@@ -33,6 +33,7 @@ from seriatim.store.common import (
 from seriatim.store.contexts import ContextKey, EvaluatedContext
 from seriatim.store.port import (
     STREAM_SCAN_MAX,
+    BatchAttempt,
     Cursor,
     EventTypeCount,
     EventTypeRange,
@@ -43,6 +44,7 @@ from seriatim.store.port import (
     Outcome,
     ReadSpec,
     RestoredEvent,
+    SkippedBatch,
     StoredAppend,
     StreamPage,
     SubscriptionState,
@@ -491,8 +493,49 @@ class PostgresStore:
             lambda connection: self._consumers.put_cursor(connection, cursor, lease, reset=reset),
         )
 
-    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
-        return self._consumers.list_subscriptions(tenant_id, after, limit)
+    def skip_batch(
+        self, cursor: Cursor, skipped: SkippedBatch, *, after: int, lease: Lease | None
+    ) -> None:
+        self._write(
+            "skipping a batch",
+            lambda connection: self._consumers.skip_batch(
+                connection, cursor, skipped, after, lease
+            ),
+        )
+
+    def put_attempt(
+        self,
+        lease: Lease,
+        name: str,
+        attempt: BatchAttempt,
+        *,
+        error: str | None = None,
+        park: bool = False,
+    ) -> None:
+        self._write(
+            "recording an attempt of a subscription",
+            lambda connection: self._consumers.put_attempt(
+                connection, lease, name, attempt, error=error, park=park
+            ),
+        )
+
+    def resume_attempts(self, tenant_id: str, name: str, position: int) -> bool:
+        return self._write(
+            "resuming a subscription",
+            lambda connection: self._consumers.resume_attempts(
+                connection, tenant_id, name, position
+            ),
+        )
+
+    def subscriptions(
+        self, tenant_id: str, after: str, limit: int, *, name: str | None = None
+    ) -> list[SubscriptionState]:
+        return self._consumers.list_subscriptions(tenant_id, after, limit, name)
+
+    def skipped_batches(
+        self, tenant_id: str, name: str, after: int, limit: int
+    ) -> list[SkippedBatch]:
+        return self._consumers.list_skipped_batches(tenant_id, name, after, limit)
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
         with self._borrow_connection("recording a subscription's failure") as connection:

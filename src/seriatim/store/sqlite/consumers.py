@@ -7,8 +7,23 @@ import time
 from typing import NamedTuple
 
 from seriatim.core.errors import LeaseLost
-from seriatim.store.common import check_cursor_move, decode_cursor, decode_subscription
-from seriatim.store.port import Cursor, Lease, SubscriptionState
+from seriatim.store.common import (
+    check_cursor_move,
+    check_skip,
+    check_skipped_count,
+    decode_cursor,
+    decode_skipped_batch,
+    decode_subscription,
+)
+from seriatim.store.port import (
+    SKIPPED_BATCHES_MAX,
+    BatchAttempt,
+    Cursor,
+    Lease,
+    SkippedBatch,
+    SubscriptionState,
+    make_lease_name,
+)
 from seriatim.store.sqlite.statements import SQL
 
 
@@ -41,13 +56,62 @@ def list_cursors_after(
 
 
 def list_subscriptions(
-    connection: sqlite3.Connection, tenant_id: str, after: str, limit: int
+    connection: sqlite3.Connection, tenant_id: str, after: str, limit: int, name: str | None
 ) -> list[SubscriptionState]:
-    """Return a page of durable subscriptions, ordered by name."""
-    values = {"tenant": tenant_id, "after": after, "limit": limit, "now": get_now_us()}
+    """Return a page of durable subscriptions, ordered by name; with `name`, only this one."""
+    values = {
+        "tenant": tenant_id,
+        "after": after,
+        "limit": limit,
+        "name": name,
+        "now": get_now_us(),
+    }
     return [
         decode_subscription(row) for row in connection.execute(SQL["list_subscriptions"], values)
     ]
+
+
+def list_skipped_batches(
+    connection: sqlite3.Connection, tenant_id: str, name: str, after: int, limit: int
+) -> list[SkippedBatch]:
+    """Return skipped batches of a subscription, ordered by position."""
+    rows = connection.execute(SQL["list_skipped_batches"], (tenant_id, name, after, limit))
+    return [decode_skipped_batch(row) for row in rows]
+
+
+def put_attempt(
+    connection: sqlite3.Connection,
+    lease: Lease,
+    name: str,
+    attempt: BatchAttempt,
+    *,
+    error: str | None,
+    park: bool,
+) -> None:
+    """Store the attempts at the next batch of a subscription if its lease was not lost."""
+    values = {
+        "tenant": lease.tenant_id,
+        "name": name,
+        "lease": lease.name,
+        "token": lease.token,
+        "attempts": attempt.attempts,
+        "failures": attempt.failures,
+        "first": attempt.first_position,
+        "last": attempt.last_position,
+        "error": error,
+        "park": park,
+        "now": get_now_us(),
+    }
+    if connection.execute(SQL["put_attempt"], values).rowcount != 1:
+        raise LeaseLost
+
+
+def resume_attempts(
+    connection: sqlite3.Connection, tenant_id: str, name: str, position: int
+) -> bool:
+    """Let a parked subscription attempt its batch again; return False if it is not parked there."""
+    values = {"tenant": tenant_id, "name": name, "position": position}
+    return connection.execute(SQL["resume_attempts"], values).rowcount == 1
 
 
 def record_failure(
@@ -87,11 +151,58 @@ def put_cursor(
 ) -> None:
     """Store a cursor if its lease was not lost and the move is allowed."""
     if lease is not None:
-        stored_lease = _find_lease(connection, lease.tenant_id, lease.name)
-        if stored_lease is None or stored_lease.token != lease.token:
-            raise LeaseLost
+        _check_lease(connection, lease)
+    elif reset and requested.purpose == "subscription":
+        _void_lease(connection, requested)
+        values = (requested.tenant_id, requested.name, requested.position)
+        connection.execute(SQL["delete_skipped_batches"], values)
     stored = get_cursor(connection, requested.tenant_id, requested.purpose, requested.name)
     check_cursor_move(stored, requested, reset=reset)
+    _upsert_cursor(connection, requested)
+
+
+def skip_batch(
+    connection: sqlite3.Connection,
+    cursor: Cursor,
+    skipped: SkippedBatch,
+    after: int,
+    lease: Lease | None,
+) -> None:
+    """Move a cursor past a batch and record it; without a lease, void that of the owner."""
+    if lease is None:
+        _void_lease(connection, cursor)
+    else:
+        _check_lease(connection, lease)
+        limits = {"tenant": cursor.tenant_id, "name": cursor.name, "limit": SKIPPED_BATCHES_MAX}
+        check_skipped_count(connection.execute(SQL["count_policy_skips"], limits).fetchone()[0])
+    stored = get_cursor(connection, cursor.tenant_id, cursor.purpose, cursor.name)
+    check_skip(stored, cursor, after)
+    values = {
+        "tenant": cursor.tenant_id,
+        "name": cursor.name,
+        "first": skipped.first_position,
+        "last": skipped.last_position,
+        "attempts": skipped.attempts,
+        "error": skipped.error,
+        "now": get_now_us(),
+        "skipped_by": skipped.skipped_by,
+        "reason": skipped.reason,
+    }
+    connection.execute(SQL["insert_skipped_batch"], values)
+    _upsert_cursor(connection, cursor)
+
+
+def _check_lease(connection: sqlite3.Connection, lease: Lease) -> None:
+    stored = _find_lease(connection, lease.tenant_id, lease.name)
+    if stored is None or stored.token != lease.token:
+        raise LeaseLost
+
+
+def _void_lease(connection: sqlite3.Connection, cursor: Cursor) -> None:
+    connection.execute(SQL["void_lease"], (cursor.tenant_id, make_lease_name(cursor.name)))
+
+
+def _upsert_cursor(connection: sqlite3.Connection, requested: Cursor) -> None:
     connection.execute(
         SQL["upsert_cursor"],
         (

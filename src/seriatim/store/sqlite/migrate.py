@@ -25,7 +25,13 @@ from seriatim.store.sqlite.statements import (
 )
 from seriatim.store.sqlite.writer import SqliteWriter
 
-MIGRATIONS = ("0001_initial.sql", "0002_reading.sql", "0003_reads.sql", "0004_actors.sql")
+MIGRATIONS = (
+    "0001_initial.sql",
+    "0002_reading.sql",
+    "0003_reads.sql",
+    "0004_actors.sql",
+    "0005_attempts.sql",
+)
 SCHEMA_VERSION = len(MIGRATIONS)
 OLDEST_PROGRAM = 1  # the oldest program, by the schema version it was made for, that still works
 APPLICATION_ID = 0x53455249  # "SERI", so that file(1) can identify the file

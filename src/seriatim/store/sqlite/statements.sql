@@ -263,15 +263,21 @@ select log_id, epoch from log
 update log set epoch = epoch + 1
 
 -- name: find_cursor
-select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
+select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us,
+    attempts, failures, attempt_after, attempt_first, attempt_last, parked_us
+from cursors
 where tenant_id = ? and purpose = ? and name = ?
 
 -- name: list_cursors
-select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
+select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us,
+    attempts, failures, attempt_after, attempt_first, attempt_last, parked_us
+from cursors
 where tenant_id = ? and purpose = ? order by name
 
 -- name: list_cursors_after
-select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
+select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us,
+    attempts, failures, attempt_after, attempt_first, attempt_last, parked_us
+from cursors
 where tenant_id = ? and purpose = ? and name > ? order by name limit ?
 
 -- name: check_cursor_limit
@@ -286,7 +292,41 @@ insert into cursors (tenant_id, purpose, name, position, log_id, epoch, tip, que
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (tenant_id, purpose, name) do update set
     position = excluded.position, log_id = excluded.log_id, epoch = excluded.epoch,
-    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us, failures = 0
+    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us, failures = 0,
+    attempts = 0, attempt_after = null, parked_us = null
+
+-- name: put_attempt
+update cursors set attempts = :attempts, failures = :failures, attempt_after = position,
+    attempt_first = :first, attempt_last = :last, parked_us = case when :park then :now end,
+    last_error = coalesce(:error, last_error),
+    failed_us = case when :error is null then failed_us else :now end
+where tenant_id = :tenant and purpose = 'subscription' and name = :name and exists (
+    select 1 from leases where tenant_id = :tenant and name = :lease and token = :token
+)
+
+-- name: resume_attempts
+update cursors set attempts = 0, failures = 0, attempt_after = null, parked_us = null
+where tenant_id = :tenant and purpose = 'subscription' and name = :name
+    and position = :position and attempt_after = position and parked_us is not null
+
+-- name: count_policy_skips
+select count(*) from (
+    select 1 from skipped_batches
+    where tenant_id = :tenant and name = :name and skipped_by is null limit :limit
+)
+
+-- name: insert_skipped_batch
+insert or replace into skipped_batches (tenant_id, name, first_position, last_position, attempts, error,
+    skipped_us, skipped_by, reason)
+values (:tenant, :name, :first, :last, :attempts, :error, :now, :skipped_by, :reason)
+
+-- name: delete_skipped_batches
+delete from skipped_batches where tenant_id = ? and name = ? and first_position > ?
+
+-- name: list_skipped_batches
+select first_position, last_position, attempts, error, skipped_us, skipped_by, reason
+from skipped_batches
+where tenant_id = ? and name = ? and first_position > ? order by first_position limit ?
 
 -- name: record_failure
 update cursors set failures = :failures, last_error = :error, failed_us = :now
@@ -296,10 +336,15 @@ where tenant_id = :tenant and purpose = 'subscription' and name = :name and exis
 
 -- name: list_subscriptions
 select cursors.tenant_id, cursors.name, cursors.position, cursors.query, cursors.updated_us,
-    leases.owner, cursors.failures, cursors.last_error, cursors.failed_us
+    leases.owner, cursors.last_error, cursors.failed_us,
+    (select count(*) from skipped_batches
+     where skipped_batches.tenant_id = cursors.tenant_id and skipped_batches.name = cursors.name),
+    cursors.attempts, cursors.failures, cursors.attempt_after, cursors.attempt_first,
+    cursors.attempt_last, cursors.parked_us
 from cursors left join leases on leases.tenant_id = cursors.tenant_id
     and leases.name = 'subscription:' || cursors.name and leases.expires_us > :now
 where cursors.tenant_id = :tenant and cursors.purpose = 'subscription' and cursors.name > :after
+    and (:name is null or cursors.name = :name)
 order by cursors.name limit :limit
 
 -- name: find_lease
@@ -322,6 +367,10 @@ where tenant_id = :tenant_id and name = (
 insert into leases (tenant_id, name, owner, token, expires_us) values (?, ?, ?, ?, ?)
 on conflict (tenant_id, name) do update set
     owner = excluded.owner, token = excluded.token, expires_us = excluded.expires_us
+
+-- name: void_lease
+-- Its owner may neither renew it nor write under it, and anybody may claim it.
+update leases set token = token + 1, expires_us = 0 where tenant_id = ? and name = ?
 
 -- name: update_lease_expiry
 update leases set expires_us = ? where tenant_id = ? and name = ? and token = ?

@@ -28,6 +28,7 @@ from seriatim.store.common import (
 )
 from seriatim.store.port import (
     STREAM_SCAN_MAX,
+    BatchAttempt,
     Cursor,
     EventTypeCount,
     EventTypeRange,
@@ -37,6 +38,7 @@ from seriatim.store.port import (
     Outcome,
     ReadSpec,
     RestoredEvent,
+    SkippedBatch,
     StoredAppend,
     StreamPage,
     SubscriptionState,
@@ -508,10 +510,44 @@ class SqliteStore:
         with self._writer.transaction() as connection:
             consumers.put_cursor(connection, cursor, lease, reset=reset)
 
-    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
-        """Return a page of durable subscriptions, ordered by name."""
+    def skip_batch(
+        self, cursor: Cursor, skipped: SkippedBatch, *, after: int, lease: Lease | None
+    ) -> None:
+        """Move a cursor past a batch and record it; without a lease, void that of the owner."""
+        with self._writer.transaction() as connection:
+            consumers.skip_batch(connection, cursor, skipped, after, lease)
+
+    def put_attempt(
+        self,
+        lease: Lease,
+        name: str,
+        attempt: BatchAttempt,
+        *,
+        error: str | None = None,
+        park: bool = False,
+    ) -> None:
+        """Store the attempts at the next batch of a subscription."""
+        with self._writer.transaction() as connection:
+            consumers.put_attempt(connection, lease, name, attempt, error=error, park=park)
+
+    def resume_attempts(self, tenant_id: str, name: str, position: int) -> bool:
+        """Let a parked subscription attempt its batch again."""
+        with self._writer.transaction() as connection:
+            return consumers.resume_attempts(connection, tenant_id, name, position)
+
+    def subscriptions(
+        self, tenant_id: str, after: str, limit: int, *, name: str | None = None
+    ) -> list[SubscriptionState]:
+        """Return a page of durable subscriptions, ordered by name; with `name`, only this one."""
         with self._readers.connection() as connection:
-            return consumers.list_subscriptions(connection, tenant_id, after, limit)
+            return consumers.list_subscriptions(connection, tenant_id, after, limit, name)
+
+    def skipped_batches(
+        self, tenant_id: str, name: str, after: int, limit: int
+    ) -> list[SkippedBatch]:
+        """Return skipped batches of a subscription, ordered by position."""
+        with self._readers.connection() as connection:
+            return consumers.list_skipped_batches(connection, tenant_id, name, after, limit)
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
         """Store the last error of a subscription, unless its lease was lost."""

@@ -287,7 +287,7 @@ def test_a_remote_log_needs_a_registry(log: Log) -> None:
 
 @LOCAL
 def test_dead_letters_are_sent_to_a_target(log: Log, tmp_path: Path, target: Target) -> None:
-    """G5: dead letters go to a second target, before they are marked."""
+    """G5: dead dead_letters go to a second target, before they are marked."""
     sent: list[DeadLetter] = []
 
     class Letters:

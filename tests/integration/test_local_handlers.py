@@ -287,16 +287,16 @@ def test_a_remote_log_needs_a_registry(log: Log) -> None:
 
 @LOCAL
 def test_dead_letters_are_sent_to_a_target(log: Log, tmp_path: Path, target: Target) -> None:
-    """G5: dead dead_letters go to a second target, before they are marked."""
+    """G5: dead letters go to a second target, before they are marked."""
     sent: list[DeadLetter] = []
 
-    class Letters:
+    class DeadLetterList:
         def send(self, dead_letters: list[DeadLetter]) -> None:
             sent.extend(dead_letters)
 
     append(log, "a1", "b1")
     target.poison = {"a1"}
-    handlers = log.handlers_at(f"sqlite:///{tmp_path}/registry.db", dead_letters=Letters())
+    handlers = log.handlers_at(f"sqlite:///{tmp_path}/registry.db", dead_letters=DeadLetterList())
     assert handlers.run(target.handler(retry=RetryPolicy(attempts=1))).dead == 1
     assert [(one.delivery.event_id, one.error) for one in sent] == [("a1", "ValueError: poison")]
 

@@ -242,7 +242,7 @@ class LocalProjection(ProjectionJob):
             page = list(self.store.read(self._make_spec(position - 1, None, _PAGE_EVENTS)))
             same = page and (page[0].position, page[0].event_id) == self._last_read
             if not same or self.store.identity() != self._cursor[0]:
-                raise changed_log_error(position)
+                raise changed_log_error(position, self.store.head())
             return page[1:]
         page = list(self.store.read(self._make_spec(position, None, _PAGE_EVENTS)))
         if page:

@@ -34,10 +34,10 @@ def check_same_log(
     # After a restore the log may have grown past the position again, with other events.
     diverged = head > position > 0 and store.event_id_at(position) != last_event_id
     if head < position or store.identity() != identity or diverged:
-        raise changed_log_error(position)
+        raise changed_log_error(position, head)
 
 
-def changed_log_error(position: int) -> LogIdentityChanged:
+def changed_log_error(position: int, head: int) -> LogIdentityChanged:
     """Build the error of a consumer whose log was restored or replaced while it followed it."""
     msg = f"the log was restored or replaced while it was followed at position {position}"
-    return LogIdentityChanged(msg, details={"position": position})
+    return LogIdentityChanged(msg, details={"position": position, "head": head})

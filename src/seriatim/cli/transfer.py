@@ -119,6 +119,9 @@ def _print_summary(command: CommandSession, file: Path, footer: ExportFooter) ->
 LINE_BYTES_MAX = 32 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 
+POOL_BYTES_MIN = 64 * 1024 * 1024  # smaller files are imported before a pool pays off
+POOL_PROCESSES_MAX = 4  # more would wait for the process that sends what they validate
+
 
 def import_(
     ctx: typer.Context,
@@ -137,6 +140,15 @@ def import_(
             help="Also declare the kinds, types and indexes in the file, for every tenant.",
         ),
     ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes that validate events. "
+            f"[default: 1; up to {POOL_PROCESSES_MAX} for large files on four cores or more]",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOutput = False,
 ) -> None:
     """Append the events of an export, for all tenants unless --tenant names one.
@@ -148,13 +160,15 @@ def import_(
         if str(file) != "-" and not file.is_file():
             raise invalid_argument("FILE", f"does not exist: {file}")
         with command.open(create=True) as log:
-            report = _import(command, log, file, declarations=declarations)
+            report = _import(command, log, file, declarations=declarations, processes=processes)
         _print_report(command, report)
         if not report.ok:
             raise typer.Exit(exit_codes.FOUND_PROBLEMS)
 
 
-def _import(command: CommandSession, log: Log, file: Path, *, declarations: bool) -> ImportReport:
+def _import(
+    command: CommandSession, log: Log, file: Path, *, declarations: bool, processes: int | None
+) -> ImportReport:
     size = None if str(file) == "-" else file.stat().st_size
     with (
         make_progress_bar(command.stderr, quiet=command.as_json) as bar,
@@ -173,7 +187,19 @@ def _import(command: CommandSession, log: Log, file: Path, *, declarations: bool
             tenant_id=command.tenant,
             declarations=declarations,
             progress=update,
+            processes=processes or choose_processes(size, os.cpu_count() or 1),
         )
+
+
+def choose_processes(size: int | None, cores: int) -> int:
+    """Return how many processes validate a file of a size in bytes, None if it is not known.
+
+    The importing process and the database need a core each, and starting a process takes as long
+    as the import of some ten thousand events.
+    """
+    if size is None or size < POOL_BYTES_MIN:
+        return 1
+    return max(1, min(cores - 2, POOL_PROCESSES_MAX))
 
 
 @contextmanager

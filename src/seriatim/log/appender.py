@@ -17,6 +17,7 @@ from seriatim.core.event import DEFAULT_TENANT, AppendResult, NewEvent
 from seriatim.core.guard import Guard
 from seriatim.core.ids import uuid7
 from seriatim.core.kinds import Rules
+from seriatim.core.limits import Limits
 from seriatim.core.prepare import Scan, ValidationContext, prepare, prepare_each
 from seriatim.core.profile_rules import ProfileRules
 from seriatim.core.request import (
@@ -89,6 +90,60 @@ class IdGenerator:
         self._last = 0  # draw a new random part even within the millisecond of the fork
 
 
+PreparedAppend = tuple[tuple[PreparedEvent, ...], int]  # the events and their size in bytes
+
+
+class Validator:
+    """Validate drafts of every tenant and profile under one version of the declarations.
+
+    It needs no store, so it can work in another process.
+    """
+
+    def __init__(
+        self, rules: Rules, guard: Guard, limits: Limits, new_id: Callable[[], str]
+    ) -> None:
+        """Compile the schemas of the declarations, once and not for each event."""
+        self.rules = rules
+        self._context = ValidationContext(
+            tenant_id=DEFAULT_TENANT,
+            new_id=new_id,
+            rules=rules,
+            guard=guard,
+            limits=limits,
+            validators={
+                key: compile_schema(entry.schema)
+                for key, entry in rules.types.items()
+                if entry.schema is not None
+            },
+        )
+        self._contexts: dict[tuple[str, str], ValidationContext] = {}
+
+    def find_context(self, tenant_id: str, profile_rules: ProfileRules) -> ValidationContext:
+        """Return the validation context of a tenant and profile, cached for later appends."""
+        key = tenant_id, profile_rules.name
+        context = self._contexts.get(key)
+        if context is None:
+            if len(self._contexts) >= _CONTEXTS_MAX:
+                self._contexts = {}  # a context is cheap to make again
+            check_tenant(tenant_id)
+            context = msgspec.structs.replace(
+                self._context, tenant_id=tenant_id, profile_rules=profile_rules
+            )
+            self._contexts[key] = context
+        return context
+
+    def prepare_each(self, drafts: Sequence[Draft]) -> list[PreparedAppend]:
+        """Validate the events of drafts together, at less cost than one by one.
+
+        Raises:
+            SeriatimError: One of them is invalid; `prepare` finds which.
+        """
+        contexts = [self.find_context(draft.tenant_id, draft.profile_rules) for draft in drafts]
+        return prepare_each(
+            (context, draft.events) for context, draft in zip(contexts, drafts, strict=True)
+        )
+
+
 class Appender:
     """Validate and commit the appends of one log, for every profile and tenant."""
 
@@ -119,44 +174,16 @@ class Appender:
 
     def reload_rules(self) -> None:
         """Read the declarations again, after this or another process changed them."""
-        # A thread may still cache a context of the old declarations after this. The store refuses
+        # A thread may still use the validator of the old declarations after this. The store refuses
         # the requests made with it as stale, and the declarations are read again.
-        self._context = self._make_context(self._store.rules())
-        self._contexts: dict[tuple[str, str], ValidationContext] = {}
+        self._validator = Validator(
+            self._store.rules(), self.guard, self._settings.limits, self.new_id
+        )
 
     @property
     def rules(self) -> Rules:
         """The declarations, as this process last read them."""
-        return self._context.rules
-
-    def _make_context(self, rules: Rules) -> ValidationContext:
-        return ValidationContext(
-            tenant_id=DEFAULT_TENANT,
-            new_id=self.new_id,
-            rules=rules,
-            guard=self.guard,
-            limits=self._settings.limits,
-            # Compiled here, once for each reload, and not for each event.
-            validators={
-                key: compile_schema(entry.schema)
-                for key, entry in rules.types.items()
-                if entry.schema is not None
-            },
-        )
-
-    def _find_context(self, draft: Draft) -> ValidationContext:
-        """Return the validation context of a tenant and profile, cached for later appends."""
-        key = draft.tenant_id, draft.profile_rules.name
-        context = self._contexts.get(key)
-        if context is None:
-            if len(self._contexts) >= _CONTEXTS_MAX:
-                self._contexts = {}  # a context is cheap to make again
-            check_tenant(draft.tenant_id)
-            context = msgspec.structs.replace(
-                self._context, tenant_id=draft.tenant_id, profile_rules=draft.profile_rules
-            )
-            self._contexts[key] = context
-        return context
+        return self._validator.rules
 
     def prepare_request(
         self,
@@ -174,7 +201,7 @@ class Appender:
         Raises:
             SeriatimError: The append is invalid; the profile's rules choose the error.
         """
-        context = self._find_context(draft)
+        context = self._validator.find_context(draft.tenant_id, draft.profile_rules)
         conditions = (
             () if draft.condition is None else check_conditions(draft.condition, context.limits)
         )
@@ -185,7 +212,7 @@ class Appender:
         if trace_headers:
             # After validation and hashing: metadata is neither hashed nor compared.
             events = add_trace_headers(events, trace_headers, context.guard, context.limits)
-        return self._make_request(draft, context, events, size, conditions, command)
+        return self._make_request(draft, context.rules, events, size, conditions, command)
 
     def prepare_requests(self, drafts: Sequence[Draft]) -> list[AppendRequest]:
         """Validate drafts without conditions, commands and keys of whole appends, at less cost.
@@ -193,19 +220,29 @@ class Appender:
         Raises:
             SeriatimError: One of them is invalid; `prepare_request` finds which.
         """
-        contexts = [self._find_context(draft) for draft in drafts]
-        prepared = prepare_each(
-            (context, draft.events) for context, draft in zip(contexts, drafts, strict=True)
-        )
+        validator = self._validator
+        return self.make_requests(drafts, validator.rules, validator.prepare_each(drafts))
+
+    def make_requests(
+        self, drafts: Sequence[Draft], rules: Rules, prepared: Sequence[PreparedAppend]
+    ) -> list[AppendRequest]:
+        """Return the requests of drafts that `Validator.prepare_each` has validated.
+
+        Args:
+            drafts: The drafts; their events are not read.
+            rules: The declarations under which they were validated.
+            prepared: The events and the size of each draft.
+
+        """
         return [
-            self._make_request(draft, context, events, size)
-            for draft, context, (events, size) in zip(drafts, contexts, prepared, strict=True)
+            self._make_request(draft, rules, events, size)
+            for draft, (events, size) in zip(drafts, prepared, strict=True)
         ]
 
     def _make_request(
         self,
         draft: Draft,
-        context: ValidationContext,
+        rules: Rules,
         events: tuple[PreparedEvent, ...],
         size: int,
         conditions: tuple[Condition, ...] = (),
@@ -220,10 +257,10 @@ class Appender:
             command,
             draft.on_id_mismatch or self._settings.on_id_mismatch,
             size,
-            context.rules.version,
+            rules.version,
             profile=draft.profile_rules.name,
         )
-        return self._store.prepare_request(request, context.rules)
+        return self._store.prepare_request(request, rules)
 
     def prepare_command(self, tenant_id: str, command: Command | None) -> PreparedCommand | None:
         """Validate a command and compute the keys that it is stored under."""

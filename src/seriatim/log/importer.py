@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ThreadPoolExecutor,
+)
 from concurrent.futures import TimeoutError as FutureTimeout
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from seriatim.core.canonical import decode_stored_json, parse_strict_json
 from seriatim.core.decide import StaleRules
 from seriatim.core.errors import (
     BackendFailure,
     Conflict,
     IdempotencyConflict,
+    InvalidArgument,
     InvalidEvent,
     LimitExceeded,
     SeriatimError,
-    ValidationError,
 )
-from seriatim.core.event import AppendResult, NewEvent, StreamRef
-from seriatim.core.kinds import PROFILE_KINDS, Declaration, EventType
-from seriatim.core.profile_rules import LOG_PROFILE, PROFILES, ProfileRules
+from seriatim.core.event import AppendResult, StreamRef
+from seriatim.core.kinds import Declaration, EventType
+from seriatim.core.profile_rules import ProfileRules
 from seriatim.core.request import AppendRequest, Condition, ExpectedSeq
 from seriatim.core.tenants import check_tenant
 from seriatim.log.appender import Draft
@@ -36,6 +40,14 @@ from seriatim.log.export_format import (
     ExportReader,
     OversizedAppend,
 )
+from seriatim.log.import_lines import (
+    IMPORT_RULES,
+    SHARED_KEY_RULES,
+    NumberedLines,
+    make_draft,
+    may_be_command,
+)
+from seriatim.log.import_pool import ImportPool, PreparedBatch, find_guard_name
 from seriatim.store.committer import make_unexpected_error
 from seriatim.store.port import Outcome, Store, make_unanswered_error
 
@@ -102,88 +114,14 @@ class DivergenceDetector:
         return line.tenant_id or self._tenant_id, line.stream_type, line.stream_id
 
 
-# The fields that lines and events share, in order: after type, payload and stream, before tags.
-_get_shared_fields = attrgetter(*NewEvent.__struct_fields__[3:-1])
-
-# The lines of one append, each with its line number in the file.
-NumberedLines = list[tuple[int, ExportLine]]
-
-
-def has_shared_keys(append: NumberedLines) -> bool:
-    """Return whether only a command can have made this append.
-
-    A command's events may share a key, and only some of them may have one.
-    """
-    keys = [
-        (line.producer_id, line.idempotency_key)
-        for _, line in append
-        if line.idempotency_key is not None
-    ]
-    return len(set(keys)) != len(keys) or 0 < len(keys) < len(append)
-
-
-def may_be_command(append: NumberedLines) -> bool:
-    """Return whether an append may be a command of a profile in which its events share a key."""
-    actor_types = {
-        actor_type
-        for rules in PROFILES.values()
-        if not rules.keys_are_unique
-        for actor_type in rules.actor_types
-    }
-    return all(
-        line.stream_type is not None
-        and line.stream_type not in PROFILE_KINDS
-        and line.request_id is not None
-        and line.actor_type in actor_types
-        for _, line in append
-    )
-
-
-def make_new_event(number: int, line: ExportLine) -> NewEvent:
-    """Return the event of a line; raises `InvalidEvent`, with the line number, if malformed."""
-    if line.event_id is None and line.idempotency_key is None:
-        msg = (
-            f"line {number}: an event needs an event_id or an idempotency_key, so that importing "
-            "the file again does not store it twice"
-        )
-        raise InvalidEvent(msg, details={"line": number, "field": "event_id"})
-    stream = None
-    if line.stream_type is not None and line.stream_id is not None:
-        stream = (line.stream_type, line.stream_id)
-    elif line.stream_type is not line.stream_id:
-        msg = f"line {number}: stream_type and stream_id must be given together"
-        raise InvalidEvent(msg, details={"line": number, "field": "stream_id"})
-    remaining_fields = (*_get_shared_fields(line), tuple(line.tags))
-    return NewEvent(line.event_type, _parse_payload(number, line), stream, *remaining_fields)
-
-
-def _parse_payload(number: int, line: ExportLine) -> Any:
-    """Parse a payload: fast if it has a hash to be verified later, strictly if not."""
-    try:
-        raw = bytes(line.payload)
-        return parse_strict_json(raw) if line.payload_hash is None else decode_stored_json(raw)
-    except (ValidationError, ValueError) as error:
-        msg = f"line {number}: the payload is not JSON ({error})"
-        raise InvalidEvent(msg, details={"line": number, "field": "payload"}) from None
-
-
 PREPARED_EVENTS = 100  # validated together
+POOL_EVENTS = 500  # the same in another process, which costs a message
 GROUP_EVENTS = 2000
 GROUP_BYTES = 4 * 1024 * 1024
 IN_FLIGHT_MAX = 3  # groups: one being stored, one queued, one being prepared
 REPORTED_REFUSALS_MAX = 20
 
 AppendFromFile = NumberedLines | OversizedAppend
-
-# Events are imported as they were stored, whatever profile they were appended through.
-_IMPORT_RULES = ProfileRules(name="import", error_types=LOG_PROFILE.error_types, any_payload=True)
-# Validation contexts are cached by name, so the two must not share one.
-_SHARED_KEY_RULES = ProfileRules(
-    name="import of commands",
-    error_types=LOG_PROFILE.error_types,
-    any_payload=True,
-    keys_are_unique=False,
-)
 
 
 class ImportRefusal(msgspec.Struct, frozen=True):
@@ -231,6 +169,7 @@ def import_events(
     tenant_id: str | None = None,
     declarations: bool = False,
     progress: Callable[[int], None] | None = None,
+    processes: int = 1,
 ) -> ImportReport:
     """Import the events of an export; importing it again stores nothing.
 
@@ -243,7 +182,11 @@ def import_events(
         tenant_id: Import only this tenant's events; None imports all.
         declarations: Whether to declare the file's stream kinds, event types and payload indexes
             first. They apply to the whole log, whatever tenant is imported.
-        progress: Called with the number of events of each append that is sent.
+        progress: Called with the number of events of each append that is read.
+        processes: How many processes validate events. With more than 1, they are processes of
+            their own, which is faster on four cores or more; they are spawned, so a script needs
+            `if __name__ == "__main__":`. A log with a custom guard, or with stream kinds that
+            require an expected number, is validated in this process.
 
     Returns:
         The numbers of appended, reused, refused and skipped events.
@@ -260,13 +203,16 @@ def import_events(
     """
     if tenant_id is not None:
         check_tenant(tenant_id)
+    if processes < 1:
+        msg = f"processes must be at least 1, not {processes}"
+        raise InvalidArgument(msg, details={"argument": "processes"})
     source = ExportReader(lines)
     undeclared = _find_undeclared(log, source.header)
     if declarations:
         log.declare(*undeclared)
         undeclared = []
     with ThreadPoolExecutor(1, "seriatim-import") as writer:
-        groups = _GroupWriter(log, writer)
+        groups = _GroupWriter(log, writer, _make_pool(log, processes))
         try:
             for page in _iterate_pages(source.appends(log.settings.limits)):
                 groups.load_stream_ends(page)
@@ -287,9 +233,20 @@ def import_events(
             # The store failed or the caller interrupted: end at once. A repeated import continues.
             writer.shutdown(wait=False, cancel_futures=True)
             raise
+        finally:
+            groups.close()
     groups.report.complete = source.complete
     groups.report.undeclared = len(undeclared)
     return groups.report
+
+
+def _make_pool(log: BaseLog, processes: int) -> ImportPool | None:
+    """Return a pool of processes, None if this process validates the events itself."""
+    appender = log.appender
+    guard = find_guard_name(appender.guard)
+    if processes == 1 or guard is None or appender.rules.requires_expected_seq:
+        return None
+    return ImportPool(processes, appender.rules, guard, log.settings.limits, log.tenant_id)
 
 
 def _find_undeclared(log: BaseLog, header: ExportHeader | None) -> list[Declaration]:
@@ -357,13 +314,22 @@ def _check_hashes(append: NumberedLines, request: AppendRequest) -> None:
             raise InvalidEvent(msg, details={"line": number})
 
 
+class _Batch(msgspec.Struct):
+    """Appends that are validated together, here or in another process."""
+
+    appends: list[AppendFromFile]
+    prepared: Future[PreparedBatch] | None = None
+
+
 class _GroupWriter:
     """Commit appends in groups, a bounded number in flight; one thread keeps the file's order."""
 
-    def __init__(self, log: BaseLog, writer: Executor) -> None:
+    def __init__(self, log: BaseLog, writer: Executor, pool: ImportPool | None) -> None:
         self.report = ImportReport()
         self._log = log
         self._writer = writer
+        self._pool = pool
+        self._batches: deque[_Batch] = deque()  # being validated, in the order of the file
         self._divergence = DivergenceDetector(log.store, log.tenant_id)
         self._unprepared: list[AppendFromFile] = []
         self._unprepared_events = 0
@@ -380,13 +346,31 @@ class _GroupWriter:
         """Validate an append, together with those before it, and add it to the open group."""
         self._unprepared.append(append)
         self._unprepared_events += _get_tenant_and_size(append)[1]
-        if self._unprepared_events >= PREPARED_EVENTS:
+        if self._unprepared_events >= (PREPARED_EVENTS if self._pool is None else POOL_EVENTS):
             self.prepare()
 
     def prepare(self) -> None:
-        """Validate the appends that were sent, and add them to groups in their order."""
+        """Start to validate the appends that were sent, and add validated ones to groups."""
         appends, self._unprepared, self._unprepared_events = self._unprepared, [], 0
-        for append, request in zip(appends, self._prepare_together(appends), strict=True):
+        if appends:
+            self._batches.append(_Batch(appends, self._start_validation(appends)))
+        self._add_batches(0 if self._pool is None else self._pool.batches_max)
+
+    def _start_validation(self, appends: list[AppendFromFile]) -> Future[PreparedBatch] | None:
+        """Start the validation of a batch in the pool; None if this process validates it."""
+        lines = [append for append in appends if isinstance(append, list)]
+        if self._pool is None or len(lines) < len(appends):
+            return None
+        return self._pool.submit(lines)
+
+    def _add_batches(self, ahead: int) -> None:
+        """Add batches to groups in their order, until at most `ahead` are left."""
+        while len(self._batches) > ahead:
+            self._add_batch(self._batches.popleft())
+
+    def _add_batch(self, batch: _Batch) -> None:
+        requests = self._prepare_in_pool(batch) or self._prepare_together(batch.appends)
+        for append, request in zip(batch.appends, requests, strict=True):
             if isinstance(append, OversizedAppend):
                 self._report_refusal(
                     ImportRefusal(append.line, append.events, LimitExceeded.code, append.message)
@@ -400,6 +384,33 @@ class _GroupWriter:
                 self._refuse(append, error)
             else:
                 self._add_to_group(append, checked)
+
+    def _prepare_in_pool(self, batch: _Batch) -> Sequence[AppendRequest | None]:
+        """Return the requests of a batch that the pool has validated; none if it has not."""
+        if self._pool is None or batch.prepared is None:
+            return ()
+        try:
+            prepared = batch.prepared.result()
+        except (BrokenExecutor, CancelledError):  # its processes were killed: go on without them
+            self.close()
+            return ()
+        if self._pool.rules.version != self._log.appender.rules.version:
+            self.close()  # other processes have declared more since: what it validates is refused
+            return ()
+        if prepared is None:
+            return [None] * len(batch.appends)  # validated one by one, for the error of each
+        drafts = [
+            make_draft(append, self._log.tenant_id, with_events=False)
+            for append in batch.appends
+            if isinstance(append, list)
+        ]
+        return self._log.appender.make_requests(drafts, self._pool.rules, prepared)
+
+    def close(self) -> None:
+        """End the processes of the pool; this process validates what is left."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
     def _prepare_together(self, appends: list[AppendFromFile]) -> Sequence[AppendRequest | None]:
         """Validate appends at once, since that costs less; no requests if one is refused."""
@@ -461,6 +472,7 @@ class _GroupWriter:
     def finish(self) -> None:
         """Commit the appends that were sent, and wait for all groups in flight."""
         self.prepare()
+        self._add_batches(0)
         self._submit_group()
         while self._in_flight:
             self._settle_oldest()
@@ -523,7 +535,7 @@ class _GroupWriter:
 
     def _send_alone(self, append: NumberedLines) -> None:
         refusal: Exception | None = None
-        for rules in (_IMPORT_RULES, _SHARED_KEY_RULES):
+        for rules in (IMPORT_RULES, SHARED_KEY_RULES):
             try:
                 request = self._log.appender.prepare_request(self._make_draft(append, rules))
                 _check_hashes(append, request)
@@ -538,15 +550,10 @@ class _GroupWriter:
         if refusal is not None:
             self._refuse(append, refusal)
 
-    def _make_draft(self, append: NumberedLines, rules: ProfileRules = _IMPORT_RULES) -> Draft:
-        if rules is _IMPORT_RULES and has_shared_keys(append):
-            rules = _SHARED_KEY_RULES
-        return Draft(
-            tenant_id=append[0][1].tenant_id or self._log.tenant_id,
-            profile_rules=rules,
-            events=[make_new_event(number, line) for number, line in append],
-            condition=self._make_conditions(append),
-        )
+    def _make_draft(self, append: NumberedLines, rules: ProfileRules = IMPORT_RULES) -> Draft:
+        draft = make_draft(append, self._log.tenant_id, rules)
+        conditions = self._make_conditions(append)
+        return msgspec.structs.replace(draft, condition=conditions) if conditions else draft
 
     def _make_conditions(self, append: NumberedLines) -> tuple[Condition, ...]:
         """Return the expected sequence numbers for kinds that require them (contract B11)."""

@@ -21,7 +21,7 @@ from seriatim import Log
 from tests.fixtures.processes import free_port, kill_tree
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WAIT_S = 60.0
+WAIT_S = 120.0  # a machine may be busy with other tests
 WORKERS = 2
 # So that the events of a killed process are handled again within seconds.
 LEASE = {

@@ -11,7 +11,7 @@ from bench.seriatim_log import SeriatimLog
 from tests.fixtures.kafka_broker import KafkaBroker
 from tests.fixtures.postgres_server import PostgresServer
 
-SECTIONS = ("publish", "registry", GROWTH)
+SECTIONS = ("publish", "registry", "local", GROWTH)
 
 
 @dataclass(frozen=True, kw_only=True)

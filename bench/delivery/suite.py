@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from bench.delivery.local import local
 from bench.delivery.plan import DeliveryEnvironment, DeliveryPlan, parse_plan
 from bench.delivery.publish import publish
 from bench.delivery.registry import growth, registry
@@ -26,6 +27,7 @@ PACKAGES = ("seriatim", "pyspark", "confluent-kafka", "psycopg")
 SECTIONS: dict[str, Callable[[DeliveryEnvironment], list[Figure]]] = {
     "publish": publish,
     "registry": registry,
+    "local": local,
     "growth": growth,
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from seriatim import Log
+from seriatim.delivery.handlers import Handlers
 from seriatim.log.projections import Projections
 from seriatim.profiles.aggregates import Aggregates
 from seriatim.profiles.facts import Facts
@@ -16,6 +17,7 @@ from tests.docs.pages import read, rows, section
 SECTIONS: dict[str, type] = {
     "`Log`": Log,
     "`Log.projections`": Projections,
+    "`Log.handlers`": Handlers,
     "`Log.traces`": Traces,
     "`Log.facts`": Facts,
     "`Log.aggregates`": Aggregates,

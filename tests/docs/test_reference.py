@@ -49,6 +49,7 @@ from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.guard import BUILT_IN_GUARDS
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
 from seriatim.delivery.claims import Status
+from seriatim.delivery.handlers import Handlers
 from seriatim.factory import AsyncLog
 from seriatim.log.projections import Projections
 from seriatim.log.query_execution import QueryResult
@@ -233,6 +234,7 @@ def test_every_method_is_documented() -> None:
         ("Log", Log),
         ("Log.aio", AsyncLog),
         ("Log.projections", Projections),
+        ("Log.handlers", Handlers),
         ("Projector", Projector),
         ("Registry", Registry),
     ]

@@ -408,8 +408,11 @@ class HandlerLoop:
     def _release(self, claims: Sequence[Claim]) -> Counts:
         """Release claims whose effects were not attempted."""
         if claims:
-            with suppress(LeaseLost):  # another consumer holds them already
+            try:
                 self._registry.release(self.handler, claims)
+            except LeaseLost:
+                # The new owner may not have the events: store them for it.
+                self._registry.defer(self.handler, [claim.delivery for claim in claims])
             self._forget_claims(claims)
         return self._note_released(claims)
 

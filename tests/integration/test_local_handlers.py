@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import seriatim
 from seriatim import (
@@ -36,7 +39,7 @@ from seriatim.delivery.handlers import Handlers
 from seriatim.delivery.registry import Registry
 from seriatim.runs.follower import Follower
 from seriatim.runs.job_loop import RunReport
-from seriatim.telemetry import JobMetrics, Metrics
+from seriatim.telemetry import JobMetrics, Metrics, use_provider
 from seriatim.testing.factories import wait_for
 from tests.fixtures.service import run_service
 
@@ -274,6 +277,9 @@ def test_contradictions_are_refused(log: Log, target: Target) -> None:
         for call in (handlers.run, handlers.follow):
             with pytest.raises(InvalidArgument, match=words):
                 call(target.handler(effect="transactional"))
+    for call in (log.handlers.run, log.handlers.follow):
+        with pytest.raises(InvalidArgument, match=r"decorate it with @seriatim\.handler"):
+            call(target)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="batch_events"):
         log.handlers.run(target.handler(), batch_events=0)
 
@@ -290,13 +296,13 @@ def test_dead_letters_are_sent_to_a_target(log: Log, tmp_path: Path, target: Tar
     """G5: dead letters go to a second target, before they are marked."""
     sent: list[DeadLetter] = []
 
-    class DeadLetterList:
+    class Collector:
         def send(self, dead_letters: list[DeadLetter]) -> None:
             sent.extend(dead_letters)
 
     append(log, "a1", "b1")
     target.poison = {"a1"}
-    handlers = log.handlers_at(f"sqlite:///{tmp_path}/registry.db", dead_letters=DeadLetterList())
+    handlers = log.handlers_at(f"sqlite:///{tmp_path}/registry.db", dead_letters=Collector())
     assert handlers.run(target.handler(retry=RetryPolicy(attempts=1))).dead == 1
     assert [(one.delivery.event_id, one.error) for one in sent] == [("a1", "ValueError: poison")]
 
@@ -599,6 +605,27 @@ def test_reports_and_metrics(log: Log, handlers: Handlers, target: Target) -> No
     ]
     with handlers.follow(poor, metrics=JobMetrics(metrics)):
         wait_for(lambda: all(line in metrics.render()[0].decode() for line in lines))
+
+
+@LOCAL
+def test_spans_continue_the_trace_of_the_append(log: Log, handlers: Handlers) -> None:
+    """M2: the span of a local effect is in the trace of its event's append."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    undo = use_provider(provider)
+    try:
+        append(log, "a1")
+        handlers.run(handler("traced", effect="keyed")(lambda _event, _context: None))
+    finally:
+        undo()
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+
+    effect, appended = spans["seriatim.handle"], spans["seriatim.append"]
+    assert effect.parent is not None
+    assert effect.parent.span_id == appended.get_span_context().span_id  # type: ignore[union-attr]
+    assert (effect.attributes or {})["seriatim.event_id"] == "a1"
+    assert (spans["seriatim.work"].attributes or {})["seriatim.count"] == 1
 
 
 # -- asyncio

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from typing import Any
 
 import msgspec
 
@@ -86,6 +87,7 @@ class Handlers:
             log.append([NewEvent("order.placed", {"total": 12})])
             print(log.handlers.run(receipts).done)
         """
+        self._check_options(handler)
         _check_not_on_event_loop(handler)
         return self.run_once(handler, batch_events, redeclare, on_progress, until)
 
@@ -250,7 +252,10 @@ class Handlers:
             for handler in handlers:
                 registry.declare(handler, replace=redeclare)
 
-    def _check_options(self, handler: Handler) -> None:
+    def _check_options(self, handler: Any) -> None:
+        if not isinstance(handler, Handler):
+            msg = f"{handler!r:.80} is not a handler: decorate it with @seriatim.handler"
+            raise InvalidArgument(msg, details={"argument": "handler"})
         check_outage_options(
             handler,
             self._current_settings,

@@ -135,6 +135,39 @@ def test_events_of_lost_claims_are_stored_for_their_owner(registry: Registry) ->
     ]
 
 
+@pytest.mark.parametrize("effect", ["keyed", "transactional"])
+def test_a_stopped_consumer_stores_events_that_it_has_lost(
+    registry: Registry, expiring_registry: Registry, effect: str
+) -> None:
+    """G10: an event whose claim was lost before its release is stored for its new owner.
+
+    The consumer moves its cursor past it, and the new owner may die without having stored it.
+    """
+    stopped = threading.Event()
+    first, second = make_event(1), make_event(1, stream=("show", "s-2"))
+
+    def run(_event: Any, _context: Any) -> None:
+        stopped.set()
+
+    class SuspendedLoop(HandlerLoop):
+        """A consumer that is suspended after its first effect, for longer than the lease."""
+
+        def _release(self, claims: Any) -> Any:
+            with registry.engine.transaction() as session:
+                name = f"{registry.engine.schema_prefix}seriatim_handled"
+                session.run(f"update {name} set due_us = 0 where stream_id = 's-2'")
+            assert verdicts_of(claim(expiring_registry, by, second)) == ["claimed"]
+            return super()._release(claims)
+
+    by = make_handler(run=run, effect=effect)
+    registry.declare(by)
+    counts = SuspendedLoop(registry, by, stopped=stopped.is_set).handle([first, second])
+
+    assert counts.kept == (1 if effect == "keyed" else 2)
+    [lost] = registry.entries(EntryFilter(stream_id="s-2"))
+    assert (lost.status, lost.event) == ("claimed", {"n": 1})
+
+
 def waits_for_a_lock(url: str) -> bool:
     """Return whether a session of a database waits for a lock."""
     with psycopg.connect(url, autocommit=True) as connection:

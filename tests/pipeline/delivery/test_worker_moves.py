@@ -26,8 +26,9 @@ from seriatim.delivery.handler_loop import HandlerLoop
 from seriatim.delivery.registry import Registry
 from seriatim.factory import open_registry, registry_url
 from seriatim.pipeline.work.worker import Worker
-from tests.faults import test_local_handlers as local_faults
 from tests.faults.handler_crash import HASTY, make_handler
+from tests.faults.handler_target import Target, append, check_order, finish
+from tests.faults.handler_target import kill_at as kill_process_at
 from tests.pipeline.delivery.local_worker import LocalWorker
 from tests.pipeline.delivery.test_worker_crashes import crashing
 
@@ -262,7 +263,7 @@ def test_random_moves_between_engines_have_each_effect_once(
 def test_moves_after_kills(spark: SparkSession, log_url: str, tmp_path: Path, effect: str) -> None:
     """I10: 003 §6.2: killed on one engine, a handler continues on the other, and back again."""
     with seriatim.open(log_url) as log, ExitStack() as stack:
-        target = local_faults.Target(effect, log_url, stack)
+        target = Target(effect, log_url, stack)
         declared = make_handler(effect, target.address)
         for number, (engine, point) in enumerate(
             [
@@ -272,9 +273,9 @@ def test_moves_after_kills(spark: SparkSession, log_url: str, tmp_path: Path, ef
                 ("spark", "before mark"),
             ]
         ):
-            local_faults.append(log, 10)
+            append(log, 10)
             if engine == "local":
-                local_faults.kill_at(target, "run", point, 1)
+                kill_process_at(target, "run", point, 1)
             else:
                 folder = tmp_path / str(number)
                 folder.mkdir()
@@ -285,6 +286,6 @@ def test_moves_after_kills(spark: SparkSession, log_url: str, tmp_path: Path, ef
                 ):
                     one.run()
                 assert (folder / "died").exists()
-            local_faults.check_order(target)
+            check_order(target)
             time.sleep(HASTY.lease_s)  # of the killed process: its events are free again
-        assert local_faults.finish(log, target) == set()
+        assert finish(log, target) == set()

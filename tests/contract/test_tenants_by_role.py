@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 import seriatim
-from seriatim import Command, Filter, Log, NewEvent, PayloadIndex, Query, testing
+from seriatim import Command, Filter, Log, NewEvent, PayloadIndex, Query, RetryPolicy, testing
 from seriatim.core.event import EventRecord
 from seriatim.testing.factories import trace
 from tests.fixtures.service import run_service
@@ -188,3 +188,27 @@ def test_commands_belong_to_one_tenant(shared: Log) -> None:
         (True, OURS),
         (True, THEIRS),
     ]
+
+
+def test_skipped_batches_belong_to_one_tenant(shared: Log) -> None:
+    """K2, E5: subscriptions of one name skip, park and are listed for each tenant alone."""
+
+    def refuse(_: object) -> None:
+        raise ValueError("refused")
+
+    policy: dict[str, Any] = {"retry": RetryPolicy(attempts=1), "idle_timeout": 0.0}
+    first, second = (shared.for_tenant(tenant) for tenant in ("first", "second"))
+    expected = []
+    for view in (first, second):
+        expected.append(view.append([NewEvent("refused")]).first_position)
+        view.subscribe("s", on_poison="skip", **policy).run(refuse)
+        view.append([NewEvent("refused")])
+        view.subscribe("s", **policy).run(refuse)
+    second.subscriptions.retry("s")
+
+    for view, position in zip((first, second), expected, strict=True):
+        assert [one.first_position for one in view.subscriptions.skipped("s")] == [position]
+        assert view.subscriptions.get("s").skipped == 1
+    assert first.subscriptions.get("s").status == "parked"
+    first.subscriptions.reset("s", 0)
+    assert [len(view.subscriptions.skipped("s")) for view in (first, second)] == [0, 1]

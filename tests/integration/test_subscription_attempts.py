@@ -14,6 +14,7 @@ import pytest
 import seriatim
 from seriatim import Log, NewEvent, RetryPolicy
 from seriatim.core.operation import Operator
+from seriatim.log import subscriptions
 from seriatim.log.operator_journal import read_journal
 from seriatim.store import common
 from seriatim.testing.factories import events, positions
@@ -120,6 +121,21 @@ def test_a_lower_bound_allows_an_attempt(url: str) -> None:
 
         assert seen == [[1]]
         assert log.subscriptions.get("s").skipped == 0
+
+
+def test_all_skipped_batches_are_listed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E5: the list of skipped batches is read in pages, and complete."""
+    monkeypatch.setattr(subscriptions, "_PAGE_SIZE", 2)
+    with seriatim.open(url) as log:
+        for _ in range(5):
+            log.append(events(1))
+        log.subscribe("s", on_poison="skip", **BOUNDED).run(fail)
+
+        listed = [batch.first_position for batch in log.subscriptions.skipped("s")]
+        page = log.subscriptions.list_skipped("s", after=2, limit=2)
+
+    assert listed == [1, 2, 3, 4, 5]
+    assert [batch.first_position for batch in page] == [3, 4]
 
 
 def record(log: Log) -> list[tuple[str, str, dict[str, Any], str]]:

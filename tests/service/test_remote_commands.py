@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import seriatim
 from seriatim.cli.app import app
+from seriatim.client import store as client_store
 from seriatim.core.event import NewEvent
 from seriatim.core.handler import Delivery, RetryPolicy, handler
 from seriatim.delivery.claim_context import record_failure
@@ -179,6 +180,28 @@ def test_subscriptions_are_operated(
         ("subscription_reset", "http", "again"),
     ]
     assert {entry.actor_id for entry in entries} == {skipped["skipped_by"]}
+
+
+def test_skipped_batches_are_read_in_pages(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E5: the client lists all skipped batches of a subscription, page by page."""
+    monkeypatch.setattr(client_store, "_CURSORS_PER_PAGE", 2)
+
+    def refuse(_: object) -> None:
+        raise ValueError("refused")
+
+    log = service.service.view(OURS)
+    for _ in range(3):
+        log.append([NewEvent("x", {})])
+    policy = RetryPolicy(attempts=1)
+    log.subscribe("s", retry=policy, on_poison="skip", idle_timeout=0.0).run(refuse)
+    token = service.token(rights=["read", "operate"], tenant_id=OURS)
+    with seriatim.open(f"http://127.0.0.1:{service.port}", token=token) as remote:
+        listed = remote.subscriptions.skipped("s")
+
+    assert listed == log.subscriptions.skipped("s")
+    assert len(listed) == 5
 
 
 def test_the_status_contains_the_end_of_a_hold(

@@ -16,10 +16,19 @@ import psycopg
 import pytest
 
 import seriatim
-from seriatim import Command, ExpectedContext, ExpectedSeq, Filter, NewEvent, Query, Settings
+from seriatim import (
+    Command,
+    ExpectedContext,
+    ExpectedSeq,
+    Filter,
+    NewEvent,
+    Query,
+    RetryPolicy,
+    Settings,
+)
 from seriatim.core import query_plan
 from seriatim.core.ids import stream_key, tag_key
-from seriatim.store.port import EventTypeRange, ReadSpec, Store
+from seriatim.store.port import EventTypeRange, ReadSpec, ServiceStore, Store
 from seriatim.store.postgres import index_scans
 from seriatim.store.postgres import store as store_module
 from seriatim.store.postgres.migrate import grant, migrate
@@ -29,7 +38,7 @@ from tests.fixtures.postgres_server import PostgresServer
 from tests.integration.postgres.conftest import as_role, role_of
 
 MakeRole = Callable[..., str]
-TABLES = ["events", "event_tags", "commands", "cursors", "leases"]
+TABLES = ["events", "event_tags", "commands", "cursors", "leases", "skipped_batches"]
 STREAM = ("cart", "1")
 OURS, THEIRS = "ours", "theirs"
 TENANT = re.compile(r"(?:\w\.)?tenant_id = (%s|%\(\w+\)s)")
@@ -55,7 +64,7 @@ def urls(
 
 
 def fill(url: str) -> None:
-    """Give two tenants the same data: a stream with a tag, a command, a cursor and a lease."""
+    """Give two tenants the same data: a stream with a tag, a command, cursors and a lease."""
     with seriatim.open(url) as log:
         for tenant in (OURS, THEIRS):
             view = log.for_tenant(tenant)
@@ -68,12 +77,24 @@ def fill(url: str) -> None:
             command = Command(actor="a", endpoint="/x", key="1", response=1)
             view.append(events, command=command)
             list(view.subscribe(tenant, idle_timeout=0.0, poll_s=0.01))
+            skipping: dict[str, Any] = {"retry": RetryPolicy(attempts=1), "on_poison": "skip"}
+            view.subscribe("skipping", idle_timeout=0.0, **skipping).run(_refuse)
+
+
+def _refuse(_: object) -> None:
+    raise ValueError("refused")
 
 
 def reader_of(log: seriatim.Log) -> TenantReader:
     """Return the reader of the store."""
     assert isinstance(log.store, PostgresStore)
     return log.store._reader
+
+
+def service_store_of(log: seriatim.Log) -> ServiceStore:
+    """Return the store, with the reads of services."""
+    assert isinstance(log.store, PostgresStore)
+    return log.store
 
 
 @contextmanager
@@ -115,7 +136,7 @@ def version(store: Store, **wanted: Any) -> list[Any]:
     return [] if found is None else [found]
 
 
-READS: dict[str, Callable[[Store], list[Any]]] = {
+READS: dict[str, Callable[[ServiceStore], list[Any]]] = {
     "read": lambda store: store.read(ReadSpec(tenant_id=OURS, limit=100)),
     "read a type": lambda store: store.read(ReadSpec(tenant_id=OURS, limit=100, types=("filled",))),
     "read a stream": lambda store: store.read(ReadSpec(tenant_id=OURS, limit=100, stream=STREAM)),
@@ -133,6 +154,8 @@ READS: dict[str, Callable[[Store], list[Any]]] = {
     "context by payload": lambda store: version(store, payload=[{"of": THEIRS}]),
     "cursor": lambda store: [store.cursor(OURS, "subscription", THEIRS)],
     "cursors": lambda store: store.cursors(OURS, "subscription"),
+    "subscriptions": lambda store: store.subscriptions(OURS, "", 100),
+    "skipped batches": lambda store: store.skipped_batches(OURS, "skipping", 0, 100),
 }
 
 
@@ -161,9 +184,9 @@ def test_read_without_a_tenant_filter_returns_no_foreign_row(urls: tuple[str, st
     """K2: reads without their tenant filter return foreign rows only without row-level security."""
     url, admin = urls
     with seriatim.open(url) as log:
-        protected = {name: foreign(read(log.store)) for name, read in READS.items()}
+        protected = {name: foreign(read(service_store_of(log))) for name, read in READS.items()}
         with row_security_disabled(admin):
-            exposed = {name for name, read in READS.items() if foreign(read(log.store))}
+            exposed = {name for name, read in READS.items() if foreign(read(service_store_of(log)))}
 
     assert protected == {name: [] for name in READS}
     assert exposed == set(READS)

@@ -14,7 +14,15 @@ import msgspec
 import pytest
 
 import seriatim
-from seriatim import Aggregate, Catalogue, Conflict, InvalidArgument, InvalidEvent, NewEvent
+from seriatim import (
+    Aggregate,
+    Catalogue,
+    Conflict,
+    EventSequenceInvalid,
+    InvalidArgument,
+    InvalidEvent,
+    NewEvent,
+)
 from seriatim.profiles.snapshots import SnapshotStore
 
 REQUEST: dict[str, Any] = {
@@ -189,6 +197,22 @@ def test_apply_may_dispatch_by_type() -> None:
     stock.record("noted")
 
     assert stock.state == {"count": 2}
+
+
+def test_a_save_expects_the_loaded_number() -> None:
+    """B8: of two objects with the same number one is saved, in memory as on every backend."""
+    with seriatim.open("memory:") as log:
+        first, second = Counter("c"), Counter("c")
+        for counter in (first, second):
+            counter.record("x")
+        log.aggregates.save(first, **REQUEST)
+        refused = False
+        try:
+            log.aggregates.save(second, **REQUEST)
+        except EventSequenceInvalid:
+            refused = True
+
+    assert refused
 
 
 # -- snapshots that cannot be stored or read

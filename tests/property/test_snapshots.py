@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seriatim
@@ -61,6 +61,7 @@ saves = st.tuples(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(saves, max_size=8))
 def test_a_load_equals_the_fold(history: list[tuple[Any, ...]]) -> None:
     """F8: with any history, intervals and versions of the code, a load equals the fold."""

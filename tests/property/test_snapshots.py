@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seriatim
 from seriatim import Aggregate, NotFound
+from seriatim.profiles.snapshots import is_same
 
 REQUEST: dict[str, Any] = {"actor_type": "user", "actor_id": "u-1", "request_id": "r-1"}
 
@@ -61,29 +63,40 @@ saves = st.tuples(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(saves, max_size=8))
 def test_a_load_equals_the_fold(history: list[tuple[Any, ...]]) -> None:
     """F8: with any history, intervals and versions of the code, a load equals the fold."""
     with seriatim.open("memory:") as log:
         ledgers = log.aggregates.for_request(org_id="acme", **REQUEST)
+        snapshot: tuple[int, int] | None = None  # the version and the number of the last one
         for batch, version, every in history:
             ledger = ledgers.load(make_class(version, every), "l-1")
+            before = ledger.aggregate_seq or 0
             for name, amount in batch:
                 ledger.enter(name, amount)
             ledgers.save(ledger)
+            assert ledger.aggregate_seq == before + len(batch)
+            if every is not None and before // every < (before + len(batch)) // every:
+                snapshot = version, before + len(batch)
         for version in (1, 2, 3):
             with_snapshot = ledgers.load(make_class(version, 1), "l-1")
             folded = ledgers.load(make_class(version, None), "l-1")
-            assert with_snapshot.state == folded.state
+            assert is_same(with_snapshot.state, folded.state)
             assert with_snapshot.aggregate_seq == folded.aggregate_seq
-            check_snapshot(ledgers, make_class(version, 1))
+            check_snapshot(ledgers, make_class(version, 1), snapshot)
 
 
-def check_snapshot(ledgers: Any, cls: type[Ledger]) -> None:
-    """A snapshot that loads would use is equal to the fold."""
-    try:
-        proof = ledgers.verify_snapshot(cls, "l-1")
-    except NotFound:
+def check_snapshot(ledgers: Any, cls: type[Ledger], snapshot: tuple[int, int] | None) -> None:
+    """The last snapshot is stored and equals the fold; other versions do not use it."""
+    if snapshot is None:
+        with pytest.raises(NotFound):
+            ledgers.verify_snapshot(cls, "l-1")
         return
-    assert proof.equal or proof.problem
-    assert proof.problem in ("", "it was taken by another class, version or type of state")
+    version, seq = snapshot
+    proof = ledgers.verify_snapshot(cls, "l-1")
+    assert proof.stream_seq == seq
+    if version == cls.version:
+        assert (proof.equal, proof.problem, proof.stored) == (True, "", proof.folded)
+    else:
+        assert proof.problem == "it was taken by another class, version or type of state"

@@ -306,6 +306,10 @@ def test_the_clock_is_that_of_the_test_alone(tmp_path: Path) -> None:
         assert runner.handle().done == 0
         runner.advance(1)
         assert runner.handle().done == 1
+        runner.disconnect()
+        with pytest.raises(BackendFailure):  # although the default policy of a registry is to wait
+            runner.handle()
+        runner.reconnect()
 
 
 def test_the_temporary_files_are_removed() -> None:

@@ -33,6 +33,7 @@ import msgspec
 
 import seriatim
 from seriatim import EventRecord, Filter, NewEvent, Query
+from seriatim.testing import HandlerRunner, fold, given
 
 
 class OrderPlaced(msgspec.Struct):
@@ -85,6 +86,12 @@ def call(log: seriatim.Log, record: EventRecord, receipts: seriatim.Handler) -> 
     log.aggregates.execute(Order, "7", lambda order: order.pay(1))  # has no attribute "pay"
     log.aggregates.execute(Order, "7", Order.place)  # Argument 3 to "execute"
     log.aggregates.save(Order("7"), actor="u-1")  # Unexpected keyword argument "actor"
+    given([NewEvent("x")]).when(lambda records: []).then_nothing()
+    given([NewEvent("x")], Order).when(lambda order: order.place(1)).then_raises(ValueError)
+    given([NewEvent("x")], Order).when(lambda order: order.pay(1))  # has no attribute "pay"
+    given([NewEvent("x")], Order, context=("order", "7"))  # No overload variant of "given"
+    fold("seats", [])  # Argument 1 to "fold"
+    HandlerRunner("mails")  # Argument 1 to "HandlerRunner"
     seriatim.open("memory:", tennant_id="x")  # Unexpected keyword argument "tennant_id"
 
 

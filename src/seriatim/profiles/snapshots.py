@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import weakref
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -56,7 +58,7 @@ class SnapshotProof(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream_seq: The number of the last event in the snapshot.
-        equal: Whether the state of the snapshot equals that of the fold.
+        equal: Whether the state of the snapshot is that of the fold, in values and types.
         problem: Why loads ignore the snapshot, or empty if they use it.
         stored: The hash of the stored state.
         folded: The hash of the folded state.
@@ -110,21 +112,53 @@ def fingerprint_code(cls: type[Aggregate[Any]]) -> str:
 
 
 def encode_state(aggregate: Aggregate[Any]) -> str:
-    """Return the state of an aggregate as JSON.
+    """Return the state of an aggregate as JSON, with dicts in their own order.
 
     Raises:
         TypeError: The state is not the same after encoding and decoding, so no snapshot can replace
             the fold.
     """
-    text = msgspec.json.encode(aggregate.state, order="deterministic").decode()
-    decoded = msgspec.json.decode(text, type=aggregate.state_type)
-    if decoded != aggregate.state:
+    text = msgspec.json.encode(aggregate.state).decode()
+    if not is_same(msgspec.json.decode(text, type=aggregate.state_type), aggregate.state):
         msg = (
             f"the state of {type(aggregate).__name__} is not restored from JSON as its declared "
             "type: give its fields the types of their values, or declare no snapshot_every"
         )
         raise TypeError(msg)
     return text
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two states are equal, of the same types, and with dicts in the same order.
+
+    Equality alone is not enough: a `defaultdict` equals the dict that JSON restores, and 1 equals
+    True, but the next event may find a difference.
+    """
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return _are_same(one, other) and _are_same(one.values(), other.values())
+    if isinstance(one, list | tuple):
+        return _are_same(one, other)
+    if isinstance(one, set | frozenset):
+        return one == other and Counter(map(type, one)) == Counter(map(type, other))
+    if fields := _list_fields(one):
+        values = [[getattr(state, name) for name in fields] for state in (one, other)]
+        return _are_same(*values)
+    return bool(one == other)
+
+
+def _are_same(ones: Collection[Any], others: Collection[Any]) -> bool:
+    return len(ones) == len(others) and all(map(is_same, ones, others))
+
+
+def _list_fields(state: Any) -> Sequence[str]:
+    """Return the names of the fields of a struct or a dataclass."""
+    if isinstance(state, msgspec.Struct):
+        return state.__struct_fields__
+    if dataclasses.is_dataclass(state):
+        return [field.name for field in dataclasses.fields(state)]
+    return ()
 
 
 def load_with_snapshot(
@@ -223,14 +257,21 @@ def verify_snapshot(
     problem = find_snapshot_problem(log, cls, snapshot) or ""
     if not problem and (last is None or not _is_event_of(snapshot, last)):
         problem = "the event at its number is another one"
-    stored, folded = hash_text(snapshot.state), hash_text(encode_state(aggregate))
+    restored = cls(aggregate_id)
+    is_restored = _restore(restored, snapshot)
     return SnapshotProof(
         stream_seq=snapshot.stream_seq,
-        equal=stored == folded,
+        equal=is_restored and is_same(restored.state, aggregate.state),
         problem=problem,
-        stored=stored,
-        folded=folded,
+        stored=_hash_state(restored) if is_restored else hash_text(snapshot.state),
+        folded=_hash_state(aggregate),
     )
+
+
+def _hash_state(aggregate: Aggregate[Any]) -> str:
+    # Sorted, because sets are encoded in any order.
+    state = msgspec.to_builtins(aggregate.state, str_keys=True, order="deterministic")
+    return hash_text(canonical_text(state))
 
 
 # One store for each open read model, which lives as long as that.

@@ -163,8 +163,8 @@ class HandlerRunner:
         handler: The handler.
         catalogue: The catalogue of events that are instances of classes.
         declarations: What the log declares first, such as a `StreamKind`.
-        settings: Lease and outage policy of the registry. By default an outage is raised
-            (`fail_fast`).
+        settings: Lease and other settings of the registry. An outage is raised and not waited for:
+            the policy `pause` would wait for the test itself, and becomes `fail_fast`.
 
     Attributes:
         log: The log in memory to which `handle` appends new events.
@@ -199,7 +199,9 @@ class HandlerRunner:
     ) -> None:
         self.log = open_log("memory:")
         self.log.declare(*declarations)
-        self.settings = settings or RegistrySettings(on_outage="fail_fast")
+        self.settings = settings or RegistrySettings()
+        if self.settings.on_outage == "pause":
+            self.settings = msgspec.structs.replace(self.settings, on_outage="fail_fast")
         self.crashes = 0
         self._catalogue = catalogue
         self._declared = handler

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -678,6 +679,25 @@ def test_on_asyncio(log: Log, handlers: Handlers) -> None:
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert sorted(seen) == [("a1", False), ("a1", True), ("a2", False), ("a2", True)]
+
+
+@IN_MEMORY
+def test_async_handlers_may_use_the_executor_of_their_loop(log: Log) -> None:
+    """I10: runs and stops occupy no thread of the loop's executor, which effects may need."""
+
+    @handler("later", effect="keyed")
+    async def later(_event: EventRecord, _context: Any) -> None:
+        await asyncio.to_thread(lambda: None)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        append(log, "a1")
+        assert (await log.aio.handlers.run(later)).done == 1
+        follower = log.aio.handlers.follow(later)
+        append(log, *(f"a{number}" for number in range(2, 50)))
+        await follower.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 @IN_MEMORY

@@ -16,7 +16,7 @@ from seriatim.delivery.handler_runner import HandlerMetrics
 from seriatim.delivery.handlers import Handlers
 from seriatim.delivery.local_handler import BATCH_EVENTS
 from seriatim.delivery.registry import Registry
-from seriatim.runs.follower import AsyncFollower, FollowedRun, Follower
+from seriatim.runs.follower import AsyncFollower, FollowedRun, Follower, run_in_own_thread
 from seriatim.runs.job_loop import ProgressCallback
 
 
@@ -59,17 +59,14 @@ class AsyncHandlers:
         """
         bridge = EventLoopBridge(asyncio.get_running_loop())
         ends = until or (lambda: False)
-        # A thread of its own, since a run may outlast every call that shares the executor.
-        task = asyncio.ensure_future(
-            asyncio.to_thread(
-                self._handlers.run_once,
-                handler,
-                batch_events,
-                redeclare,
-                on_progress,
-                lambda: bridge.cancelled.is_set() or ends(),
-                _choose_runner(handler, bridge.run),
-            )
+        task = run_in_own_thread(
+            self._handlers.run_once,
+            handler,
+            batch_events,
+            redeclare,
+            on_progress,
+            lambda: bridge.cancelled.is_set() or ends(),
+            _choose_runner(handler, bridge.run),
         )
         try:
             # Shielded: the thread must end its claims before the cancellation is passed on.

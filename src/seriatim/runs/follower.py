@@ -7,7 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, Self
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Literal, ParamSpec, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -17,6 +19,9 @@ from seriatim.core.errors import SeriatimError, TimedOut
 from seriatim.runs.job_loop import ProgressCallback, RunReport
 
 logger = logging.getLogger("seriatim")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 STOP_TIMEOUT_S = 30.0
 # A run that failed for good is tried again, so that it continues when an operator has resolved the
@@ -200,8 +205,23 @@ class AsyncFollower:
             follower = log.aio.projections.follow()
             await follower.stop(timeout_s=10)
         """
-        # A thread of its own: an executor's may all be busy, also with what is to be stopped.
-        await asyncio.to_thread(self._follower.stop, timeout_s)
+        await run_in_own_thread(self._follower.stop, timeout_s)
+
+
+def run_in_own_thread(
+    function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> asyncio.Future[T]:
+    """Run a blocking function in a thread of its own, and return an awaitable of its result.
+
+    The threads of an executor may all be busy, also with what the function waits for.
+    """
+    thread = ThreadPoolExecutor(1, "seriatim")
+    context = copy_context()  # so that spans made in the thread join the caller's trace
+    try:
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(thread, lambda: context.run(function, *args, **kwargs))
+    finally:
+        thread.shutdown(wait=False)
 
 
 class _RunThread(threading.Thread):

@@ -13,7 +13,13 @@ import psutil
 import pytest
 
 import seriatim
-from seriatim import ImportReport, NewEvent, StreamKind, import_events
+from seriatim import (
+    EventType,
+    ImportReport,
+    NewEvent,
+    StreamKind,
+    import_events,
+)
 from seriatim.cli.transfer import POOL_BYTES_MIN, POOL_PROCESSES_MAX, choose_processes
 from seriatim.core.guard import DEFAULT_GUARD
 from seriatim.guards import CREDENTIALS, PatternGuard
@@ -184,6 +190,25 @@ def test_appends_with_expected_numbers_are_validated_here() -> None:
     report, _ = import_into_new_log(b"".join(parts).splitlines(keepends=True), 2)
 
     assert (report.appended, report.refused) == (1, 0)
+
+
+def test_declarations_change_during_an_import(lines: list[bytes]) -> None:
+    """A8: events are validated under declarations that were made while the import runs."""
+    with seriatim.open("memory:") as log:
+        events = 0
+
+        def declare(count: int) -> None:
+            nonlocal events
+            events += count
+            if events in range(1500, 1500 + count):  # once, with batches in the pool
+                log.declare(EventType(event_type="noted", schema={"required": ["n"]}))
+
+        report = import_events(log, lines, declarations=True, processes=2, progress=declare)
+
+        # At least the pairs that were read later have an event without the field.
+        assert report.refused >= 990
+        assert report.reasons == {"schema_violation": report.refused}
+        assert report.appended + report.refused == len(lines) - 2
 
 
 @pytest.mark.parametrize("guard", [DEFAULT_GUARD, PatternGuard("house", CREDENTIALS)])

@@ -13,11 +13,18 @@ import psutil
 import pytest
 
 import seriatim
-from seriatim import ImportReport, NewEvent, StreamKind, import_events
+from seriatim import (
+    EventType,
+    ImportReport,
+    NewEvent,
+    StreamKind,
+    import_events,
+)
 from seriatim.cli.transfer import POOL_BYTES_MIN, POOL_PROCESSES_MAX, choose_processes
 from seriatim.core.guard import DEFAULT_GUARD
 from seriatim.guards import CREDENTIALS, PatternGuard
 from seriatim.log.export_format import export_log
+from seriatim.log.importer import POOL_EVENTS
 from tests.faults.support import wait_until
 
 EVENTS = 4000
@@ -63,10 +70,10 @@ def import_into_new_log(
     return report, records
 
 
-def count_children() -> int:
-    """Count the processes that this one has started by spawning."""
+def list_children() -> list[psutil.Process]:
+    """Return the processes that this one has started by spawning."""
     children = psutil.Process().children()
-    return sum("spawn_main" in " ".join(child.cmdline()) for child in children)
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
 
 def test_pool_imports_the_same(lines: list[bytes]) -> None:
@@ -85,7 +92,7 @@ def test_pool_imports_the_same(lines: list[bytes]) -> None:
         (1502, "invalid_event"),
     ]
     assert pooled.appended == len(lines) - 2
-    assert count_children() == 0
+    assert list_children() == []
 
 
 def test_pool_reports_a_malformed_line_where_it_is(lines: list[bytes]) -> None:
@@ -116,32 +123,37 @@ def test_altered_payload_is_found_in_a_pool(lines: list[bytes]) -> None:
 
 def test_import_goes_on_without_killed_processes(lines: list[bytes]) -> None:
     """C3: if its processes are killed, the import validates the rest itself."""
-    killed = 0
+    events = 0
+    killed: list[psutil.Process] = []
 
-    def kill_children(_: int) -> None:
-        nonlocal killed
-        for child in psutil.Process().children():
-            if not killed and "spawn_main" in " ".join(child.cmdline()):
-                child.kill()
-                killed += 1
+    def kill_child(count: int) -> None:
+        nonlocal events
+        events += count
+        if events > 5 * POOL_EVENTS and not killed:  # and the first batch is validated
+            killed.extend(list_children()[:1])
+            killed[0].kill()
 
     with seriatim.open("memory:") as log:
-        report = import_events(log, lines, declarations=True, processes=2, progress=kill_children)
+        report = import_events(log, lines, declarations=True, processes=2, progress=kill_child)
         assert (report.appended, report.refused) == (len(lines) - 2, 0)
     assert killed
-    assert count_children() == 0
+    assert list_children() == []
 
 
 def test_failed_import_ends_its_processes(lines: list[bytes]) -> None:
     """L2: an import that fails leaves no process behind."""
+    events = 0
 
-    def fail(_: int) -> None:
-        if count_children():
+    def fail(count: int) -> None:
+        nonlocal events
+        events += count
+        if events > 2 * POOL_EVENTS:
+            assert list_children()
             raise KeyboardInterrupt
 
     with seriatim.open("memory:") as log, pytest.raises(KeyboardInterrupt):
         import_events(log, lines, declarations=True, processes=2, progress=fail)
-    assert count_children() == 0
+    assert list_children() == []
 
 
 def test_killed_import_ends_its_processes(tmp_path: Path, lines: list[bytes]) -> None:
@@ -178,6 +190,25 @@ def test_appends_with_expected_numbers_are_validated_here() -> None:
     report, _ = import_into_new_log(b"".join(parts).splitlines(keepends=True), 2)
 
     assert (report.appended, report.refused) == (1, 0)
+
+
+def test_declarations_change_during_an_import(lines: list[bytes]) -> None:
+    """A8: events are validated under declarations that were made while the import runs."""
+    with seriatim.open("memory:") as log:
+        events = 0
+
+        def declare(count: int) -> None:
+            nonlocal events
+            events += count
+            if events in range(1500, 1500 + count):  # once, with batches in the pool
+                log.declare(EventType(event_type="noted", schema={"required": ["n"]}))
+
+        report = import_events(log, lines, declarations=True, processes=2, progress=declare)
+
+        # At least the pairs that were read later have an event without the field.
+        assert report.refused >= 990
+        assert report.reasons == {"schema_violation": report.refused}
+        assert report.appended + report.refused == len(lines) - 2
 
 
 @pytest.mark.parametrize("guard", [DEFAULT_GUARD, PatternGuard("house", CREDENTIALS)])

@@ -47,12 +47,12 @@ from seriatim.log.import_lines import (
     make_draft,
     may_be_command,
 )
-from seriatim.log.import_pool import ImportPool, PreparedBatch, find_guard_name
 from seriatim.store.committer import make_unexpected_error
 from seriatim.store.port import Outcome, Store, make_unanswered_error
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
+    from seriatim.log.import_pool import ImportPool, PreparedBatch
 
 TRACKED_STREAMS_MAX = 100_000
 
@@ -183,10 +183,9 @@ def import_events(
         declarations: Whether to declare the file's stream kinds, event types and payload indexes
             first. They apply to the whole log, whatever tenant is imported.
         progress: Called with the number of events of each append that is read.
-        processes: How many processes validate events. With more than 1, they are processes of
-            their own, which is faster on four cores or more; they are spawned, so a script needs
-            `if __name__ == "__main__":`. A log with a custom guard, or with stream kinds that
-            require an expected number, is validated in this process.
+        processes: How many processes validate events; 1 is this one. More are spawned, so a script
+            needs `if __name__ == "__main__":`. They validate neither for a custom guard nor for
+            stream kinds that require an expected number.
 
     Returns:
         The numbers of appended, reused, refused and skipped events.
@@ -203,14 +202,8 @@ def import_events(
     """
     if tenant_id is not None:
         check_tenant(tenant_id)
-    if processes < 1:
-        msg = f"processes must be at least 1, not {processes}"
-        raise InvalidArgument(msg, details={"argument": "processes"})
     source = ExportReader(lines)
-    undeclared = _find_undeclared(log, source.header)
-    if declarations:
-        log.declare(*undeclared)
-        undeclared = []
+    undeclared = _apply_declarations(log, source.header, apply=declarations)
     with ThreadPoolExecutor(1, "seriatim-import") as writer:
         groups = _GroupWriter(log, writer, _make_pool(log, processes))
         try:
@@ -236,17 +229,33 @@ def import_events(
         finally:
             groups.close()
     groups.report.complete = source.complete
-    groups.report.undeclared = len(undeclared)
+    groups.report.undeclared = undeclared
     return groups.report
 
 
 def _make_pool(log: BaseLog, processes: int) -> ImportPool | None:
     """Return a pool of processes, None if this process validates the events itself."""
+    if processes < 1:
+        msg = f"processes must be at least 1, not {processes}"
+        raise InvalidArgument(msg, details={"argument": "processes"})
+    if processes == 1:
+        return None
+    from seriatim.log.import_pool import ImportPool, find_guard_name  # noqa: PLC0415 - slow to load
+
     appender = log.appender
     guard = find_guard_name(appender.guard)
-    if processes == 1 or guard is None or appender.rules.requires_expected_seq:
+    if guard is None or appender.rules.requires_expected_seq:
         return None
     return ImportPool(processes, appender.rules, guard, log.settings.limits, log.tenant_id)
+
+
+def _apply_declarations(log: BaseLog, header: ExportHeader | None, *, apply: bool) -> int:
+    """Declare what the log does not have, or return the number of declarations left out."""
+    undeclared = _find_undeclared(log, header)
+    if apply:
+        log.declare(*undeclared)
+        return 0
+    return len(undeclared)
 
 
 def _find_undeclared(log: BaseLog, header: ExportHeader | None) -> list[Declaration]:

@@ -65,6 +65,7 @@ from seriatim.core.query import Filter, Query
 from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
 from seriatim.delivery.documents import documents
 from seriatim.delivery.entries import EntryFilter
+from seriatim.delivery.handler_loop import Counts
 from seriatim.delivery.registry import Registry
 from seriatim.factory import Log, open_registry
 from seriatim.factory import open_log as open  # noqa: A004 - callers write seriatim.open
@@ -74,6 +75,9 @@ from seriatim.log.importer import ImportReport, import_events
 from seriatim.log.verification import VerificationReport, verify
 from seriatim.profiles.aggregate_class import Aggregate
 from seriatim.runs.follower import AsyncFollower, Follower, RunHealth
+from seriatim.runs.job_loop import RunReport
+from seriatim.runs.rebuild import Proof
+from seriatim.store.readmodel.port import Progress
 
 __version__ = "0.1.0"
 
@@ -86,6 +90,7 @@ __all__ = [
     "Command",
     "ConditionalAppendConflict",
     "Conflict",
+    "Counts",
     "Delivery",
     "EmptyAppend",
     "EntryFilter",
@@ -118,15 +123,18 @@ __all__ = [
     "NotFound",
     "PayloadIndex",
     "PiiPolicyViolation",
+    "Progress",
     "Projection",
     "ProjectionFailed",
     "ProjectionOutOfDate",
     "ProjectionTimeout",
+    "Proof",
     "Query",
     "Registry",
     "RegistrySettings",
     "RetryPolicy",
     "RunHealth",
+    "RunReport",
     "SchemaViolation",
     "SeriatimError",
     "Settings",

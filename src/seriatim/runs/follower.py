@@ -152,7 +152,10 @@ class Follower:
             raise TimedOut(msg, details={"runs": busy})
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until `stop` is called from another thread or a signal handler.
+        """Wait until `stop` is called from another thread.
+
+        A signal handler of the main thread must raise instead, such as `SystemExit`: it may have
+        interrupted this very wait, which holds the lock that `stop` needs.
 
         Args:
             timeout_s: How long to wait; None waits without end.

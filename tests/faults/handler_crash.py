@@ -88,6 +88,7 @@ def main(url: str, effect: str, target: str, way: str, point: str, nth: int) -> 
         signals: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
         with handlers.follow(declared, batch_events=4) as follower:
+            print("ready", flush=True)  # noqa: T201 - read by the test
             deadline = time.monotonic() + 120
             while not signals and time.monotonic() < deadline:
                 time.sleep(0.02)

@@ -13,7 +13,6 @@ import pytest
 
 import seriatim
 from seriatim import Log
-from seriatim.testing.factories import wait_for
 from tests.faults.handler_crash import HASTY, POINTS
 from tests.faults.handler_target import (
     ROOT,
@@ -24,6 +23,7 @@ from tests.faults.handler_target import (
     finish,
     kill_at,
 )
+from tests.faults.support import wait_until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -82,7 +82,9 @@ def test_processes_share_a_handler(log: Log, target: Target) -> None:
         for _ in range(3)
     ]
     try:
-        wait_for(lambda: len(target.effects()) >= 20)
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
         for round_number in range(6):
             append(log, 10)
             if round_number == 2:
@@ -95,7 +97,7 @@ def test_processes_share_a_handler(log: Log, target: Target) -> None:
                 return not found["claimed"] and not found["failed"]
             return found["done"] == count
 
-        wait_for(is_settled)
+        wait_until(is_settled, "the events are settled", 120)
         for process in running[1:]:
             process.terminate()
         outputs = [process.communicate(timeout=60)[0].strip() for process in running[1:]]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -421,3 +422,22 @@ def test_an_empty_follower_has_no_runs() -> None:
         assert follower.health() == []
         assert not follower.wait(timeout_s=0.01)
     assert follower.wait(timeout_s=0.01)
+
+
+@pytest.mark.parametrize("log", ["memory"], indirect=True)
+def test_runs_do_not_wait_for_the_executor_of_the_loop(log: Log, target: str) -> None:
+    """I10: a run ends although every thread of the loop's executor waits for its result."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        projections = log.aio.projections_at(target)
+        await log.aio.append([NewEvent("order.placed", stream=("order", "1"))])
+        await projections.run(types)
+        written = (await log.aio.append([NewEvent("order.placed")])).last_position
+        reads = log.projections_at(target)
+        waits = asyncio.create_task(asyncio.to_thread(reads.wait_for, "types", written, 30.0))
+        await asyncio.sleep(0)
+        await projections.run(types)
+        assert (await waits).position == written
+
+    asyncio.run(main())

@@ -14,7 +14,7 @@ from seriatim.core.projection import Projection
 from seriatim.log.arguments import check_timeout
 from seriatim.log.async_iteration import AsyncExecutor, iterate_in_own_thread
 from seriatim.log.projections import Projections, poll_delays, wait_timeout_error
-from seriatim.runs.follower import AsyncFollower, FollowerMetrics
+from seriatim.runs.follower import AsyncFollower, FollowerMetrics, run_in_own_thread
 from seriatim.runs.job_loop import ProgressCallback
 from seriatim.runs.local_projection import BATCH_EVENTS
 from seriatim.runs.projection_runner import LEASE_S
@@ -68,8 +68,7 @@ class AsyncProjections:
         cancelled = threading.Event()
         ends = until or (lambda: False)
         try:
-            # A thread of its own, since a run may outlast every call that shares the executor.
-            return await asyncio.to_thread(
+            return await run_in_own_thread(
                 self._projections.run,
                 projection,
                 batch_events=batch_events,
@@ -126,7 +125,7 @@ class AsyncProjections:
             await log.aio.projections.run(totals)
             assert (await log.aio.projections.verify(totals)).equal
         """
-        return await asyncio.to_thread(
+        return await run_in_own_thread(
             self._projections.verify, projection, on_progress=on_progress
         )
 
@@ -152,7 +151,7 @@ class AsyncProjections:
 
             print((await log.aio.projections.rebuild(totals)).switched)
         """
-        return await asyncio.to_thread(
+        return await run_in_own_thread(
             self._projections.rebuild,
             projection,
             accept=accept,

@@ -76,6 +76,10 @@ BOTTLENECKS: dict[str, str] = {
     "append beside a tenant's flood": (
         "one event loop and two cores for both tenants, the load generator and Postgres"
     ),
+    "local live, append to row p50 / bare append p50, Postgres": (
+        "a second durable commit of rows and cursor (0.6 ms alone), after a notification, a read "
+        "of the log (0.4 ms) and a look-up of the new key's state (0.15 ms), one after the other"
+    ),
     "live, append to row": (
         "a task in a Python process and a frame collected to the driver, whereas the rate source "
         "creates its row in the JVM"

@@ -46,7 +46,7 @@ test: lint wheel-check ## Everything CI runs: ruff, mypy, wheel, pytest; stops a
 	@$(BIN)/python -m pytest -q tests/unit/core --cov=seriatim.core --cov-branch \
 		--cov-report=term-missing:skip-covered --cov-fail-under=100
 	@echo "== pytest: everything else"
-	@$(BIN)/python -m pytest -q -n 4 --ignore=tests/unit/core $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n 3 --ignore=tests/unit/core $(PYTEST_ARGS)
 
 check: lint ## For a change in progress: lint, unit tests, the contract suite on memory and SQLite
 	@echo "== pytest: unit"

@@ -15,7 +15,7 @@ from bench.seriatim_log import SeriatimLog
 from bench.workload import STREAM_TYPE, new_id, payload
 from seriatim import NewEvent
 
-GOAL = 1.5
+GOAL = 1.4
 DATABASE, SCHEMA = "live", "live_read"
 PAUSE_S = (0.5, 1.0)  # the baseline emits a row per second
 

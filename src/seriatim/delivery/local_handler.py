@@ -23,7 +23,7 @@ from seriatim.delivery.log_origin import LogOrigin
 from seriatim.delivery.log_source import LogRange, LogSource
 from seriatim.delivery.registry import Registry
 from seriatim.runs.job_loop import ProgressCallback
-from seriatim.store.common import is_page_full
+from seriatim.store.common import read_pages
 from seriatim.store.port import ReadSpec, Store
 
 # Between two batches a run stores its cursor, and looks for due events and for a pause.
@@ -161,21 +161,14 @@ class LocalHandler(HandlerJob[LogRange]):
     def _read_pages(self, after: int, until: int) -> Iterator[list[EventRecord]]:
         # In strict mode the loop needs every event, to know which numbers are passed over.
         reads_all = self.handler.mode == "strict" or WILDCARD in self.handler.events
-        while after < until:
-            spec = ReadSpec(
-                tenant_id=self._tenant_id,
-                limit=min(_PAGE_EVENTS, until - after),
-                after=after,
-                until=until,
-                types=None if reads_all else self.handler.events,
-                max_bytes=_PAGE_BYTES,
-            )
-            records = list(self._store.read(spec))
-            if records:
-                after = records[-1].position
-                yield records
-            if not is_page_full(records, spec.limit, spec.max_bytes):
-                return
+        spec = ReadSpec(
+            tenant_id=self._tenant_id,
+            limit=_PAGE_EVENTS,
+            after=after,
+            types=None if reads_all else self.handler.events,
+            max_bytes=_PAGE_BYTES,
+        )
+        return read_pages(self._store, spec, until)
 
     def _check_identity(self, batch: LogRange) -> None:
         """Raise `LogIdentityChanged` if the log was restored since the batch began."""

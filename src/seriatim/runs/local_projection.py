@@ -20,7 +20,7 @@ from seriatim.runs.projection_job import (
     build_step,
 )
 from seriatim.runs.stateful_fold import FAILED_KEY, StatefulFold
-from seriatim.store.common import is_page_full
+from seriatim.store.common import read_pages
 from seriatim.store.log_identity import changed_log_error, check_same_log
 from seriatim.store.port import ReadSpec, Store
 from seriatim.store.readmodel.model import ReadModel
@@ -110,22 +110,15 @@ class LocalProjection(ProjectionJob):
         return FoldOutcome(step, (after, until), events_read)
 
     def _read_pages(self, after: int, until: int) -> Iterator[list[EventRecord]]:
-        while after < until:
-            spec = self._make_spec(after, until, min(_PAGE_EVENTS, until - after))
-            records = list(self.store.read(spec))
-            if records:
-                after = records[-1].position
-                self._last_read = after, records[-1].event_id
-                yield records
-            if not is_page_full(records, spec.limit, spec.max_bytes):
-                return
+        for page in read_pages(self.store, self._make_spec(after), until):
+            self._last_read = page[-1].position, page[-1].event_id
+            yield page
 
-    def _make_spec(self, after: int, until: int | None, limit: int) -> ReadSpec:
+    def _make_spec(self, after: int) -> ReadSpec:
         return ReadSpec(
             tenant_id=None if self.tenant_id == ALL_TENANTS else self.tenant_id,
-            limit=limit,
+            limit=_PAGE_EVENTS,
             after=after,
-            until=until,
             types=None if WILDCARD in self.projection.events else self.projection.events,
             max_bytes=_PAGE_BYTES,
         )
@@ -239,12 +232,12 @@ class LocalProjection(ProjectionJob):
         if position and self._last_read[0] == position:
             # One statement less per append: the last event is read again instead of looked up. If
             # it is another one, the log was replaced.
-            page = list(self.store.read(self._make_spec(position - 1, None, _PAGE_EVENTS)))
+            page = list(self.store.read(self._make_spec(position - 1)))
             same = page and (page[0].position, page[0].event_id) == self._last_read
             if not same or self.store.identity() != self._cursor[0]:
                 raise changed_log_error(position, self.store.head())
             return page[1:]
-        page = list(self.store.read(self._make_spec(position, None, _PAGE_EVENTS)))
+        page = list(self.store.read(self._make_spec(position)))
         if page:
             self._check_same_log(position, page[-1].position)
         return page

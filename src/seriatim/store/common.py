@@ -28,6 +28,7 @@ from seriatim.store.port import (
     Finding,
     ReadSpec,
     SkippedBatch,
+    Store,
     StoredAppend,
     StreamPage,
     StreamSummary,
@@ -67,6 +68,20 @@ def is_page_full(records: Sequence[EventRecord], limit: int, max_bytes: int | No
     if len(records) >= limit:
         return True
     return max_bytes is not None and sum(map(count_payload_bytes, records)) >= max_bytes
+
+
+def read_pages(store: Store, spec: ReadSpec, until: int) -> Iterator[list[EventRecord]]:
+    """Yield the records up to a position in pages, each within the limits of `spec`."""
+    after = spec.after
+    while after < until:
+        limit = min(spec.limit, until - after)
+        page = msgspec.structs.replace(spec, after=after, until=until, limit=limit)
+        records = list(store.read(page))
+        if records:
+            after = records[-1].position
+            yield records
+        if not is_page_full(records, limit, spec.max_bytes):
+            return
 
 
 class PageBounds(msgspec.Struct, frozen=True):

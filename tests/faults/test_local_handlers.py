@@ -7,11 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-import seriatim
 from seriatim import Log
 from tests.faults.handler_crash import HASTY, POINTS
 from tests.faults.handler_target import (
@@ -24,21 +22,6 @@ from tests.faults.handler_target import (
     kill_at,
 )
 from tests.faults.support import wait_until
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty log."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/log.db"
-    return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-def log(url: str) -> Iterator[Log]:
-    """The log at the URL."""
-    with seriatim.open(url) as opened:
-        yield opened
 
 
 @pytest.fixture(params=["transactional", "keyed", "unsafe"])

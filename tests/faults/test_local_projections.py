@@ -10,28 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import seriatim
 from seriatim import Log
 from tests.pipeline.project.local_job import LocalJob
 from tests.pipeline.project.support import digest_in_python, fill, seats, stored_digest
 
 ROOT = Path(__file__).parents[2]
 POINTS = ("before", "inside", "after")
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty log."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/log.db"
-    return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-def log(url: str) -> Iterator[Log]:
-    """The log at the URL."""
-    with seriatim.open(url) as opened:
-        yield opened
 
 
 @pytest.fixture

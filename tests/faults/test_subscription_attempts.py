@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 
-import pytest
-
-import seriatim
 from seriatim import Conflict, Log
 from seriatim.store.port import SubscriptionStatus
 from seriatim.testing.factories import events
 from tests.faults.support import Worker, wait_until
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh log that several processes can open."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/log.db"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
-
-
-@pytest.fixture
-def log(url: str) -> Iterator[Log]:
-    """The log at the URL."""
-    with seriatim.open(url) as opened:
-        yield opened
 
 
 def read_status(log: Log) -> SubscriptionStatus:

@@ -1,4 +1,4 @@
-"""Fixtures for read models on SQLite and Postgres."""
+"""Fixtures for read models on SQLite and Postgres, and for logs on each backend."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import seriatim
+from seriatim import Log
 from seriatim.factory import open_read_model
 from seriatim.store.readmodel.model import ReadModel
+from tests.fixtures.service import run_service
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -26,3 +29,20 @@ def model(place: str) -> Iterator[ReadModel]:
     model = open_read_model(place)
     yield model
     model.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "http"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+    """A log on each backend, and one over HTTP."""
+    if request.param == "http":
+        with (
+            run_service(f"sqlite:///{tmp_path}/served.db") as service,
+            seriatim.open(service.url, token=service.token()) as remote,
+        ):
+            yield remote
+        return
+    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/log.db"
+    if request.param == "postgres":
+        url = str(request.getfixturevalue("postgres_url"))
+    with seriatim.open(url) as opened:
+        yield opened

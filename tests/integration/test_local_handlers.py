@@ -42,28 +42,10 @@ from seriatim.runs.follower import Follower
 from seriatim.runs.job_loop import RunReport
 from seriatim.telemetry import JobMetrics, Metrics, use_provider
 from seriatim.testing.factories import wait_for
-from tests.fixtures.service import run_service
 
 QUICK = RetryPolicy(attempts=3, base_s=0.02, cap_s=0.05)
 LOCAL = pytest.mark.parametrize("log", ["sqlite"], indirect=True)
 IN_MEMORY = pytest.mark.parametrize("log", ["memory", "sqlite"], indirect=True)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "http"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
-    """A log on each backend, and one over HTTP."""
-    if request.param == "http":
-        with (
-            run_service(f"sqlite:///{tmp_path}/served.db") as service,
-            seriatim.open(service.url, token=service.token()) as remote,
-        ):
-            yield remote
-        return
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/log.db"
-    if request.param == "postgres":
-        url = str(request.getfixturevalue("postgres_url"))
-    with seriatim.open(url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -38,7 +38,6 @@ from seriatim.runs.projection_runner import run_projection
 from seriatim.store.port import Store
 from seriatim.telemetry import JobMetrics, Metrics
 from seriatim.testing.factories import wait_for
-from tests.fixtures.service import run_service
 
 COLUMNS = {"events": int}
 Fold = Callable[[dict[str, Any] | None, EventRecord], dict[str, Any]]
@@ -55,23 +54,6 @@ orders = projection("orders", key="stream_id", events=["order.*"], columns=COLUM
 types = projection("types", key="event_type", columns=COLUMNS)(
     lambda row, _: {"events": (row["events"] if row else 0) + 1}
 )
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres", "http"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
-    """A log on each backend, and one over HTTP."""
-    if request.param == "http":
-        with (
-            run_service(f"sqlite:///{tmp_path}/served.db") as service,
-            seriatim.open(service.url, token=service.token()) as remote,
-        ):
-            yield remote
-        return
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/log.db"
-    if request.param == "postgres":
-        url = str(request.getfixturevalue("postgres_url"))
-    with seriatim.open(url) as opened:
-        yield opened
 
 
 @pytest.fixture
